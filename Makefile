@@ -1,0 +1,65 @@
+# Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
+#   make demo | make test | make check | make env | make clean
+#
+# Variables:
+#   ARGS         passed on to the demo or to pytest:   make test ARGS="-k layers"
+#   PYTHON       the Python that creates .venv:         make env PYTHON=/opt/python3.12/bin/python3
+#   TORCH_INDEX  where to look for PyTorch besides the index pip is configured with. On Linux the default index holds
+#                builds with CUDA (several GB). They run on a CPU too; to save the download on a machine without GPU:
+#                  make env TORCH_INDEX=https://download.pytorch.org/whl/cpu
+#                pip then prefers that index's build, whose version carries the suffix +cpu.
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip install --constraint constraints.txt
+STAMP  := $(VENV)/.installed
+PYTHON ?=
+
+# Ninja and other tools of the environment are found without activating it; settings of the caller's stay outside.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_USER := 0
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: help env demo test check clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+	@echo '  (ARGS="..." passes arguments on to the demo or to pytest; more in the Makefile)'
+
+env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to date
+
+demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
+	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
+
+test: env ## run the tests
+	$(PY) -m pytest $(ARGS)
+
+check: env ## lint, formatting, types, changelog
+	scripts/check
+
+clean: ## remove caches and build leftovers (not .venv, not runs/)
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# PyTorch goes first, alone, so that TORCH_INDEX decides on its build and on nothing else.
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(PY) || { \
+	  for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "error: no Python 3.11 or newer found (tried $(PYTHON) python3.11 python3 python3.12 python3.13)" >&2; \
+	    echo "  fix: install one, or name it: make env PYTHON=/path/to/python3.11" >&2; exit 1; \
+	  fi; \
+	  echo "creating $(VENV) with $$("$$found" --version)"; \
+	  "$$found" -m venv $(VENV) || { rm -rf $(VENV); \
+	    echo "  fix: install Python's venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }; \
+	}
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(VENV) holds $$($(PY) --version), but 3.11 or newer is needed" >&2; \
+	  echo "  fix: remove $(VENV) and run make env again" >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
+	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) --editable '.[dev]'
+	@touch $@

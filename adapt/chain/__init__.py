@@ -1,0 +1,7 @@
+"""The stage machinery: keys, records, folders, locks and the runner. It knows nothing of models or of Ray."""
+
+from adapt.chain.record import Record
+from adapt.chain.run import Outcome, Stage, ensure, plan
+from adapt.chain.store import Store
+
+__all__ = ["Outcome", "Record", "Stage", "Store", "ensure", "plan"]

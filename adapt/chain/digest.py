@@ -1,0 +1,62 @@
+"""Content digests of files, remembered by size and modification time so that a second look costs one `stat`."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from adapt.chain.files import write_atomically
+from adapt.errors import DataError
+
+
+class Digests:
+    """SHA-256 of files, cached in one JSON file.
+
+    Args:
+        cache: the JSON file; unreadable or missing means an empty cache, since it can always be made again.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known = _read(cache)
+        self._changed = False
+
+    def of(self, path: Path) -> str:
+        """The file's SHA-256.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
+        try:
+            stat = path.stat()
+            stamp = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+            stamped = self._known.get(str(path))
+            if stamped and stamped[0] == stamp:
+                return stamped[1]
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
+        self._known[str(path)] = [stamp, digest]
+        self._changed = True
+        return digest
+
+    def of_all(self, paths: Iterable[Path]) -> str:
+        """One digest for an ordered list of files, by their content and not by their names."""
+        joined = "\n".join(self.of(path) for path in paths)
+        return hashlib.sha256(joined.encode()).hexdigest()
+
+    def save(self) -> None:
+        """Keeps what was learnt. Two writers at once lose nothing but a little time."""
+        if self._changed:
+            write_atomically(self._cache, json.dumps(self._known))
+            self._changed = False
+
+
+def _read(cache: Path) -> dict[str, list[str]]:
+    try:
+        known = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {path: entry for path, entry in known.items() if os.path.exists(path)}

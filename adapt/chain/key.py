@@ -1,0 +1,66 @@
+"""A stage's identity: the hash of what determines its result, and nothing else."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from adapt.errors import StageError
+
+
+def canonical(value: Any) -> str:
+    """Canonical JSON: one text for one meaning.
+
+    Raises:
+        StageError: a value whose text is not stable (a set, an object, NaN, a key that is no string).
+    """
+    return json.dumps(_plain(value, "what"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(value: Any, at: str) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise StageError(f"{at} is {value}, which has no stable text", "use a finite number or null")
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise StageError(f"{at} has the key {key!r}, which is no string", "use string keys")
+        return {key: _plain(item, f"{at}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{at}[{i}]") for i, item in enumerate(value)]
+    raise StageError(f"{at} is a {type(value).__name__}, which has no stable text", "use plain JSON values")
+
+
+def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    """SHA-256 (hexadecimal) over a stage's name, version, configuration and the keys of its inputs."""
+    text = canonical({"stage": stage, "version": version, "what": what, "inputs": inputs})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def flatten(what: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested configuration as dotted fields, for comparing two of them."""
+    flat: dict[str, Any] = {}
+    for key, value in what.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The fields that differ, as lines `training.learning_rate: 0.0005 -> 0.0001`."""
+    before, after = flatten(old), flatten(new)
+    return [
+        f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
+        for name in sorted(before.keys() | after.keys())
+        if canonical(before.get(name)) != canonical(after.get(name))
+    ]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    is_digest = isinstance(value, str) and len(value) == 64
+    return text[1:9] + "…" if is_digest else text

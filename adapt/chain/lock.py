@@ -1,0 +1,42 @@
+"""One run at a time per stage. The lock belongs to the process, so a kill frees it."""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from adapt.chain.files import storage_errors
+from adapt.console import log
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a stage's folder, waiting while another process has it.
+
+    The lock file stands beside the folder, so the folder itself may be cleared while it is held.
+    """
+    path = folder.parent / f".{folder.name}.lock"
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+")
+    with file:
+        if not _try(file.fileno()):
+            file.seek(0)
+            log(f"waiting for {folder.name}: another run works on it ({file.read().strip() or 'unknown process'})")
+            while not _try(file.fileno()):
+                time.sleep(0.2)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

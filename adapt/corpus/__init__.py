@@ -1,0 +1,1 @@
+"""From files to token streams: manifest, read, clean, tokenize, shards, order, stream."""

@@ -1,0 +1,35 @@
+"""The built-in demo corpus: docstrings of the installed packages, technical English that every machine here has."""
+
+import ast
+import csv
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapt.corpus.formats import Bad
+
+
+def package_sources(record: Path) -> list[Path]:
+    """The Python files of an installed package, in the order of its RECORD, without its tests."""
+    site_packages = record.parent.parent
+    with record.open(newline="", encoding="utf-8") as file:
+        names = [row[0] for row in csv.reader(file) if row]
+    return [site_packages / name for name in names if name.endswith(".py") and "/tests/" not in name]
+
+
+def read_docstrings(path: Path) -> Iterator[str | Bad]:
+    """The docstrings of a module and of its classes and functions, in their order.
+
+    A file that this Python cannot parse (a template, say) is no text of ours: it yields nothing.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's escape sequences
+            tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text

@@ -1,0 +1,166 @@
+"""The file formats a corpus may have: each turns a file into records, each record into text or a reason it has none."""
+
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from adapt.errors import DataError
+
+Format = Literal["jsonl", "text", "parquet"]
+
+_FORMATS: dict[str, Format] = {".jsonl": "jsonl", ".json": "jsonl", ".txt": "text", ".parquet": "parquet"}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+SUFFIXES = tuple(
+    suffix + compression
+    for suffix in _FORMATS
+    for compression in (("",) if suffix == ".parquet" else ("", *_COMPRESSIONS))
+)
+
+
+class Bad(str):
+    """The reason why a record holds no text."""
+
+
+def format_of(path: Path) -> tuple[Format, str | None]:
+    """Format and compression by the file's name.
+
+    Raises:
+        DataError: the name ends in no known suffix.
+    """
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
+    if kind is None or (kind == "parquet" and compression):
+        raise DataError(f"{path} has no known format", f"name it with one of {', '.join(SUFFIXES)}")
+    return kind, compression
+
+
+def read_records(path: Path, text_field: str, text_unit: str) -> Iterator[str | Bad]:
+    """The texts of a file, in order; for a record without text, the reason.
+
+    Raises:
+        DataError: the file as a whole is broken (cut short, not what its name says, no such column).
+    """
+    kind, compression = format_of(path)
+    with _broken_files(path):
+        if kind == "parquet":
+            yield from _parquet(path, text_field)
+        elif kind == "jsonl":
+            for line in _lines(path, compression):
+                if not line.isspace():
+                    yield _json_text(line, text_field)
+        elif text_unit == "line":
+            for line in _lines(path, compression):
+                yield _decoded(line)
+        else:
+            yield from _paragraphs(path, compression)
+
+
+def check_field(path: Path, text_field: str) -> None:
+    """Looks at a file's first record, so that a wrong field name costs a second and not a job.
+
+    Raises:
+        DataError: the first readable record lacks the text field; names the fields there are.
+    """
+    kind, compression = format_of(path)
+    if kind == "text":
+        return
+    with _broken_files(path):
+        fields = _parquet_columns(path) if kind == "parquet" else _first_fields(path, compression)
+    if fields is not None and text_field not in fields:
+        raise DataError(
+            f"{path} has no field {text_field!r}; it has {', '.join(map(repr, fields)) or 'none'}",
+            "set corpus.text_field to the one that holds the text",
+        )
+
+
+def _lines(path: Path, compression: str | None) -> Iterator[bytes]:
+    import pyarrow as pa  # its decompressors notice a stream that was cut short, also for zstd
+
+    with pa.input_stream(str(path), compression=compression) as stream:
+        yield from io.BufferedReader(stream, 1 << 20)  # type: ignore[type-var]
+
+
+def _decoded(line: bytes) -> str | Bad:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+
+
+def _json_text(line: bytes, text_field: str) -> str | Bad:
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+    except (ValueError, RecursionError):
+        return Bad("malformed JSON")
+    if not isinstance(record, dict):
+        return Bad("not a JSON object")
+    text = record.get(text_field)
+    if text is None:
+        return Bad("no text")
+    return text if isinstance(text, str) else Bad("text is not a string")
+
+
+def _paragraphs(path: Path, compression: str | None) -> Iterator[str | Bad]:
+    lines: list[bytes] = []
+    for line in _lines(path, compression):
+        if not line.isspace():
+            lines.append(line)
+        elif lines:
+            yield _decoded(b"".join(lines))
+            lines = []
+    if lines:
+        yield _decoded(b"".join(lines))
+
+
+def _parquet(path: Path, text_field: str) -> Iterator[str | Bad]:
+    import pyarrow.parquet as pq
+
+    check_field(path, text_field)
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=1024, columns=[text_field]):
+            for text in batch.column(0).to_pylist():
+                if text is None:
+                    yield Bad("no text")
+                else:
+                    yield text if isinstance(text, str) else Bad("text is not a string")
+
+
+def _parquet_columns(path: Path) -> list[str]:
+    import pyarrow.parquet as pq
+
+    names: list[str] = pq.read_schema(path).names
+    return names
+
+
+def _first_fields(path: Path, compression: str | None) -> list[str] | None:
+    for number, line in enumerate(_lines(path, compression)):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            if number == 1000:
+                return None  # the job counts bad records and will say so
+            continue
+        return list(record) if isinstance(record, dict) else []
+    return None
+
+
+@contextmanager
+def _broken_files(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        if isinstance(error, FileNotFoundError):
+            raise DataError(f"{path} does not exist", "check corpus.paths") from error
+        raise DataError(
+            f"{path} is broken: {' '.join(str(error).split())}",
+            "fetch or write the file again, or leave it out of corpus.paths",
+        ) from error

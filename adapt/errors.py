@@ -1,0 +1,68 @@
+"""One tree of errors. Each carries what happened and how to mend it; jobs print the two and exit with its code."""
+
+
+class AdaptError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Args:
+        what: one sentence that names the file, line or key at fault.
+        fix: one sentence that says what to change.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(what, fix)  # both stay in args, so the error survives pickling between Ray processes
+        self.what = what
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  fix: {self.fix}" if self.fix else self.what
+
+
+class ConfigError(AdaptError):
+    """The configuration is wrong: unknown key, impossible value, fields that contradict each other."""
+
+    exit_code = 2
+
+
+class DataError(AdaptError):
+    """The input text is missing, broken, empty or too small."""
+
+    exit_code = 3
+
+
+class ModelError(AdaptError):
+    """The checkpoint or tokenizer cannot be used."""
+
+    exit_code = 4
+
+
+class ClusterError(AdaptError):
+    """The cluster cannot be reached or cannot give what was asked."""
+
+    exit_code = 5
+
+
+class StorageError(AdaptError):
+    """The storage root cannot be written, is full, or holds something unreadable."""
+
+    exit_code = 6
+
+
+class TrainingError(AdaptError):
+    """Training itself failed, for example on a loss that is not finite."""
+
+    exit_code = 7
+
+
+class StageError(AdaptError):
+    """A stage broke its contract: unstable key, missing output, unreadable record."""
+
+    exit_code = 8
+
+
+class Interrupted(AdaptError):
+    """The user or the scheduler asked the job to stop."""
+
+    exit_code = 130

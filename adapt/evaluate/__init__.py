@@ -1,0 +1,1 @@
+"""Measuring models: held-out loss, what was forgotten, and how sure the figures are."""

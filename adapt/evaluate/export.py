@@ -1,0 +1,118 @@
+"""Stage `export`: the trained model as a folder to hand over, with a card that says what it gained and lost."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adapt.chain import Outcome, Record
+from adapt.chain.files import storage_errors, write_atomically
+from adapt.config import Config, what
+from adapt.evaluate.measure import EXAMPLES_FILE, read_losses
+from adapt.evaluate.statistics import Estimate, change, mean_loss
+from adapt.model.card import model_card
+from adapt.train.job import MODEL_FOLDER
+
+CORPORA = {"domain": "heldout", "general": "general"}
+"""Corpora that are measured, and how their metrics are called."""
+
+
+def export(config: Config, folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    """Writes the model folder and its card.
+
+    Args:
+        config: of the job.
+        folder: the stage's folder; becomes a Hugging Face folder.
+        inputs: the corpora `domain` and perhaps `general`, `training`, and the evaluations `before` and `after`.
+
+    Returns:
+        Metrics: held-out losses before and after with their change and 95% intervals, and the cost of training.
+    """
+    training = inputs["training"]
+    results = [
+        comparison(name, inputs["before"].path, inputs["after"].path, config.evaluation.bootstrap_samples)
+        for name in CORPORA
+        if name in inputs and inputs["after"].metrics[f"{name}_documents"] > 1
+    ]
+    _link(training.path / MODEL_FOLDER, folder)
+    write_atomically(folder / "README.md", model_card(_facts(config, inputs, results)))
+    return Outcome({**_loss_metrics(results), **training.metrics}, training.cost, training.resources)
+
+
+def comparison(corpus: str, before: Path, after: Path, samples: int) -> dict[str, Any]:
+    """Held-out loss of a corpus before and after, on the same documents and masks, with 95% intervals."""
+    old, counts = read_losses(before, corpus)
+    new, _ = read_losses(after, corpus)
+    return {
+        "text": corpus,
+        "tokens": int(counts.sum()),
+        **_named("before", mean_loss(old, counts, samples)),
+        **_named("after", mean_loss(new, counts, samples)),
+        **_named("change", change(old, new, counts, samples)),
+    }
+
+
+def _named(name: str, estimate: Estimate) -> dict[str, float | None]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _loss_metrics(results: list[dict[str, Any]]) -> dict[str, float | None]:
+    metrics: dict[str, float | None] = {"heldout_loss_before": None, "heldout_loss_after": None}
+    for result in results:
+        prefix = CORPORA[result["text"]]
+        metrics.update(
+            {f"{prefix}_loss_{key}": value for key, value in result.items() if key not in ("text", "tokens")}
+        )
+    return metrics
+
+
+def _link(source: Path, folder: Path) -> None:
+    """The model's files without a second copy where the file system allows it."""
+    with storage_errors(folder):
+        for file in source.iterdir():
+            target = folder / file.name
+            target.unlink(missing_ok=True)
+            try:
+                os.link(file, target)
+            except OSError:
+                shutil.copy2(file, target)
+
+
+def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str, Any]]) -> dict[str, Any]:
+    corpus, training = inputs["domain"], inputs["training"]
+    return {
+        "name": config.name,
+        "base_model": config.model.path,
+        "objective": config.objective.kind,
+        "corpus": {
+            "source": config.corpus.source if config.corpus.source == "docstrings" else config.corpus.paths,
+            "documents": corpus.metrics["train_documents"],
+            "tokens": corpus.metrics["train_tokens"],
+            "digest": corpus.inputs["manifest"]["key"],
+        },
+        "training": {
+            **{name: value for name, value in what(config.training).items() if value is not None},
+            **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
+            "seed": config.seed,
+            "steps": training.metrics["steps"],
+            "tokens": training.metrics["tokens"],
+            **training.resources,
+        },
+        "results": results,
+        "lineage": [{"stage": r.stage, "key": r.key, "path": str(r.path)} for r in inputs.values()],
+        "packages": training.packages,
+    }
+
+
+def examples(record: Record) -> list[dict[str, Any]]:
+    """For an export's record: the held-out sentences with their filled masks before and after, side by side."""
+    before, after = (
+        json.loads((Path(record.inputs[name]["path"]) / EXAMPLES_FILE).read_text()) for name in ("before", "after")
+    )
+    return [
+        {"text": old["text"], "answer": old["answer"], "before": old["guesses"], "after": new["guesses"]}
+        for old, new in zip(before, after, strict=True)
+    ]

@@ -1,0 +1,84 @@
+"""Stage `evaluate`: one model on the held-out samples of some corpora, as a Ray task."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.chain.files import write_atomically
+from adapt.config import Config
+from adapt.model.locate import Pretrained
+from adapt.runtime import gpus_per_worker, user_errors
+
+LOSSES_FILE = "losses.json"
+"""For each corpus: summed loss and number of predictions of each document of the sample."""
+EXAMPLES_FILE = "examples.json"
+"""Held-out sentences of the domain with filled masks."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is to be measured."""
+
+    config: Config
+    pretrained: Pretrained
+    """The model."""
+    corpora: dict[str, str]
+    """Name -> folder of a prepared corpus; the examples are of the first."""
+
+
+def measure(measurement: Measurement, folder: Path) -> dict[str, Any]:
+    """Measures on the cluster this process is connected to, and writes the documents' losses into `folder`.
+
+    Returns:
+        For each corpus `{name}_loss` [nats a predicted token], `{name}_documents` and `{name}_predictions`.
+    """
+    import ray
+
+    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(measurement.config.resources)))(_measure)
+    with user_errors():
+        losses, examples = ray.get(task.remote(measurement))
+    write_atomically(folder / LOSSES_FILE, json.dumps(losses))
+    write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
+    metrics: dict[str, Any] = {}
+    for name, values in losses.items():
+        predictions = sum(values["counts"])
+        metrics[f"{name}_documents"] = len(values["counts"])
+        metrics[f"{name}_predictions"] = predictions
+        metrics[f"{name}_loss"] = sum(values["losses"]) / predictions if predictions else None
+    return metrics
+
+
+def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]], list[dict[str, Any]]]:
+    import torch
+
+    from adapt.evaluate.fill import filled_masks
+    from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
+    from adapt.model.load import load_masked_lm, load_tokenizer
+    from adapt.objective.mlm import MaskedLanguageModelling
+
+    config = measurement.config
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    start = measurement.pretrained
+    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+    model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
+    objective = MaskedLanguageModelling(config.objective, tokenizer, SAMPLE_SEED)
+    losses, examples = {}, []
+    for name, corpus in measurement.corpora.items():
+        sample = Heldout.sample(Path(corpus), config.evaluation)
+        values, counts = heldout_losses(model, objective, sample, config.evaluation, device)
+        losses[name] = {"losses": values.tolist(), "counts": counts.tolist()}
+        if not examples:
+            examples = filled_masks(model, tokenizer, sample, config.evaluation.examples, device)
+    return losses, examples
+
+
+def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
+    """What `measure` wrote for a corpus: summed losses and counts of its documents."""
+    values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
+    return np.array(values["losses"]), np.array(values["counts"])

@@ -1,0 +1,50 @@
+"""Token-weighted losses with bootstrap intervals over documents."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import bootstrap
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its 95% interval; the interval is None where fewer than two documents were measured."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
+    """Token-weighted mean loss: sum of losses over sum of predictions. Documents are what is resampled.
+
+    Args:
+        losses: summed loss of each document [nats].
+        counts: predictions in each document.
+        samples: bootstrap resamples.
+    """
+    value = float(_ratio(losses, counts))
+    if len(losses) < 2:
+        return Estimate(value, None, None)
+    interval = bootstrap(
+        (losses, counts),
+        _ratio,
+        paired=True,
+        n_resamples=samples,
+        batch=max(1, 10_000_000 // len(losses)),
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    return Estimate(value, float(interval.low), float(interval.high))
+
+
+def _ratio(losses: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
+    return losses.sum(axis) / counts.sum(axis)
+
+
+def change(before: np.ndarray, after: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
+    """Change of the token-weighted mean loss between two models measured on the same documents and masks (paired)."""
+    return mean_loss(after - before, counts, samples)

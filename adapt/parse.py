@@ -1,0 +1,116 @@
+"""From the command line and YAML files to a checked configuration. Files and `--section.field VALUE` go the same way."""
+
+import difflib
+import sys
+from argparse import ArgumentError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentParser, set_parsing_settings
+
+from adapt.config import Config, flat
+from adapt.errors import ConfigError
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+def parse(arguments: Sequence[str], program: str, description: str) -> Config:
+    """The configuration of a job.
+
+    Args:
+        arguments: without the program's name. `--help` and `--print_config` print and end the process.
+        program: for the usage line.
+        description: what the job does.
+
+    Raises:
+        ConfigError: unreadable file, unknown key (names the nearest), wrong type, or fields that contradict.
+    """
+    _refuse_unknown_keys(arguments)
+    parser = ArgumentParser(prog=program, description=description, exit_on_error=False)
+    parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
+    parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
+    parser.add_class_arguments(Config)
+    try:
+        values = parser.instantiate(parser.parse_args(list(arguments)))
+    except ArgumentError as error:
+        raise ConfigError(_first_lines(str(error)), f"see `{program} --help`") from error
+    config = Config(**{name: values[name] for name in Config.__dataclass_fields__})
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Fields that contradict each other.
+
+    Raises:
+        ConfigError: names them.
+    """
+    shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
+    if shares > 1:
+        raise ConfigError(
+            f"objective.mask_token_fraction and objective.random_token_fraction add up to {shares:g}",
+            "keep their sum at or below 1",
+        )
+    if config.corpus.source == "files" and not config.corpus.paths:
+        raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
+    if config.corpus.source == "docstrings" and config.corpus.paths:
+        raise ConfigError("corpus.paths is set but corpus.source is docstrings", "remove one of the two")
+    if config.corpus.heldout_fraction == 1:
+        raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
+    if "/" in config.name or not config.name.strip("."):
+        raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def _refuse_unknown_keys(arguments: Sequence[str]) -> None:
+    known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
+    options = {"config", "help", "print_config"}
+    for position, argument in enumerate(arguments):
+        name, _, value = argument[2:].partition("=")
+        if not argument.startswith("--"):
+            continue
+        if name.rstrip("+") not in known | options:
+            raise _unknown(f"--{name}", name, known | options)
+        if name == "config":
+            for key in _keys(_read_yaml(value or next(iter(arguments[position + 1 :]), ""))):
+                if key not in known:
+                    raise _unknown(f"{key} in {value or arguments[position + 1]}", key, known)
+
+
+def _unknown(shown: str, name: str, known: set[str]) -> ConfigError:
+    by_field = {key.rsplit(".", 1)[-1]: key for key in known}
+    near = difflib.get_close_matches(name, known, 1, 0.6) or [
+        by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
+    ]
+    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else "see --help for all keys")
+
+
+def _read_yaml(path: str) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid YAML: {_first_lines(str(error))}", "mend that line") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
+    return content
+
+
+def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and not prefix else [name]
+    return keys
+
+
+def _first_lines(message: str) -> str:
+    kept = [line.strip() for line in message.splitlines() if line.strip() and "errors.pydantic.dev" not in line]
+    return " ".join(kept[:4])
+
+
+def wants_debug(arguments: Sequence[str] | None = None) -> bool:
+    """Whether `--debug` was given, asked before anything can fail."""
+    return "--debug" in (sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,152 @@
+"""The Ray cluster this process works with: joined or started once, quiet, and checked for what is asked of it."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from adapt.config import ResourcesConfig
+from adapt.console import log
+from adapt.errors import AdaptError, ClusterError
+
+QUIET_LOGGERS = ("ray", "ray.data", "ray.train", "ray.tune")
+
+
+def connect(resources: ResourcesConfig) -> None:
+    """Joins the cluster at the configured address, or starts Ray on this machine. Later calls do nothing.
+
+    Raises:
+        ClusterError: nobody answers at the address.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = resources.address or os.environ.get("RAY_ADDRESS")
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    if not address:
+        log("starting Ray on this machine")
+        ray.init(
+            address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **_loopback()
+        )
+        return
+    _check_reachable(address)
+    log(f"joining the Ray cluster at {address}")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"cannot join the Ray cluster at {address}: {error}",
+            "check that it runs (`ray status`), that RAY_AUTH_MODE and the token match, and that versions agree",
+        ) from error
+
+
+def _loopback() -> dict[str, Any]:
+    return {"_node_ip_address": "127.0.0.1"}  # a cluster of one machine need not be seen from outside
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # `auto` and the like: Ray finds it
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address}: {error}",
+            "start one with `ray start --head`, correct resources.address, or unset RAY_ADDRESS to run on this machine",
+        ) from error
+
+
+def gpus_per_worker(resources: ResourcesConfig) -> float:
+    """GPUs for each worker, resolved against the cluster where the configuration leaves it open."""
+    import ray
+
+    if resources.gpus_per_worker is not None:
+        return resources.gpus_per_worker
+    return 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def await_resources(resources: ResourcesConfig) -> None:
+    """Makes sure that the workers can be placed; an autoscaling cluster is asked to grow and given time to.
+
+    Raises:
+        ClusterError: the cluster cannot give what was asked, or did not within resources.wait_s.
+    """
+    import ray
+
+    bundle = {"CPU": resources.cpus_per_worker}
+    if gpus := gpus_per_worker(resources):
+        bundle["GPU"] = gpus
+    deadline = time.monotonic() + (resources.wait_s if _autoscales() else 0)
+    if _autoscales():
+        from ray.autoscaler.sdk import request_resources
+
+        request_resources(bundles=[bundle] * resources.workers)
+    while (placeable := _placeable(bundle)) < resources.workers:
+        if time.monotonic() >= deadline:
+            total = {name: ray.cluster_resources().get(name, 0) for name in bundle}
+            raise ClusterError(
+                f"the cluster has room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
+                f"it has {_words(total)} in all",
+                f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
+            )
+        time.sleep(1)
+
+
+def _placeable(bundle: dict[str, float]) -> int:
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)
+
+
+def _autoscales() -> bool:
+    import ray
+
+    return bool(ray.nodes()) and any("autoscaler" in str(node.get("Labels", "")) for node in ray.nodes())
+
+
+def _words(resources: dict[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
+@contextmanager
+def data_settings(**settings: Any) -> Iterator[None]:
+    """Ray Data's settings for the datasets made inside: deterministic order, no progress bars, and what is given."""
+    from ray.data import DataContext
+
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_options.preserve_order = True
+    for name, value in settings.items():
+        setattr(context, name, value)
+    with DataContext.current(context):
+        yield
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Lets an error of ours, raised in a Ray process and wrapped by Ray, out as itself."""
+    try:
+        yield
+    except Exception as error:
+        if ours := find_ours(error):
+            raise ours from error
+        raise
+
+
+def find_ours(error: BaseException | None) -> AdaptError | None:
+    """The first error of this package's own in a chain of causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, AdaptError):
+            return error
+        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,94 @@
+"""Tables for people, on stderr: what a job achieved, and what a chain has done."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adapt.chain.record import Record
+from adapt.chain.run import Planned
+from adapt.console import duration, log
+
+_NOTE = "masked-LM loss on held-out text, nats a token, with 95% intervals; lower is better"
+
+
+def show_summary(record: Record) -> None:
+    """The result of an export: losses before and after, examples of filled masks, cost, and where the model is."""
+    from rich.table import Table
+
+    metrics = record.metrics
+    table = Table(title=f"{record.name}: {_NOTE}", title_justify="left")
+    for column in ("text", "before", "after", "change"):
+        table.add_column(column)
+    for text, prefix in (("domain, held out", "heldout"), ("general", "general")):
+        if metrics.get(f"{prefix}_loss_before") is not None:
+            table.add_row(
+                text, *(_interval(metrics, f"{prefix}_loss_{column}") for column in ("before", "after", "change"))
+            )
+    _print(table)
+    _show_examples(record)
+    log(
+        f"{metrics['steps']} steps, {metrics['tokens']:,} tokens, {metrics['tokens_per_s']:,.0f} tokens/s, "
+        f"data wait {metrics['data_wait_share']:.1%}, {duration(metrics['device_seconds'])} of device time"
+    )
+    log(f"model: {record.path}")
+
+
+def show_plan(planned: list[Planned]) -> None:
+    """One row a stage: done or to run, its folder, and what changed against the nearest finished stage."""
+    from rich.table import Table
+
+    table = Table()
+    for column in ("stage", "state", "folder", "because"):
+        table.add_column(column, overflow="fold")
+    for line in planned:
+        state = "[green]done[/]" if line.record else "[yellow]run[/]"
+        table.add_row(line.stage.stage, state, f"{line.folder.parent.name}/{line.folder.name}", _because(line))
+    _print(table)
+
+
+def _because(line: Planned) -> str:
+    if line.record:
+        return ""
+    if not line.nearest:
+        return "first of its kind"
+    return "\n".join([*line.changed, f"(against {line.nearest.path.name})"])
+
+
+def _show_examples(record: Record) -> None:
+    from rich.table import Table
+
+    before, after = (_examples(record, name) for name in ("before", "after"))
+    if not before:
+        return
+    table = Table(
+        title="a held-out sentence with one word masked: the word, and the model's first guesses", title_justify="left"
+    )
+    for column, ratio in (("sentence", 5), ("word", 2), ("before", 3), ("after", 3)):
+        table.add_column(column, ratio=ratio)
+    for old, new in zip(before, after, strict=True):
+        table.add_row(old["text"], old["answer"], _guesses(old), _guesses(new))
+    _print(table)
+
+
+def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
+    file = Path(record.inputs[evaluation]["path"]) / "examples.json"
+    content: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    return content
+
+
+def _guesses(example: dict[str, Any]) -> str:
+    words = (f"[bold green]{word}[/]" if word == example["answer"] else word for word, _ in example["guesses"])
+    return ", ".join(words)
+
+
+def _interval(metrics: dict[str, Any], name: str) -> str:
+    form = "+.3f" if name.endswith("change") else ".3f"
+    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
+    spread = f" ({low:{form}} to {high:{form}})" if low is not None and high is not None else ""
+    return f"{metrics[name]:{form}}{spread}"
+
+
+def _print(table: Any) -> None:
+    from rich.console import Console
+
+    Console(stderr=True, width=None if Console(stderr=True).is_terminal else 120).print(table)

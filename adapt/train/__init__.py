@@ -1,0 +1,1 @@
+"""Training: launch, the worker's loop, the DeepSpeed engine, checkpoints, schedule, trackers."""

@@ -1,0 +1,34 @@
+"""What the driver tells a training run's workers, and the files through which they answer."""
+
+from dataclasses import dataclass
+
+from adapt.config import Config
+from adapt.model.locate import Pretrained
+
+METRICS_FILE = "metrics.jsonl"
+"""One line of metrics a report, written by rank 0."""
+MODEL_FOLDER = "model"
+"""The trained model, as a Hugging Face folder."""
+PROGRESS_FILE = "progress.json"
+"""The final counts."""
+FAILURE_FILE = "failure.json"
+"""Why a run ended early, where repeating it would not help."""
+CHECKPOINTS = "checkpoints"
+"""Ray Train's storage: resumable checkpoints."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker is told."""
+
+    config: Config
+    key: str
+    """The stage's key; it also names the Ray Train run, so that a later start finds what an earlier one left."""
+    folder: str
+    """The stage's folder."""
+    corpus: str
+    """Folder of the prepared corpus."""
+    pretrained: Pretrained
+    """The model to start from."""
+    steps: int
+    """Length of the run."""

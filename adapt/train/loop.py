@@ -1,0 +1,108 @@
+"""The training loop of one rank: wait for data, corrupt, forward, backward, step, report, save."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from adapt.config import TrainingConfig
+from adapt.corpus.order import mix
+from adapt.errors import TrainingError
+from adapt.method.base import Method
+from adapt.objective.base import Batch, Objective
+from adapt.train.engine import Engine
+from adapt.train.meter import Meter, Progress
+from adapt.train.schedule import learning_rate
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One rank's training.
+
+    Args:
+        engine: model and optimizer.
+        objective: gives the loss.
+        method: adds to it.
+        training: settings.
+        micro_batch: sequences in one pass.
+        steps: length of the run.
+        seed: dropout of each step is drawn from (seed, step, rank), so it needs no state.
+    """
+
+    engine: Engine
+    objective: Objective
+    method: Method
+    training: TrainingConfig
+    micro_batch: int
+    steps: int
+    seed: int
+
+    def run(
+        self,
+        batches: Iterator[dict[str, np.ndarray]],
+        progress: Progress,
+        report: Callable[[dict[str, Any]], None],
+        save: Callable[[Progress], None],
+    ) -> None:
+        """Trains from `progress.step` to the end.
+
+        Args:
+            batches: this rank's share of each global batch, from step `progress.step` on.
+            progress: where to start; updated.
+            report: gets the metrics of every `log_interval_steps` steps.
+            save: is called by all ranks every `checkpoint_interval_steps` steps and at the end.
+
+        Raises:
+            TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
+        """
+        meter = Meter(progress, self.steps)
+        while progress.step < self.steps:
+            meter.start()
+            columns = next(batches)
+            meter.got_data()
+            rate = learning_rate(self.training, progress.step, self.steps)
+            loss, tokens, norm = self.step(columns, progress.step, rate)
+            meter.stop(loss, tokens)
+            if self._is_due(progress.step, self.training.log_interval_steps):
+                report({**meter.report(), "learning_rate": rate, "gradient_norm": norm})
+            if self._is_due(progress.step, self.training.checkpoint_interval_steps):
+                save(progress)
+
+    def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
+        """One optimizer step over this rank's share of a global batch.
+
+        The loss is summed over the predictions of all ranks and divided once by their number, so it does not depend
+        on how the global batch is cut into ranks and micro-batches.
+
+        Returns:
+            This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
+        """
+        torch.manual_seed(_dropout_seed(self.seed, step, dist.get_rank()))
+        batch = Batch.of(columns, self.engine.device)
+        corrupted = self.objective.corrupt(batch)
+        counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
+        dist.all_reduce(counts)
+        targets, tokens = counts.tolist()
+
+        total, norm = torch.zeros((), device=self.engine.device), 0.0
+        for part in corrupted.split(self.micro_batch):
+            loss = self.objective.losses(self.engine.model, part).sum() / targets
+            extra = self.method.extra_loss(self.engine.model, part, step)
+            self.engine.backward(loss if extra is None else loss + extra)
+            total += loss.detach()
+            try:
+                norm = self.engine.step(rate)
+            except TrainingError as error:
+                raise TrainingError(f"step {step + 1}: loss {total.item():.4g}, {error.what}", error.fix) from error
+        return total, tokens, norm
+
+    def _is_due(self, step: int, interval: int) -> bool:
+        return step % interval == 0 or step == self.steps
+
+
+def _dropout_seed(seed: int, step: int, rank: int) -> int:
+    values = mix(np.array([seed % 2**64, step, rank], np.uint64) + np.arange(1, 4, dtype=np.uint64))
+    return int(mix(np.bitwise_xor.reduce(values, keepdims=True))[0] >> np.uint64(1))

@@ -1,0 +1,91 @@
+"""Measures a run while it trains: loss, speed, and how long the devices waited for data."""
+
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass
+class Progress:
+    """Where a run is. With the seed, all that a resumed run needs besides weights and optimizer."""
+
+    step: int = 0
+    """Steps done."""
+    tokens: int = 0
+    """Tokens trained on, over all ranks."""
+    seconds: float = 0.0
+    """Time spent on the steps that count (work lost to crashes left out)."""
+    data_wait_seconds: float = 0.0
+    """The part of it spent waiting for batches."""
+    device_seconds: float = 0.0
+    """Time of all devices together, also for the steps lost to crashes that this process saw."""
+
+
+class Meter:
+    """Times steps and averages what they report.
+
+    Args:
+        progress: counts to continue; updated with every step.
+        steps: length of the run.
+    """
+
+    def __init__(self, progress: Progress, steps: int) -> None:
+        self.progress = progress
+        self.steps = steps
+        self._world = dist.get_world_size()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._losses: list[torch.Tensor] = []
+        self._tokens = 0
+        self._seconds = self._wait = 0.0
+
+    def start(self) -> None:
+        """Before the step's batch is asked for."""
+        self._started = time.perf_counter()
+
+    def got_data(self) -> None:
+        """The batch is there."""
+        self._got = time.perf_counter()
+
+    def stop(self, loss: torch.Tensor, tokens: int) -> None:
+        """After the optimizer's step."""
+        seconds, wait = time.perf_counter() - self._started, self._got - self._started
+        self._losses.append(loss)
+        self._tokens += tokens
+        self._seconds += seconds
+        self._wait += wait
+        progress = self.progress
+        progress.step += 1
+        progress.tokens += tokens
+        progress.seconds += seconds
+        progress.data_wait_seconds += wait
+        progress.device_seconds += seconds * self._world
+
+    def report(self) -> dict[str, Any]:
+        """Averages over the steps since the last report. All ranks call it: the loss is summed over them."""
+        loss = torch.stack(self._losses).mean()
+        dist.all_reduce(loss)
+        progress = self.progress
+        values = {
+            "step": progress.step,
+            "steps": self.steps,
+            "loss": loss.item(),
+            "tokens": progress.tokens,
+            "tokens_per_s": self._tokens / self._seconds,
+            "data_wait_share": self._wait / self._seconds,
+            "eta_s": (self.steps - progress.step) * self._seconds / len(self._losses),
+            "peak_memory_bytes": _peak_memory(),
+        }
+        self._clear()
+        return values
+
+
+def _peak_memory() -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

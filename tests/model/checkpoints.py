@@ -1,0 +1,31 @@
+"""Parts of tiny random checkpoints."""
+
+import json
+from pathlib import Path
+
+from transformers import BertConfig, BertTokenizer
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(c) for c in range(97, 123)), "the", "cell", "##s", "ray"]
+
+
+def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
+    """A WordPiece tokenizer whose file cuts and pads everything to 6 tokens, as some published ones do."""
+    BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=8).save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["truncation"] = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+    content["padding"] = {
+        "strategy": {"Fixed": 6},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }
+    file.write_text(json.dumps(content))
+    return folder
+
+
+def bert_config(**settings: int) -> BertConfig:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    return BertConfig(**{"vocab_size": len(WORDS) + 3, "max_position_embeddings": 32, **sizes, **settings})

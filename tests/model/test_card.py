@@ -1,0 +1,88 @@
+"""The model card says what was measured, in the form the Hugging Face Hub reads."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from adapt.model.card import model_card, verdict
+
+
+def result(text: str, before: float, after: float, half: float = 0.05) -> dict[str, Any]:
+    numbers = {"before": before, "after": after, "change": after - before}
+    return {
+        "text": text,
+        "tokens": 123456,
+        **numbers,
+        **{f"{name}_low": value - half for name, value in numbers.items()},
+        **{f"{name}_high": value + half for name, value in numbers.items()},
+    }
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "bert-chem",
+        "base_model": "FacebookAI/roberta-base",
+        "corpus": {"source": "a|b {x}", "documents": 1200, "tokens": 3400000, "digest": "abc123"},
+        "objective": "mlm",
+        "training": {"learning_rate": 5e-4, "max_steps": 12500},
+        "results": [result("domain", 4.0, 3.0), result("general", 3.0, 3.2)],
+        "lineage": [
+            {"stage": "prepare", "key": "k1", "path": "runs/prepare"},
+            {"stage": "train", "key": "k2", "path": "p"},
+        ],
+        "packages": {"torch": "2.13.0"},
+        **changes,
+    }
+
+
+def test_front_matter_is_what_the_hub_reads() -> None:
+    data = ModelCard(model_card(facts())).data.to_dict()
+    assert data["base_model"] == "FacebookAI/roberta-base"
+    assert data["library_name"] == "transformers"
+    assert data["pipeline_tag"] == "fill-mask"
+    assert "license" not in data
+    assert "domain-adaptation" in data["tags"]
+
+
+@pytest.mark.parametrize("path", ["demo:bert-tiny", "/models/mine", "./mine", "../a", "~/mine"])
+def test_base_model_that_is_no_id_is_named_in_the_text_only(path: str) -> None:
+    card = model_card(facts(base_model=path))
+    assert "base_model" not in yaml.safe_load(card.split("---")[1])
+    assert f"`{path}` adapted to a domain by masked language modelling" in card
+
+
+def test_every_fact_is_in_the_card() -> None:
+    card = model_card(facts())
+    for cell in ("bert-chem", "a\\|b {x}", "1,200", "3,400,000", "abc123", "0.0005", "12,500", "2.13.0"):
+        assert cell in card, cell
+    assert "| prepare | k1 | runs/prepare |" in card
+    assert "AutoModelForMaskedLM.from_pretrained" in card
+    headings = re.findall("^## (.*)$", card, re.MULTILINE)
+    assert headings == [
+        "What it was adapted on", "How to load it", "Results", "Training settings", "Lineage", "Package versions"
+    ]  # fmt: skip
+
+
+def test_results_give_loss_and_perplexity_with_intervals() -> None:
+    row = next(line for line in model_card(facts()).splitlines() if line.startswith("| domain"))
+    assert "4.000 (3.950 to 4.050)" in row
+    assert "3.000 (2.950 to 3.050)" in row
+    assert "-1.000 (-1.050 to -0.950)" in row
+    assert f"{math.exp(4):.2f} ({math.exp(3.95):.2f} to {math.exp(4.05):.2f})" in row
+
+
+def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
+    assert verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
+        "On domain text the held-out loss fell by 1.000 (95% interval 0.950 to 1.050) and "
+        "on general text the held-out loss rose by 0.200 (95% interval 0.150 to 0.250)."
+    )
+    undecided = verdict([result("domain", 4.0, 3.99)])
+    assert undecided == (
+        "On domain text the held-out loss did not change measurably (-0.010, 95% interval -0.060 to +0.040)."
+    )
+    assert verdict([]) == "Its effect was not measured."
+    assert "Not measured." in model_card(facts(results=[]))

@@ -1,0 +1,177 @@
+"""Loading refuses what would train without being what it claims to be."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+
+from adapt.errors import ModelError
+from adapt.model.load import load_masked_lm, load_tokenizer
+from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
+
+Edit = Callable[..., None]
+LONG = "the cell the cell the cell the cell the cell the cell"
+
+
+def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # as the file says
+    capfd.readouterr()
+    tokenizer = load_tokenizer(bert)
+    assert len(tokenizer.backend_tokenizer.encode(LONG)) == 14
+    assert len(tokenizer.backend_tokenizer.encode_batch(["the"])[0]) == 3
+    assert len(tokenizer(LONG)["input_ids"]) == 14
+    assert tokenizer.model_max_length == 8  # kept, for the exported model
+    assert capfd.readouterr() == ("", "")
+
+
+def test_tokenizer_larger_than_the_embeddings(bert: Path, edit_config: Edit) -> None:
+    write_tokenizer(bert, [*WORDS, "x1", "x2", "x3", "x4"])
+    with pytest.raises(ModelError, match=f"has {len(WORDS) + 4} tokens.* embeddings for {len(WORDS) + 3}") as caught:
+        load_tokenizer(bert)
+    assert caught.value.what.count(str(bert)) == 2
+
+
+def test_ids_beyond_the_embeddings_even_if_there_are_few(bert: Path) -> None:
+    file = bert / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["ray"] = 99
+    file.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="has 100 tokens"):
+        load_tokenizer(bert)
+
+
+def test_tokenizer_much_smaller_than_the_embeddings(bert: Path) -> None:
+    write_tokenizer(bert, WORDS[:12])
+    with pytest.raises(ModelError, match=r"has 12 tokens, .* too many more for padding"):
+        load_tokenizer(bert)
+
+
+def test_other_padding_token(bert: Path, edit_config: Edit) -> None:
+    edit_config(bert, pad_token_id=4)
+    with pytest.raises(ModelError, match=r"padding token is id 0 .* and 4 in"):
+        load_tokenizer(bert)
+
+
+def test_tokenizer_without_mask_token(bert: Path) -> None:
+    file = bert / "tokenizer_config.json"
+    settings = {**json.loads(file.read_text()), "tokenizer_class": "TokenizersBackend"}
+    settings.pop("mask_token")
+    file.write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match="has no mask token"):
+        load_tokenizer(bert)
+
+
+def test_other_tokenizer_than_the_models_own(bert: Path, tmp_path: Path) -> None:
+    other = write_tokenizer(tmp_path / "other", [*WORDS[:-2], "##t", "ray"])
+    with pytest.raises(ModelError, match="2 tokens differ, for example '##s' is absent there and id 33") as caught:
+        load_tokenizer(bert, other)
+    assert str(other) in caught.value.what
+    assert str(bert) in caught.value.what
+
+
+def test_tokenizer_apart_that_is_the_models_own(bert: Path, tmp_path: Path) -> None:
+    apart = write_tokenizer(tmp_path / "apart")
+    assert load_tokenizer(bert, apart).get_vocab() == load_tokenizer(bert).get_vocab()
+    for file in bert.glob("tokenizer*"):
+        file.unlink()
+    assert len(load_tokenizer(bert, apart)) == len(WORDS)
+    with pytest.raises(ModelError, match="holds no tokenizer"):  # transformers would make one up, of five tokens
+        load_tokenizer(bert)
+
+
+def test_broken_tokenizer_file(bert: Path) -> None:
+    (bert / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(ModelError, match=r"the tokenizer of .* cannot be loaded"):
+        load_tokenizer(bert)
+
+
+def test_model_loads_whole_in_the_type_asked_for_and_in_silence(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = load_masked_lm(bert)
+    assert isinstance(model, BertForMaskedLM)
+    assert not model.training
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert model.config._attn_implementation == "sdpa"
+    saved = load_file(bert / "model.safetensors")
+    assert torch.equal(model.bert.embeddings.word_embeddings.weight, saved["bert.embeddings.word_embeddings.weight"])
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+    assert {p.dtype for p in load_masked_lm(bert, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_weights_stored_in_half_precision_become_fp32(bert: Path) -> None:
+    BertForMaskedLM(bert_config()).to(torch.float16).save_pretrained(bert)
+    assert {p.dtype for p in load_masked_lm(bert).parameters()} == {torch.float32}
+
+
+def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    BertModel(bert_config()).save_pretrained(bert)
+    capfd.readouterr()
+    with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
+        load_masked_lm(bert)
+    assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are there
+    assert capfd.readouterr() == ("", "")
+
+
+def test_weights_of_another_shape_are_named(bert: Path, edit_config: Edit) -> None:
+    edit_config(bert, intermediate_size=20)
+    with pytest.raises(ModelError, match=r"bert.encoder.layer.0.intermediate.dense.bias \(16,\) instead of \(20,\)"):
+        load_masked_lm(bert)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 200, -100])
+def test_truncated_weights_are_named(bert: Path, keep: int) -> None:
+    file = bert / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ModelError, match=r"model.safetensors cannot be read"):
+        load_masked_lm(bert)
+
+
+def test_truncated_shard_is_named(bert: Path) -> None:
+    BertForMaskedLM(bert_config()).save_pretrained(bert, max_shard_size="4KB")
+    (bert / "model.safetensors").unlink()
+    load_masked_lm(bert)
+    shard = sorted(bert.glob("model-*.safetensors"))[1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(ModelError, match=f"{shard.name} cannot be read"):
+        load_masked_lm(bert)
+
+
+def test_decoder_is_refused(tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=20)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder"):
+        load_masked_lm(tmp_path)
+
+
+def test_encoder_set_up_as_decoder_is_refused(bert: Path, edit_config: Edit) -> None:
+    edit_config(bert, is_decoder=True)
+    with pytest.raises(ModelError, match="needs an encoder"):
+        load_masked_lm(bert)
+
+
+@pytest.mark.parametrize("changes", [{"model_type": "no-such-type"}, {"hidden_size": "wide"}, {"hidden_size": 9}])
+def test_impossible_config_is_refused_in_one_line(bert: Path, edit_config: Edit, changes: dict[str, object]) -> None:
+    edit_config(bert, **changes)
+    with pytest.raises(ModelError, match="cannot be loaded") as caught:
+        load_masked_lm(bert)
+    assert "\n" not in caught.value.what
+
+
+def test_code_in_the_checkpoint_is_not_run_unasked(bert: Path, edit_config: Edit) -> None:
+    (bert / "mine.py").write_text("raise SystemExit('ran')")
+    edit_config(bert, model_type="mine", auto_map={"AutoConfig": "mine.C", "AutoModelForMaskedLM": "mine.M"})
+    with pytest.raises(ModelError, match="needs Python code") as caught:
+        load_masked_lm(bert)
+    assert "model.trust_remote_code" in caught.value.fix
+
+
+def test_tied_weights_that_differ_in_the_file_stay_apart(bert: Path) -> None:
+    weights = load_file(bert / "model.safetensors")
+    weights["cls.predictions.decoder.weight"] = torch.zeros_like(weights["bert.embeddings.word_embeddings.weight"])
+    save_file(weights, bert / "model.safetensors", metadata={"format": "pt"})
+    model = load_masked_lm(bert)
+    assert not model.cls.predictions.decoder.weight.any()
+    assert model.bert.embeddings.word_embeddings.weight.any()

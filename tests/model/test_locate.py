@@ -1,0 +1,171 @@
+"""Finding a checkpoint: folders, Hugging Face ids, and what is said when it is not there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from adapt.errors import ModelError
+from adapt.model.locate import locate, model_files, tokenizer_files
+
+
+def write(folder: Path, *names: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_folder_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "a" / "model", "config.json", "model.safetensors")
+    assert locate(str(folder)) == folder
+    monkeypatch.chdir(tmp_path)
+    assert locate("a/model") == folder  # before the Hugging Face id of that name
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert locate("~/a/model") == folder
+
+
+@pytest.mark.parametrize("path", ["./gone", "../gone", "/gone", "~/gone", "models/mine/gone", ""])
+def test_missing_folder_is_not_looked_for_on_the_network(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: pytest.fail("asked the network"))
+    with pytest.raises(ModelError, match=f"there is no model folder {path}|is a file|has no config"):
+        locate(path)
+
+
+def test_file_in_place_of_a_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, "model.safetensors") / "model.safetensors"
+    with pytest.raises(ModelError, match="is a file"):
+        locate(str(file))
+
+
+def test_files_of_a_model_are_those_that_determine_it(tmp_path: Path) -> None:
+    own = ["config.json", "merges.txt", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    write(tmp_path, *own, "README.md", "pytorch_model.bin", "model.onnx", "code.py", "model.fp16.safetensors")
+    assert [file.name for file in model_files(tmp_path)] == own
+    assert [file.name for file in tokenizer_files(tmp_path)] == [own[1], *own[3:]]
+
+
+def test_code_of_its_own_belongs_to_a_model(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", "model.safetensors", "modeling.py")
+    (tmp_path / "config.json").write_text(json.dumps({"auto_map": {"AutoModel": "modeling.Model"}}))
+    assert tmp_path / "modeling.py" in model_files(tmp_path)
+
+
+def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", "model-1.safetensors", "model-2.safetensors", "old.safetensors")
+    index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    names = [file.name for file in model_files(tmp_path)]
+    assert names == ["config.json", "model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"]
+    (tmp_path / "model-2.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"index names: model-2.safetensors"):
+        locate(str(tmp_path))
+
+
+def test_pickled_weights_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", "pytorch_model.bin", "training_args.bin")
+    with pytest.raises(ModelError, match=r"only pytorch_model.bin, a pickle, which is not read") as caught:
+        locate(str(tmp_path))
+    assert f"from_pretrained('{tmp_path}').save_pretrained" in caught.value.fix
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    write(tmp_path, "model.safetensors")
+    with pytest.raises(ModelError, match=r"has no config.json"):
+        locate(str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_broken_config_is_named(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "model.safetensors")
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ModelError, match=r"config.json (cannot be read|does not hold)"):
+        locate(str(tmp_path))
+
+
+def test_tokenizer_needs_no_weights(tmp_path: Path) -> None:
+    write(tmp_path, "tokenizer_config.json")
+    with pytest.raises(ModelError, match="holds no tokenizer"):
+        locate(str(tmp_path), weights=False)
+    write(tmp_path, "vocab.txt")
+    assert locate(str(tmp_path), weights=False) == tmp_path
+
+
+class Hub:
+    """Stands for huggingface_hub.snapshot_download: a cache folder, which a download fills."""
+
+    def __init__(self, cache: Path, cached: list[str], online: list[str] | None) -> None:
+        self.cache, self.online, self.calls = write(cache, *cached), online, []
+
+    def __call__(self, name: str, local_files_only: bool, revision: str, **patterns: object) -> str:
+        self.calls.append(("cache" if local_files_only else "network", name, revision))
+        if not local_files_only:
+            if self.online is None:
+                raise LocalEntryNotFoundError("Name or service not known\nmore") from OfflineModeIsEnabled("offline")
+            write(self.cache, *self.online)
+        return str(self.cache)
+
+
+def test_id_in_the_cache_does_not_touch_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tmp_path, ["config.json", "model.safetensors"], online=None)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
+    assert locate("owner/model", "v1") == tmp_path
+    assert hub.calls == [("cache", "owner/model", "v1")]
+
+
+def test_half_cached_id_is_completed_from_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub(tmp_path, ["config.json"], online=["model.safetensors"])
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub)
+    assert locate("owner/model", "v1") == tmp_path
+    assert [call[0] for call in hub.calls] == ["cache", "network"]
+
+
+def test_id_without_safetensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Hub(tmp_path, [], online=["config.json"]))
+    with pytest.raises(ModelError, match="owner/model has no weights in safetensors"):
+        locate("owner/model")
+
+
+def test_only_what_is_needed_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, list[str]] = {}
+    folder = write(tmp_path, "config.json", "model.safetensors", "tokenizer.json")
+
+    def download(name: str, **options: list[str]) -> str:
+        asked.update(options)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    repository = ["config.json", "model.safetensors", "vocab.txt", "pytorch_model.bin", "onnx/model.safetensors"]
+
+    def chosen() -> list[str]:
+        patterns = {"allow_patterns": asked["allow_patterns"], "ignore_patterns": asked["ignore_patterns"]}
+        return list(huggingface_hub.utils.filter_repo_objects(repository, **patterns))
+
+    locate("owner/model")
+    assert chosen() == ["config.json", "model.safetensors", "vocab.txt"]
+    locate("owner/model", weights=False)
+    assert chosen() == ["config.json", "vocab.txt"]
+
+
+def test_unreachable_or_unknown_ids_are_named_with_a_way_out() -> None:
+    with pytest.raises(
+        ModelError, match=r"'owner/no-such-model' .* could not be fetched"
+    ) as caught:  # tests are offline
+        locate("owner/no-such-model", "v1")
+    assert "model.path" in caught.value.fix
+    with pytest.raises(ModelError, match="there is no model 'not an id'"):
+        locate("not an id")
+
+
+def test_finding_files_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", "model.safetensors")
+    code = (
+        "import sys; from adapt.model.locate import locate, model_files; model_files(locate(sys.argv[1])); "
+        "heavy = {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,205 @@
+"""Who may import whom, read from the source with `ast`. A new module needs a line in ALLOWED, and a reason."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
+
+BASE = frozenset({"errors", "schema", "config", "console"})
+GROUND = BASE | {"chain"}
+
+# Parts of `adapt` by name, each with the parts it may import besides itself.
+ALLOWED: dict[str, frozenset[str]] = {
+    "errors": frozenset({"schema"}),
+    "schema": frozenset({"errors"}),
+    "config": BASE,
+    "console": BASE,
+    "parse": BASE,
+    "chain": BASE,
+    "runtime": BASE,
+    "corpus": GROUND | {"runtime", "model"},  # the tokenizer
+    "objective": GROUND | {"model"},  # the head, run at the predicted positions only
+    "model": GROUND,
+    "select": GROUND | {"corpus", "model"},
+    "method": GROUND | {"objective", "model"},
+    "train": GROUND | {"method", "objective", "model", "corpus", "runtime"},
+    "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime"},
+    "report": GROUND,
+    "summary": GROUND,
+}
+ALLOWED["stages"] = frozenset(ALLOWED)
+
+# Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
+ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "jobs": (
+        frozenset({"stages", "config", "parse", "chain", "console", "summary", "errors"}),
+        frozenset({"tune_spaces", "cluster"}),
+    ),
+    "tune_spaces": (BASE, frozenset()),
+    "cluster": (BASE, frozenset()),
+}
+
+WITHOUT_RAY = frozenset({"objective", "model", "method", "chain"})
+DEEPSPEED_ONLY_IN = "adapt/train/engine.py"
+
+# A run with nothing to do must start at once, so these must load without any of the libraries that take long.
+LIGHT = frozenset({"errors", "config", "parse", "chain", "console", "summary"})
+HEAVY = frozenset(
+    {
+        *("torch", "ray", "transformers", "deepspeed", "pyarrow", "datasets", "tokenizers", "safetensors"),
+        *("huggingface_hub", "pandas", "scipy", "sklearn", "faiss", "matplotlib", "tensorboard", "mlflow", "wandb"),
+    }
+)
+
+
+class Import(NamedTuple):
+    """One imported name: `from a.b import c` is the name a.b.c."""
+
+    line: int
+    name: str
+    at_top: bool  # runs when the module is loaded: not inside a function, not under `if TYPE_CHECKING`
+
+
+def imports(source: str, path: str) -> Iterator[Import]:
+    """All imports of a file, also those inside functions and those by a constant name through importlib."""
+    parts = Path(path).with_suffix("").parts
+    package = parts[:-1]  # of `a/b.py` and of `a/__init__.py` alike
+
+    def visit(node: ast.AST, at_top: bool) -> Iterator[Import]:
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    yield Import(node.lineno, alias.name, at_top)
+            case ast.ImportFrom():
+                start = package[: len(package) - node.level + 1] if node.level else ()
+                module = ".".join((*start, *([node.module] if node.module else ())))
+                for alias in node.names:
+                    yield Import(node.lineno, f"{module}.{alias.name}", at_top)
+            case ast.Call(
+                func=ast.Name(id="__import__" | "import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                yield Import(node.lineno, name, at_top)
+            case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+                for child in node.body:
+                    yield from visit(child, False)
+                for child in node.orelse:
+                    yield from visit(child, at_top)
+                return
+        inside = at_top and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside)
+
+    yield from visit(ast.parse(source, path), True)
+
+
+def part_of(path: str) -> str:
+    """The part of `adapt` a file belongs to; '' for adapt/__init__.py and for files elsewhere."""
+    parts = path.removesuffix(".py").split("/")
+    return parts[1] if parts[0] == "adapt" and parts[1] != "__init__" else ""
+
+
+def part_named(dotted: str) -> str:
+    """The part of `adapt` a dotted name lies in; '' for what adapt/__init__.py itself holds, as `__version__`."""
+    name = dotted.split(".")[1] if "." in dotted else ""
+    return name if name in ALLOWED else ""
+
+
+def violations(source: str, path: str) -> Iterator[str]:
+    """What a file at `path` (relative to the root, with slashes) imports against the rules."""
+    folder, part = path.split("/")[0], part_of(path)
+
+    if folder == "adapt" and part and part not in ALLOWED:
+        yield f"{path}:1: adapt.{part} has no place among the layers: give it one in {Path(__file__).name}"
+        return
+    if folder == "adapt":
+        may_import, may_import_beside = ALLOWED.get(part, frozenset()), frozenset[str]()
+        rule = f"adapt.{part} -> {', '.join(sorted(may_import))}" if part else "adapt/__init__.py -> nothing"
+    else:
+        may_import, may_import_beside = ALLOWED_BESIDE[folder]
+        names = [f"adapt.{name}" for name in sorted(may_import)] + sorted(may_import_beside)
+        rule = f"{folder} -> {', '.join(names)}"
+
+    for found in imports(source, path):
+        where, target = f"{path}:{found.line}", found.name.split(".")[0]
+        if target == "adapt":
+            other = part_named(found.name)
+            if other and other != part and other not in may_import:
+                yield f"{where}: imports adapt.{other}, but the rule is {rule}"
+        elif target in (*FOLDERS, "benchmarks", "tests") and target != folder and target not in may_import_beside:
+            yield f"{where}: imports {target}, but the rule is {rule}"
+        elif target == "ray" and part in WITHOUT_RAY:
+            yield f"{where}: imports ray, but the rule is: no ray in {', '.join(sorted(WITHOUT_RAY))}"
+        elif target == "deepspeed" and path != DEEPSPEED_ONLY_IN:
+            yield f"{where}: imports deepspeed, but the rule is: deepspeed only in {DEEPSPEED_ONLY_IN}"
+        if target in HEAVY and found.at_top and part in LIGHT:
+            yield f"{where}: imports {target} at the top, but the rule is: {part} loads no heavy library by itself"
+
+
+def sources() -> list[str]:
+    return sorted(p.relative_to(ROOT).as_posix() for folder in FOLDERS for p in (ROOT / folder).rglob("*.py"))
+
+
+def test_every_import_keeps_to_the_layers():
+    broken = [message for path in sources() for message in violations((ROOT / path).read_text("utf-8"), path)]
+    assert not broken, "\n" + "\n".join(broken)
+
+
+def test_light_modules_load_nothing_heavy_through_others():
+    paths = [path for path in sources() if part_of(path) in LIGHT]
+    names = [path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in paths]
+    program = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    heavy = sorted({set(HEAVY)!r} & set(sys.modules))\n"
+        "    if heavy:\n"
+        "        sys.exit(f'loading {name} loads {heavy}')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+CAUGHT = [
+    ("adapt/errors.py", "from adapt.config import Config", "adapt/errors.py:1: imports adapt.config"),
+    ("adapt/chain/run.py", "\nfrom adapt import train", "adapt/chain/run.py:2: imports adapt.train"),
+    ("adapt/model/load.py", "from ..train.engine import A", "imports adapt.train, but the rule is adapt.model ->"),
+    ("adapt/model/load.py", "def f():\n    import adapt.corpus", "adapt/model/load.py:2: imports adapt.corpus"),
+    ("adapt/method/ewc.py", "def f():\n    from ray import train", "no ray in chain, method, model, objective"),
+    ("adapt/model/load.py", "if TYPE_CHECKING:\n    import ray", "adapt/model/load.py:2: imports ray"),
+    ("adapt/train/loop.py", "import deepspeed.comm", "deepspeed only in adapt/train/engine.py"),
+    ("adapt/train/loop.py", "importlib.import_module('deepspeed')", "deepspeed only in adapt/train/engine.py"),
+    ("jobs/dapt.py", "import adapt.train.launch", "jobs/dapt.py:1: imports adapt.train, but the rule is jobs ->"),
+    ("adapt/stages.py", "from jobs.dapt import main", "adapt/stages.py:1: imports jobs"),
+    ("adapt/config.py", "try:\n    import torch.nn\nfinally: ...", "adapt/config.py:2: imports torch at the top"),
+    ("adapt/chain/key.py", "class A:\n    import pyarrow", "adapt/chain/key.py:2: imports pyarrow at the top"),
+    ("adapt/__init__.py", "from adapt.errors import AdaptError", "adapt/__init__.py -> nothing"),
+    ("adapt/novelty/a.py", "", "adapt.novelty has no place among the layers"),
+]
+
+
+@pytest.mark.parametrize(("path", "source", "message"), CAUGHT)
+def test_the_checker_catches(path, source, message):
+    (found,) = violations(source, path)
+    assert message in found
+
+
+PASSED = [
+    ("adapt/stages.py", "from adapt import __version__, chain, corpus, evaluate, select, train"),
+    ("adapt/train/engine.py", "import deepspeed, torch, ray\nfrom adapt.train import loop\nfrom . import checkpoint"),
+    ("adapt/chain/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import pyarrow"),
+    ("adapt/corpus/read.py", "import ray.data\nfrom adapt.runtime import start"),
+    ("jobs/dapt.py", "import adapt\nfrom adapt.stages import a\nfrom jobs import shared\nimport tune_spaces.tapt"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), PASSED)
+def test_the_checker_lets_pass(path, source):
+    assert list(violations(source, path)) == []
