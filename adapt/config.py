@@ -45,7 +45,7 @@ def what(section: Any) -> dict[str, Any]:
     return {f.name: getattr(section, f.name) for f in fields(section) if not f.metadata.get("how")}
 
 
-def flat(config: "Config") -> dict[str, Any]:
+def flat(config: Config) -> dict[str, Any]:
     """Every field by its dotted name, for trackers and messages."""
     sections = {f.name: getattr(config, f.name) for f in fields(config)}
     return {
@@ -78,7 +78,7 @@ class CorpusConfig:
     """The unlabelled domain text."""
 
     source: Literal["files", "docstrings"] = "files"
-    """`files` reads corpus.paths; `docstrings` reads the docstrings of the installed Python packages (a demo corpus)."""
+    """`files` reads corpus.paths; `docstrings` reads those of the installed Python packages (a demo corpus)."""
     paths: str | list[str] = how_list()
     """Files, folders or globs: .jsonl, .json, .txt, .parquet, also .gz or .zst. One path or a list."""
     text_field: str = "text"
@@ -206,7 +206,7 @@ class TrackingConfig:
     mlflow_uri: str | None = None
     """MLflow tracking server or folder; null for none. Needs the extra `dontstop[mlflow]`."""
     wandb_project: str | None = None
-    """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY in the environment."""
+    """Weights & Biases project; null for none. Needs the extra `dontstop[wandb]` and WANDB_API_KEY set."""
 
 
 @dataclass(frozen=True)

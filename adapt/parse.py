@@ -1,14 +1,17 @@
-"""From the command line and YAML files to a checked configuration. Files and `--section.field VALUE` go the same way."""
+"""From YAML files and the command line to a checked configuration; both go the same way."""
 
 import difflib
+import math
+import re
 import sys
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import yaml
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
@@ -25,7 +28,7 @@ def parse(arguments: Sequence[str], program: str, description: str) -> Config:
         description: what the job does.
 
     Raises:
-        ConfigError: unreadable file, unknown key (names the nearest), wrong type, or fields that contradict.
+        ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
     _refuse_unknown_keys(arguments)
     parser = ArgumentParser(prog=program, description=description, exit_on_error=False)
@@ -33,20 +36,27 @@ def parse(arguments: Sequence[str], program: str, description: str) -> Config:
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)
     try:
-        values = parser.instantiate(parser.parse_args(list(arguments)))
+        parsed = parser.parse_args(list(arguments))
     except ArgumentError as error:
-        raise ConfigError(_first_lines(str(error)), f"see `{program} --help`") from error
+        raise ConfigError(_in_words(str(error)), f"see `{program} --help`") from error
+    for section, content in vars(Config()).items():
+        if is_dataclass(content) and not isinstance(parsed[section], Namespace):
+            raise ConfigError(
+                f"{section} is a section but holds no fields", "give it `field: value` lines, or remove it"
+            )
+    values = parser.instantiate(parsed)
     config = Config(**{name: values[name] for name in Config.__dataclass_fields__})
     check(config)
     return config
 
 
 def check(config: Config) -> None:
-    """Fields that contradict each other.
+    """Values out of their range, and fields that contradict each other.
 
     Raises:
         ConfigError: names them.
     """
+    _check_ranges(config)
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
     if shares > 1:
         raise ConfigError(
@@ -59,8 +69,33 @@ def check(config: Config) -> None:
         raise ConfigError("corpus.paths is set but corpus.source is docstrings", "remove one of the two")
     if config.corpus.heldout_fraction == 1:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
-    if "/" in config.name or not config.name.strip("."):
+    if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
         raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def _check_ranges(config: Config) -> None:
+    """The ranges in the annotations. jsonargparse takes them for plain numbers, as type checkers do."""
+    for section, content in vars(config).items():
+        if not is_dataclass(content):
+            continue
+        for name, hint in get_type_hints(type(content)).items():
+            value = getattr(content, name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{section}.{name} is {value}", "use a finite number")
+            for kind in get_args(hint) or (hint,):
+                rule = getattr(kind, "_expression", "").replace("v", "")
+                if rule and value is not None and not _conforms(value, kind):
+                    raise ConfigError(
+                        f"{section}.{name} is {value}, but must be {rule}", "choose a value in that range"
+                    )
+
+
+def _conforms(value: Any, kind: Any) -> bool:
+    try:
+        kind(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _refuse_unknown_keys(arguments: Sequence[str]) -> None:
@@ -88,7 +123,7 @@ def _unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 
 def _read_yaml(path: str) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -102,13 +137,24 @@ def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:
     keys = []
     for key, value in content.items():
         name = f"{prefix}{key}"
-        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and not prefix else [name]
+        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and value and not prefix else [name]
     return keys
 
 
 def _first_lines(message: str) -> str:
     kept = [line.strip() for line in message.splitlines() if line.strip() and "errors.pydantic.dev" not in line]
     return " ".join(kept[:4])
+
+
+def _in_words(message: str) -> str:
+    """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
+    field = re.search(r'Parser key "(.+?)":', message)
+    kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.(Literal\[.+\]))", message)
+    value = re.search(r"(?:Got|Given) value: (.*)", message)
+    if not (field and kinds and value):
+        return _first_lines(message)
+    words = " or ".join(name or literal or "null" for name, literal in kinds)
+    return f"{field[1]} takes {words}, not {value[1]}"
 
 
 def wants_debug(arguments: Sequence[str] | None = None) -> bool:

@@ -1,7 +1,54 @@
 """Keeps Ray and Hugging Face quiet and offline in every test and in the processes that tests start."""
 
 import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.samples import VOCABULARY
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random BERT for 128 tokens (30,000 parameters) and its WordPiece tokenizer. Not to be changed."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-bert"
+    config = BertConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.2,  # more than usual, so that its answers depend on what it sees
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(folder)
+    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
+    BertTokenizer(vocab=vocabulary, model_max_length=128).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """Ray on this machine, with 2 CPUs whatever it has, for all tests that need one."""
+    import ray
+
+    from adapt.config import ResourcesConfig
+    from adapt.runtime import connect
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr(ray, "init", partial(ray.init, num_cpus=2))
+        connect(ResourcesConfig())
+    yield
+    ray.shutdown()

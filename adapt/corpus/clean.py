@@ -2,13 +2,15 @@
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from adapt.config import CorpusConfig
 from adapt.corpus.formats import Bad
 
-_CONTROL = {code: None for code in range(32) if chr(code) not in "\t\n\r"} | {127: None}
+_SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
+_CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\r")})
 _NO_LETTER = re.compile(r"[\W\d_]+")
 
 
@@ -62,10 +64,16 @@ def _reason_to_drop(text: str, corpus: CorpusConfig) -> str | None:
         return "empty"
     if len(text) < corpus.min_characters:
         return "too short"
-    visible = len("".join(text.split()))
-    if len(_NO_LETTER.sub("", text)) < corpus.min_letter_fraction * visible:
+    letters = len(_NO_LETTER.sub("", text))
+    wanted = corpus.min_letter_fraction * len("".join(text.split()))
+    if letters < wanted and letters + _marks(text) < wanted:
         return "too few letters"
     return None
+
+
+def _marks(text: str) -> int:
+    """Vowel signs and the like, which are no letters to Unicode but half of the text in Burmese."""
+    return sum(unicodedata.category(character)[0] == "M" for character in text)
 
 
 def is_heldout(text: str, fraction: float) -> bool:

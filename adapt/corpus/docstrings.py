@@ -28,8 +28,15 @@ def read_docstrings(path: Path) -> Iterator[str | Bad]:
             tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield text
+    yield from _docstrings(tree)
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """Descends into blocks only, not into expressions: docstrings are nowhere else, and it is much faster."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if text := ast.get_docstring(node):
+            yield text
+    for block in ("body", "orelse", "handlers", "finalbody"):
+        for inner in getattr(node, block, ()):
+            if isinstance(inner, ast.stmt | ast.excepthandler):
+                yield from _docstrings(inner)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from adapt.errors import DataError
 
@@ -82,12 +82,12 @@ def _lines(path: Path, compression: str | None) -> Iterator[bytes]:
     import pyarrow as pa  # its decompressors notice a stream that was cut short, also for zstd
 
     with pa.input_stream(str(path), compression=compression) as stream:
-        yield from io.BufferedReader(stream, 1 << 20)  # type: ignore[type-var]
+        yield from io.BufferedReader(stream, 1 << 20)
 
 
 def _decoded(line: bytes) -> str | Bad:
     try:
-        return line.decode("utf-8")
+        return line.decode("utf-8-sig")  # without the mark that some editors put first
     except UnicodeDecodeError:
         return Bad("invalid UTF-8")
 
@@ -125,11 +125,18 @@ def _parquet(path: Path, text_field: str) -> Iterator[str | Bad]:
     check_field(path, text_field)
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=1024, columns=[text_field]):
-            for text in batch.column(0).to_pylist():
-                if text is None:
-                    yield Bad("no text")
-                else:
-                    yield text if isinstance(text, str) else Bad("text is not a string")
+            for value in batch.column(0):
+                yield _parquet_text(value)
+
+
+def _parquet_text(value: Any) -> str | Bad:
+    try:
+        text = value.as_py()
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+    if text is None:
+        return Bad("no text")
+    return text if isinstance(text, str) else Bad("text is not a string")
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -143,7 +150,7 @@ def _first_fields(path: Path, compression: str | None) -> list[str] | None:
     for number, line in enumerate(_lines(path, compression)):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == 1000:
                 return None  # the job counts bad records and will say so
             continue

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
 
     Raises:
         ConfigError: source and paths contradict each other.
-        DataError: a path matches nothing, a format is not known, a file cannot be read or is empty.
+        DataError: a path matches nothing, a format is not known, or a file cannot be read.
     """
     if corpus.source == "docstrings":
         if corpus.paths:
@@ -55,7 +56,7 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
         paths = sorted(_package_records())
     else:
         paths = expand(corpus.paths)
-    return Manifest([Part(str(path), path.stat().st_size, digests.of(path)) for path in paths])
+    return Manifest([Part(path=str(path), sha256=digests.of(path), size=path.stat().st_size) for path in paths])
 
 
 def expand(paths: str | list[str]) -> list[Path]:
@@ -75,9 +76,9 @@ def expand(paths: str | list[str]) -> list[Path]:
 
 
 def _matches(pattern: str) -> list[Path]:
-    path = Path(pattern).expanduser().absolute()
+    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that a file has one name
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES))
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.lower().endswith(SUFFIXES))
         if not files:
             raise DataError(
                 f"the folder {path} holds no corpus file", f"put files there that end in {', '.join(SUFFIXES)}"

@@ -10,7 +10,8 @@ def mix(values: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+        mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed
 
 
 def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:

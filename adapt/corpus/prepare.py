@@ -1,4 +1,4 @@
-"""Stage `prepare`: a manifest's parts become token shards, streamed through Ray Data, in an order fixed by the manifest.
+"""Stage `prepare`: a manifest's parts become token shards, streamed through Ray Data, in the manifest's order.
 
 Readers cut parts into chunks of some megabytes of text; tokenizers turn each chunk into one shard named by its place.
 Memory holds a few chunks, whatever the corpus weighs, and any number of workers writes the same shards.

@@ -7,6 +7,7 @@ shards serve every sequence length.
 """
 
 import bisect
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class TokenStream:
     @cached_property
     def _ends(self) -> list[int]:
         """Where each shard ends in the stream [tokens]."""
-        return np.cumsum([len(tokens) for tokens, _ in self._arrays]).tolist()
+        return list(itertools.accumulate(len(tokens) for tokens, _ in self._arrays))
 
     @property
     def tokens(self) -> int:
@@ -101,7 +102,7 @@ class TokenStream:
 def _map(shard: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with pa.memory_map(str(shard)) as source:
-            column = pa.ipc.open_file(source).read_all().column(TOKENS).combine_chunks()
+            column = pa.ipc.open_file(source).get_batch(0).column(TOKENS)  # shards have one batch, which is not copied
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{shard} cannot be read: {error}", f"delete {shard.parent} to prepare the corpus again"

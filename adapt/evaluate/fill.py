@@ -24,7 +24,7 @@ def filled_masks(
     Returns:
         One dict each: text, answer, guesses as [word, probability].
     """
-    examples = []
+    examples: list[dict[str, Any]] = []
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         if len(examples) == count:
             break
@@ -35,9 +35,13 @@ def filled_masks(
     return examples
 
 
+def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
+    return str(tokenizer.decode(ids)).strip()
+
+
 def _whole_words(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Places of words of four letters or more that are a single token."""
-    words = [tokenizer.decode([i]).strip() for i in ids.tolist()]
+    words = [_word(tokenizer, [i]) for i in ids.tolist()]
     pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
     starts = [not piece.startswith("##") for piece in pieces]
     spaced = [piece.startswith(("Ġ", "▁")) for piece in pieces]
@@ -61,9 +65,9 @@ def _example(
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {
         "text": tokenizer.decode(masked[1:-1]),
-        "answer": tokenizer.decode(ids[place : place + 1]).strip(),
+        "answer": _word(tokenizer, ids[place : place + 1]),
         "guesses": [
-            [tokenizer.decode([guess]).strip(), round(probability, 4)]
+            [_word(tokenizer, [guess]), round(probability, 4)]
             for guess, probability in zip(guesses.tolist(), probabilities.tolist(), strict=True)
         ],
     }

@@ -68,7 +68,8 @@ def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
     model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
     objective = MaskedLanguageModelling(config.objective, tokenizer, SAMPLE_SEED)
-    losses, examples = {}, []
+    losses: dict[str, dict[str, list[float]]] = {}
+    examples: list[dict[str, Any]] = []
     for name, corpus in measurement.corpora.items():
         sample = Heldout.sample(Path(corpus), config.evaluation)
         values, counts = heldout_losses(model, objective, sample, config.evaluation, device)

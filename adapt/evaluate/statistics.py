@@ -42,7 +42,8 @@ def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
 
 
 def _ratio(losses: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
-    return losses.sum(axis) / counts.sum(axis)
+    ratio: np.ndarray = losses.sum(axis) / counts.sum(axis)
+    return ratio
 
 
 def change(before: np.ndarray, after: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:

@@ -43,7 +43,7 @@ def save_model(
         check_weights(model, weights)
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(folder)
-    for file in folder.glob("*.safetensors"):  # written for the owner's eyes only
+    for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them
         file.chmod((folder / "config.json").stat().st_mode)
 
 

@@ -118,13 +118,13 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
             )
         except Exception as error:  # as above
             raise unloadable("tokenizer", folder, error) from error
-    for mark in ("is_local", "local_files_only"):  # how it was loaded; transformers would save it with the tokenizer
-        tokenizer.init_kwargs.pop(mark, None)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelError(
             f"{folder} has only a slow tokenizer ({type(tokenizer).__name__})",
             "choose a model with a tokenizer.json, or convert the tokenizer to one",
         )
+    for mark in ("is_local", "local_files_only"):  # how it was loaded; transformers would save it with the tokenizer
+        tokenizer.init_kwargs.pop(mark, None)
     return tokenizer
 
 

@@ -105,7 +105,8 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
         return ModelError(f"the model {name!r} has no revision {revision!r}", "correct model.revision")
     lines = str(error).strip().splitlines() or [kind]
     return ModelError(
-        f"the model {name!r} (revision {revision!r}) is not in the local cache and could not be fetched: {lines[0]}",
+        f"the model {name!r} (revision {revision!r}) is not in the local cache and could not be fetched: "
+        f"{lines[0].removeprefix('Got: ')}",
         "connect to the Hub (or to a mirror, by HF_ENDPOINT), or set model.path to a folder or to demo:bert-tiny",
     )
 

@@ -56,7 +56,7 @@ class MaskedLanguageModelling:
 
     def _choose(self, noise: torch.Tensor, eligible: torch.Tensor) -> torch.Tensor:
         """The eligible positions with each row's smallest numbers: a uniform choice of exactly the wanted count."""
-        wanted = (eligible.sum(1) * self.config.mask_fraction).round().long().clamp(min=1)
+        wanted = (eligible.sum(1).double() * self.config.mask_fraction).round().long().clamp(min=1)
         order = noise.masked_fill(~eligible, 2.0).argsort(dim=1)
         rank = torch.empty_like(order).scatter_(
             1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)

@@ -49,10 +49,10 @@ def micro_batch(training: TrainingConfig, workers: int) -> tuple[int, int]:
     """
     share, rest = divmod(training.global_batch_size, workers)
     if rest or not share:
-        lower = training.global_batch_size // workers * workers
+        lower = share * workers
         raise ConfigError(
             f"training.global_batch_size {training.global_batch_size} is no multiple of resources.workers {workers}",
-            f"use {lower or workers} or {lower + workers}, or another number of workers",
+            f"use {f'{lower} or ' if lower else ''}{lower + workers}, or another number of workers",
         )
     size = next(n for n in range(min(training.micro_batch, share), 0, -1) if share % n == 0)
     return size, share // size

@@ -21,9 +21,8 @@ from adapt.model.load import load_masked_lm, load_tokenizer
 from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.checkpoint import load_checkpoint, save_checkpoint
 from adapt.train.engine import Engine
-from adapt.train.job import FAILURE_FILE, METRICS_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
+from adapt.train.job import FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
-from adapt.train.meter import Progress
 from adapt.train.precision import resolve
 from adapt.train.schedule import micro_batch
 from adapt.train.track import Trackers
@@ -50,7 +49,7 @@ def _train(job: Job) -> None:
     model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
     method = Method()
     method.prepare_model(model, {})
-    engine = Engine(model.to(device), config.training, config.resources.zero_stage, precision, size, accumulation)
+    engine = Engine(model.train().to(device), config.training, config.resources.zero_stage, precision, size, accumulation)
     objective = MaskedLanguageModelling(config.objective, tokenizer, config.seed)
 
     progress = load_checkpoint(engine)

@@ -1,7 +1,8 @@
 """Tiny random checkpoints, written to a temporary folder."""
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,21 @@ def bert(tmp_path: Path) -> Path:
     folder = tmp_path / "bert"
     BertForMaskedLM(bert_config()).save_pretrained(folder)
     return write_tokenizer(folder)
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], str]]:
+    """What transformers has logged and what was written to the terminal since the last call."""
+    logger = logging.getLogger("transformers")  # it does not propagate, so caplog has to listen to it directly
+    logger.addHandler(caplog.handler)
+
+    def collect() -> str:
+        text = caplog.text + "".join(capfd.readouterr())
+        caplog.clear()
+        return text
+
+    yield collect
+    logger.removeHandler(caplog.handler)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """An exported folder loads with transformers alone and computes what was saved."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from adapt.model.load import load_masked_lm, load_tokenizer
 from adapt.model.locate import model_files
 from tests.model.checkpoints import bert_config
 
+Said = Callable[[], str]
 IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 
@@ -26,13 +28,11 @@ def trained(bert: Path) -> BertForMaskedLM:
     return model
 
 
-def test_loads_with_transformers_and_computes_the_same(
-    bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_loads_with_transformers_and_computes_the_same(bert: Path, tmp_path: Path, said: Said) -> None:
     model, tokenizer, out = trained(bert), load_tokenizer(bert), tmp_path / "out"
-    capfd.readouterr()
+    said()
     save_model(bert, model.state_dict(), tokenizer, out)
-    assert capfd.readouterr() == ("", "")
+    assert said() == ""
     loaded = AutoModelForMaskedLM.from_pretrained(out)
     assert torch.equal(loaded(IDS).logits, model(IDS).logits)
     again = AutoTokenizer.from_pretrained(out)

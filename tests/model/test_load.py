@@ -14,18 +14,19 @@ from adapt.model.load import load_masked_lm, load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]
+Said = Callable[[], str]
 LONG = "the cell the cell the cell the cell the cell the cell"
 
 
-def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, said: Said) -> None:
     assert len(AutoTokenizer.from_pretrained(bert).backend_tokenizer.encode(LONG)) == 6  # as the file says
-    capfd.readouterr()
+    said()
     tokenizer = load_tokenizer(bert)
     assert len(tokenizer.backend_tokenizer.encode(LONG)) == 14
     assert len(tokenizer.backend_tokenizer.encode_batch(["the"])[0]) == 3
     assert len(tokenizer(LONG)["input_ids"]) == 14
     assert tokenizer.model_max_length == 8  # kept, for the exported model
-    assert capfd.readouterr() == ("", "")
+    assert said() == ""
 
 
 def test_tokenizer_larger_than_the_embeddings(bert: Path, edit_config: Edit) -> None:
@@ -89,7 +90,7 @@ def test_broken_tokenizer_file(bert: Path) -> None:
         load_tokenizer(bert)
 
 
-def test_model_loads_whole_in_the_type_asked_for_and_in_silence(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_model_loads_whole_in_the_type_asked_for_and_in_silence(bert: Path, said: Said) -> None:
     model = load_masked_lm(bert)
     assert isinstance(model, BertForMaskedLM)
     assert not model.training
@@ -99,7 +100,7 @@ def test_model_loads_whole_in_the_type_asked_for_and_in_silence(bert: Path, capf
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, saved["bert.embeddings.word_embeddings.weight"])
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
     assert {p.dtype for p in load_masked_lm(bert, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
-    assert capfd.readouterr() == ("", "")
+    assert said() == ""
 
 
 def test_weights_stored_in_half_precision_become_fp32(bert: Path) -> None:
@@ -107,13 +108,13 @@ def test_weights_stored_in_half_precision_become_fp32(bert: Path) -> None:
     assert {p.dtype for p in load_masked_lm(bert).parameters()} == {torch.float32}
 
 
-def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) -> None:
     BertModel(bert_config()).save_pretrained(bert)
-    capfd.readouterr()
+    said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
         load_masked_lm(bert)
     assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are there
-    assert capfd.readouterr() == ("", "")
+    assert said() == ""
 
 
 def test_weights_of_another_shape_are_named(bert: Path, edit_config: Edit) -> None:

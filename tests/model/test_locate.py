@@ -139,7 +139,14 @@ def test_only_what_is_needed_is_downloaded(tmp_path: Path, monkeypatch: pytest.M
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    repository = ["config.json", "model.safetensors", "vocab.txt", "pytorch_model.bin", "onnx/model.safetensors"]
+    repository = [
+        "config.json",
+        "model.safetensors",
+        "vocab.txt",
+        "pytorch_model.bin",
+        "old/model.safetensors",
+        "old/spm.model",
+    ]
 
     def chosen() -> list[str]:
         patterns = {"allow_patterns": asked["allow_patterns"], "ignore_patterns": asked["ignore_patterns"]}

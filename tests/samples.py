@@ -1,0 +1,89 @@
+"""Words and sentences that the tiny tokenizer of the tests knows."""
+
+import random
+import string
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "and",
+    "in",
+    "is",
+    "that",
+    "with",
+    "from",
+    "this",
+    "model",
+    "data",
+    "loss",
+    "layer",
+    "token",
+    "batch",
+    "train",
+    "value",
+    "where",
+    "which",
+    "first",
+    "second",
+    "large",
+    "small",
+    "corpus",
+    "domain",
+    "text",
+    "sentence",
+    "language",
+    "gradient",
+    "function",
+    "argument",
+    "return",
+    "array",
+    "string",
+    "number",
+    "file",
+    "folder",
+    "worker",
+    "cluster",
+    "memory",
+    "learning",
+    "training",
+    "weights",
+    "attention",
+    "hidden",
+    "state",
+    "vector",
+    "matrix",
+    "random",
+    "sample",
+    "mean",
+    "error",
+    "result",
+    "time",
+    "other",
+    "each",
+    "into",
+    "when",
+    "than",
+    "more",
+    "words",
+    "order",
+    "place",
+    "never",
+    "always",
+    "between",
+    "every",
+    "without",
+]
+LETTERS = list(string.ascii_lowercase + string.digits)
+VOCABULARY = [*SPECIAL, *".,:;!?()'-", *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS[2:]]
+
+
+def sentences(count: int, seed: int = 0, shortest: int = 5, longest: int = 30) -> list[str]:
+    """Random sentences, all different in practice. Most words are one token; some, of no sense, are several."""
+    draw = random.Random(seed)
+
+    def word() -> str:
+        return draw.choice(WORDS) if draw.random() < 0.9 else "".join(draw.choices(string.ascii_lowercase, k=4))
+
+    return [" ".join(word() for _ in range(draw.randint(shortest, longest))) + "." for _ in range(count)]
