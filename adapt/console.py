@@ -1,9 +1,9 @@
 """What people and programs see: progress and messages on stderr, one line of JSON on stdout at the end."""
 
 import json
-import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -34,24 +34,44 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     print(json.dumps({"stage": stage, "path": str(path), "metrics": metrics}), flush=True)
 
 
-def run_job(job: Callable[[], None], debug: bool = False) -> NoReturn:
+class Unexpected(AdaptError):
+    """An error that nobody foresaw: a bug of this package."""
+
+    exit_code = 70
+
+
+def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     """Runs a job's body and ends the process: 0, or the error's own exit code after one clear message.
 
     Args:
         job: the body.
-        debug: also show the stack trace.
+        debug: also show the stack trace; None asks the command line for `--debug`.
     """
-    signal.signal(signal.SIGTERM, _terminated)  # a stopped job or a preempted node ends like ctrl-C
+    debug = "--debug" in sys.argv[1:] if debug is None else debug
+    catch_signals()
     try:
         job()
     except KeyboardInterrupt:
         _fail(Interrupted("interrupted", "run the same command again to go on where it was"), debug)
     except AdaptError as error:
         _fail(error, debug)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
+        _fail(Unexpected(what, "this is a bug in dontstop; run again with --debug and report the stack trace"), debug)
     sys.exit(0)
 
 
-def _terminated(_signal: int, _frame: object) -> None:
+def catch_signals() -> None:
+    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C; also where SIGINT came in ignored."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupted)
+
+
+def _interrupted(_signal: int, _frame: object) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the end is under way
     raise KeyboardInterrupt
 
 
@@ -60,4 +80,4 @@ def _fail(error: AdaptError, debug: bool) -> NoReturn:
         traceback.print_exc()
     log(f"{type(error).__name__}: {error}")
     sys.stdout.flush()
-    os._exit(error.exit_code) if isinstance(error, Interrupted) else sys.exit(error.exit_code)
+    sys.exit(error.exit_code)

@@ -3,7 +3,6 @@
 import difflib
 import math
 import re
-import sys
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+from jsonargparse import ArgumentParser, set_parsing_settings
 
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
@@ -36,15 +35,9 @@ def parse(arguments: Sequence[str], program: str, description: str) -> Config:
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)
     try:
-        parsed = parser.parse_args(list(arguments))
+        values = parser.instantiate(parser.parse_args(list(arguments)))
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{program} --help`") from error
-    for section, content in vars(Config()).items():
-        if is_dataclass(content) and not isinstance(parsed[section], Namespace):
-            raise ConfigError(
-                f"{section} is a section but holds no fields", "give it `field: value` lines, or remove it"
-            )
-    values = parser.instantiate(parsed)
     config = Config(**{name: values[name] for name in Config.__dataclass_fields__})
     check(config)
     return config
@@ -108,9 +101,10 @@ def _refuse_unknown_keys(arguments: Sequence[str]) -> None:
         if name.rstrip("+") not in known | options:
             raise _unknown(f"--{name}", name, known | options)
         if name == "config":
-            for key in _keys(_read_yaml(value or next(iter(arguments[position + 1 :]), ""))):
+            file = value or next(iter(arguments[position + 1 :]), "")
+            for key in _keys(_read_yaml(file)):
                 if key not in known:
-                    raise _unknown(f"{key} in {value or arguments[position + 1]}", key, known)
+                    raise _unknown(f"{key} in {file}", key, known)
 
 
 def _unknown(shown: str, name: str, known: set[str]) -> ConfigError:
@@ -127,9 +121,14 @@ def _read_yaml(path: str) -> Mapping[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid YAML: {_first_lines(str(error))}", "mend that line") from error
+        mark = getattr(error, "problem_mark", None)
+        problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error)
+        raise ConfigError(f"{path} is not valid YAML: {problem}", "mend that line") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
+    for section, fields in vars(Config()).items():  # a section may also be the name of a file
+        if is_dataclass(fields) and not isinstance(content.get(section, {}), Mapping | str):
+            raise ConfigError(f"{section} in {path} holds no fields", "give it `field: value` lines, or remove it")
     return content
 
 
@@ -155,8 +154,3 @@ def _in_words(message: str) -> str:
         return _first_lines(message)
     words = " or ".join(name or literal or "null" for name, literal in kinds)
     return f"{field[1]} takes {words}, not {value[1]}"
-
-
-def wants_debug(arguments: Sequence[str] | None = None) -> bool:
-    """Whether `--debug` was given, asked before anything can fail."""
-    return "--debug" in (sys.argv[1:] if arguments is None else arguments)

@@ -4,15 +4,31 @@ import logging
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from adapt.config import ResourcesConfig
-from adapt.console import log
+from adapt.console import catch_signals, log
 from adapt.errors import AdaptError, ClusterError
 
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the coming default; unset, Ray warns
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
+}
+LOCAL_ENVIRONMENT = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
+    "RAY_enable_metrics_collection": "0",
+}
 QUIET_LOGGERS = ("ray", "ray.data", "ray.train", "ray.tune")
+
+
+def address_of(resources: ResourcesConfig) -> str | None:
+    """Address of the cluster to join; None to start Ray on this machine."""
+    return resources.address or os.environ.get("RAY_ADDRESS") or None
 
 
 def connect(resources: ResourcesConfig) -> None:
@@ -21,32 +37,34 @@ def connect(resources: ResourcesConfig) -> None:
     Raises:
         ClusterError: nobody answers at the address.
     """
+    address = address_of(resources)
+    for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
+        os.environ.setdefault(name, value)  # before Ray is imported, which reads them
     import ray
 
     if ray.is_initialized():
         return
-    address = resources.address or os.environ.get("RAY_ADDRESS")
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    if not address:
+    if address:
+        _join(address)
+    else:
         log("starting Ray on this machine")
-        ray.init(
-            address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **_loopback()
-        )
-        return
+        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    catch_signals()  # Ray has installed handlers of its own
+    _hush()
+
+
+def _join(address: str) -> None:
+    import ray
+
     _check_reachable(address)
     log(f"joining the Ray cluster at {address}")
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(
             f"cannot join the Ray cluster at {address}: {error}",
             "check that it runs (`ray status`), that RAY_AUTH_MODE and the token match, and that versions agree",
         ) from error
-
-
-def _loopback() -> dict[str, Any]:
-    return {"_node_ip_address": "127.0.0.1"}  # a cluster of one machine need not be seen from outside
 
 
 def _check_reachable(address: str) -> None:
@@ -62,6 +80,16 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
+def _hush() -> None:
+    """Ray's libraries configure their loggers when they are imported, so they are imported first."""
+    import ray.data
+    import ray.train  # noqa: F401
+
+    warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def gpus_per_worker(resources: ResourcesConfig) -> float:
     """GPUs for each worker, resolved against the cluster where the configuration leaves it open."""
     import ray
@@ -72,27 +100,29 @@ def gpus_per_worker(resources: ResourcesConfig) -> float:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Makes sure that the workers can be placed; an autoscaling cluster is asked to grow and given time to.
+    """Makes sure that the workers can be placed. A joined cluster is asked to grow, and given time to.
 
     Raises:
-        ClusterError: the cluster cannot give what was asked, or did not within resources.wait_s.
+        ClusterError: the machine cannot give what was asked, or the cluster did not within resources.wait_s.
     """
     import ray
+    from ray.autoscaler.sdk import request_resources
 
     bundle = {"CPU": resources.cpus_per_worker}
     if gpus := gpus_per_worker(resources):
         bundle["GPU"] = gpus
-    deadline = time.monotonic() + (resources.wait_s if _autoscales() else 0)
-    if _autoscales():
-        from ray.autoscaler.sdk import request_resources
-
-        request_resources(bundles=[bundle] * resources.workers)
+    deadline = None
     while (placeable := _placeable(bundle)) < resources.workers:
+        if deadline is None:
+            deadline = time.monotonic() + (resources.wait_s if address_of(resources) else 0)
+            if deadline > time.monotonic():
+                log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
+                request_resources(bundles=[bundle] * resources.workers)
         if time.monotonic() >= deadline:
             total = {name: ray.cluster_resources().get(name, 0) for name in bundle}
             raise ClusterError(
-                f"the cluster has room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
-                f"it has {_words(total)} in all",
+                f"there is room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
+                f"the cluster has {_words(total)} in all",
                 f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
             )
         time.sleep(1)
@@ -105,28 +135,25 @@ def _placeable(bundle: dict[str, float]) -> int:
     return sum(int(min(node.get(name, 0) / amount for name, amount in bundle.items())) for node in alive)
 
 
-def _autoscales() -> bool:
-    import ray
-
-    return bool(ray.nodes()) and any("autoscaler" in str(node.get("Labels", "")) for node in ray.nodes())
-
-
 def _words(resources: dict[str, float]) -> str:
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
 
 
 @contextmanager
 def data_settings(**settings: Any) -> Iterator[None]:
-    """Ray Data's settings for the datasets made inside: deterministic order, no progress bars, and what is given."""
+    """Ray Data's settings for the datasets made inside: quiet, rows in order, and what is given."""
     from ray.data import DataContext
 
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
+    context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
+    context.issue_detectors_config.detectors = []
     context.execution_options.preserve_order = True
     for name, value in settings.items():
         setattr(context, name, value)
     with DataContext.current(context):
+        _hush()
         yield
 
 

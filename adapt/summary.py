@@ -13,10 +13,11 @@ _NOTE = "masked-LM loss on held-out text, nats a token, with 95% intervals; lowe
 
 def show_summary(record: Record) -> None:
     """The result of an export: losses before and after, examples of filled masks, cost, and where the model is."""
+    from rich.markup import escape
     from rich.table import Table
 
     metrics = record.metrics
-    table = Table(title=f"{record.name}: {_NOTE}", title_justify="left")
+    table = Table(title=f"{escape(record.name)}: {_NOTE}", title_justify="left")
     for column in ("text", "before", "after", "change"):
         table.add_column(column)
     for text, prefix in (("domain, held out", "heldout"), ("general", "general")):
@@ -36,13 +37,15 @@ def show_summary(record: Record) -> None:
 def show_plan(planned: list[Planned]) -> None:
     """One row a stage: done or to run, its folder, and what changed against the nearest finished stage."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for column in ("stage", "state", "folder", "because"):
         table.add_column(column, overflow="fold")
     for line in planned:
         state = "[green]done[/]" if line.record else "[yellow]run[/]"
-        table.add_row(line.stage.stage, state, f"{line.folder.parent.name}/{line.folder.name}", _because(line))
+        folder = Text(f"{line.folder.parent.name}/{line.folder.name}")  # Text: brackets in it are not rich's markup
+        table.add_row(line.stage.stage, state, folder, Text(_because(line)))
     _print(table)
 
 
@@ -56,6 +59,7 @@ def _because(line: Planned) -> str:
 
 def _show_examples(record: Record) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     before, after = (_examples(record, name) for name in ("before", "after"))
     if not before:
@@ -66,7 +70,7 @@ def _show_examples(record: Record) -> None:
     for column, ratio in (("sentence", 5), ("word", 2), ("before", 3), ("after", 3)):
         table.add_column(column, ratio=ratio)
     for old, new in zip(before, after, strict=True):
-        table.add_row(old["text"], old["answer"], _guesses(old), _guesses(new))
+        table.add_row(Text(old["text"]), Text(old["answer"]), _guesses(old), _guesses(new))
     _print(table)
 
 
@@ -76,9 +80,11 @@ def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
     return content
 
 
-def _guesses(example: dict[str, Any]) -> str:
-    words = (f"[bold green]{word}[/]" if word == example["answer"] else word for word, _ in example["guesses"])
-    return ", ".join(words)
+def _guesses(example: dict[str, Any]) -> Any:
+    from rich.text import Text
+
+    words = (Text(word, "bold green" if word == example["answer"] else "") for word, _ in example["guesses"])
+    return Text(", ").join(words)
 
 
 def _interval(metrics: dict[str, Any], name: str) -> str:

@@ -20,6 +20,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
 
+    torch.set_num_threads(1)  # so little work is slower on several, by far so on a busy machine
     folder = tmp_path_factory.mktemp("models") / "tiny-bert"
     config = BertConfig(
         vocab_size=len(VOCABULARY),

@@ -57,6 +57,6 @@ class Digests:
 def _read(cache: Path) -> dict[str, list[str]]:
     try:
         known = json.loads(cache.read_text())
-    except (OSError, ValueError):
+        return {path: [stamp, digest] for path, (stamp, digest) in known.items() if os.path.exists(path)}
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
-    return {path: entry for path, entry in known.items() if os.path.exists(path)}

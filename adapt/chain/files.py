@@ -9,6 +9,9 @@ from pathlib import Path
 
 from adapt.errors import StorageError
 
+ASIDE = ".aside"
+"""Ending of files that are being written."""
+
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a text file aside, flushes it to disk and renames it into place.
@@ -18,7 +21,7 @@ def write_atomically(path: Path, text: str) -> None:
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ASIDE)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
@@ -31,19 +34,30 @@ def write_atomically(path: Path, text: str) -> None:
             raise
 
 
+def remove_asides(folder: Path) -> None:
+    """Removes what a kill left in the middle of `write_atomically`. Only for who has the folder alone."""
+    for aside in folder.rglob(f".*{ASIDE}"):
+        aside.unlink()
+
+
 @contextmanager
 def storage_errors(path: Path | str) -> Iterator[None]:
     """Turns the operating system's refusal to write into a message that names the folder and the fix."""
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageError(
-                f"no space left while writing {path}",
-                "free some space or point storage.root elsewhere, then run the same command again",
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise StorageError(
-                f"cannot write {path}: {error.strerror}", "point storage.root to a folder you may write to"
-            ) from error
+        if refusal := storage_error(error, path):
+            raise refusal from error
         raise
+
+
+def storage_error(error: OSError, path: Path | str) -> StorageError | None:
+    """The message for the operating system's refusal to write; None where it means something else."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            f"no space left while writing {path}",
+            "free some space or point storage.root elsewhere, then run the same command again",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return StorageError(f"cannot write {path}: {error.strerror}", "point storage.root to a folder you may write to")
+    return None

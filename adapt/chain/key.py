@@ -9,13 +9,17 @@ from typing import Any
 from adapt.errors import StageError
 
 
-def canonical(value: Any) -> str:
-    """Canonical JSON: one text for one meaning.
+def canonical(value: Any, at: str = "what") -> str:
+    """Canonical JSON: one text for one meaning. 1, 1.0 and true are three meanings; a list and a tuple are one.
+
+    Args:
+        value: plain JSON values.
+        at: what to call it in messages.
 
     Raises:
         StageError: a value whose text is not stable (a set, an object, NaN, a key that is no string).
     """
-    return json.dumps(_plain(value, "what"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_plain(value, at), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Any, at: str) -> Any:
@@ -35,7 +39,7 @@ def _plain(value: Any, at: str) -> Any:
 
 def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
     """SHA-256 (hexadecimal) over a stage's name, version, configuration and the keys of its inputs."""
-    text = canonical({"stage": stage, "version": version, "what": what, "inputs": inputs})
+    text = canonical({"stage": stage, "version": version, "what": what, "inputs": inputs}, stage)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -54,13 +58,15 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The fields that differ, as lines `training.learning_rate: 0.0005 -> 0.0001`."""
     before, after = flatten(old), flatten(new)
     return [
-        f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
+        f"{name}: {_short(before, name)} -> {_short(after, name)}"
         for name in sorted(before.keys() | after.keys())
-        if canonical(before.get(name)) != canonical(after.get(name))
+        if (name in before) != (name in after) or canonical(before[name]) != canonical(after[name])
     ]
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
+def _short(fields: Mapping[str, Any], name: str) -> str:
+    if name not in fields:
+        return "(not there)"
+    value = fields[name]
     is_digest = isinstance(value, str) and len(value) == 64
-    return text[1:9] + "…" if is_digest else text
+    return f"{value[:8]}…" if is_digest else json.dumps(value)

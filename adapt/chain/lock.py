@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from adapt.chain.files import storage_errors
@@ -28,9 +28,9 @@ def locked(folder: Path) -> Iterator[None]:
             log(f"waiting for {folder.name}: another run works on it ({file.read().strip() or 'unknown process'})")
             while not _try(file.fileno()):
                 time.sleep(0.2)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        with suppress(OSError):  # only a hint for those who wait
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
 

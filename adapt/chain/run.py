@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import storage_errors
+from adapt.chain.files import remove_asides, storage_errors
 from adapt.chain.key import stage_key
 from adapt.chain.lock import locked
 from adapt.chain.record import RECORD_FILE, Record
@@ -66,6 +66,7 @@ def _run(stage: Stage, inputs: Mapping[str, Record], folder: Path) -> Record:
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        remove_asides(folder)
         outcome = stage.run(folder, inputs)
     seconds = time.monotonic() - start
     record = Record(
@@ -133,15 +134,6 @@ def _planned(stage: Stage, store: Store) -> Planned:
     folder = store.folder(stage.stage, stage.name, stage.key)
     if record := store.find(stage.stage, stage.name, stage.key):
         return Planned(stage, folder, record, None, [])
-    found = store.nearest(stage.stage, stage.what)
-    if not found:
-        return Planned(stage, folder, None, None, [])
-    nearest, changed = found
-    changed = changed or [
-        f"input {name}: {nearest.inputs[name]['key'][:8]} -> {needed.key[:8]}"
-        for name, needed in stage.inputs.items()
-        if name in nearest.inputs and nearest.inputs[name]["key"] != needed.key
-    ]
-    if nearest.version != stage.version:
-        changed = [*changed, f"version of the stage's code: {nearest.version} -> {stage.version}"]
+    inputs = {name: needed.key for name, needed in stage.inputs.items()}
+    nearest, changed = store.nearest(stage.stage, stage.version, stage.what, inputs) or (None, [])
     return Planned(stage, folder, None, nearest, changed)

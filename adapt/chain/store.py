@@ -31,7 +31,19 @@ class Store:
             if record := load_record(file.parent):
                 yield record
 
-    def nearest(self, stage: str, what: Mapping[str, Any]) -> tuple[Record, list[str]] | None:
-        """The finished stage of this kind whose configuration differs in the fewest fields, and those fields."""
-        candidates = [(record, changes(record.what, what)) for record in self.records(stage)]
+    def nearest(
+        self, stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]
+    ) -> tuple[Record, list[str]] | None:
+        """The finished stage of this kind whose key differs in the fewest ingredients, and those."""
+        new = _ingredients(version, what, inputs)
+        candidates = [(record, changes(_of(record), new)) for record in self.records(stage)]
         return min(candidates, key=lambda pair: len(pair[1]), default=None)
+
+
+def _of(record: Record) -> dict[str, Any]:
+    return _ingredients(record.version, record.what, {name: made["key"] for name, made in record.inputs.items()})
+
+
+def _ingredients(version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+    keys = {f"input {name}": key for name, key in inputs.items()}
+    return {**what, **keys, "version of the stage's code": version}

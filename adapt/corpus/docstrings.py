@@ -8,6 +8,9 @@ from pathlib import Path
 
 from adapt.corpus.formats import Bad
 
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields of syntax nodes that hold statements, in their order in the source."""
+
 
 def package_sources(record: Path) -> list[Path]:
     """The Python files of an installed package, in the order of its RECORD, without its tests."""
@@ -26,17 +29,18 @@ def read_docstrings(path: Path) -> Iterator[str | Bad]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # other people's escape sequences
             tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # the last is how a too deep one is refused
         return
     yield from _docstrings(tree)
 
 
-def _docstrings(node: ast.AST) -> Iterator[str]:
+def _docstrings(tree: ast.Module) -> Iterator[str]:
     """Descends into blocks only, not into expressions: docstrings are nowhere else, and it is much faster."""
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        if text := ast.get_docstring(node):
-            yield text
-    for block in ("body", "orelse", "handlers", "finalbody"):
-        for inner in getattr(node, block, ()):
-            if isinstance(inner, ast.stmt | ast.excepthandler):
-                yield from _docstrings(inner)
+    waiting: list[ast.AST] = [tree]  # no recursion, since every `elif` of a chain lies in the one before
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield text
+        waiting += reversed([inner for block in _BLOCKS for inner in getattr(node, block, ())])

@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def prepare(manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, fo
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
     """
     import ray
-    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+    from ray.data import TaskPoolStrategy
 
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     for leftover in folder.iterdir():
@@ -63,15 +64,18 @@ def prepare(manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, fo
         chunks = (
             ray.data.from_items(_items(manifest, corpus))
             .map_batches(
-                Read(corpus), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=TaskPoolStrategy(size=cpus)
+                Read(corpus, CHUNK_CHARACTERS),
+                batch_size=1,
+                batch_format="numpy",
+                num_cpus=0.05,
+                compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                Encode,
-                fn_constructor_args=(pretrained, folder, corpus.heldout_fraction),
+                Encode(pretrained, folder, corpus.heldout_fraction),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
-                compute=ActorPoolStrategy(min_size=1, max_size=cpus),
+                compute=TaskPoolStrategy(size=cpus),
             )
             .take_all()
         )
@@ -95,6 +99,7 @@ class Read:
     """Turns an item into chunks of clean text."""
 
     corpus: CorpusConfig
+    chunk_characters: int
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """One table of one row for each chunk; the last carries the item's counts."""
@@ -104,7 +109,7 @@ class Read:
         for text in self._texts(json.loads(batch["sources"][0]), tally):
             texts.append(text)
             characters += len(text)
-            if characters >= CHUNK_CHARACTERS:
+            if characters >= self.chunk_characters:
                 yield _row(item, chunk, texts, None)
                 texts, characters, chunk = [], 0, chunk + 1
         yield _row(item, chunk, texts, tally)
@@ -131,22 +136,20 @@ def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Tab
     )
 
 
+@dataclass(frozen=True)
 class Encode:
     """Tokenizes a chunk, each document with its special tokens, and writes its shards."""
 
-    def __init__(self, pretrained: Pretrained, folder: Path, heldout_fraction: float) -> None:
-        os.environ["RAYON_NUM_THREADS"] = "1"  # the tasks are the parallelism
-        from adapt.model.load import load_tokenizer
-
-        self.tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-        self.folder = folder
-        self.heldout_fraction = heldout_fraction
+    pretrained: Pretrained
+    folder: Path
+    heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Counts of the chunk; the tokens go to the shards."""
+        tokenizer = _tokenizer(self.pretrained)
         row = table.to_pylist()[0]
         texts = row["texts"]
-        ids = [encoding.ids for encoding in self.tokenizer.backend_tokenizer.encode_batch_fast(texts)]
+        ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
         heldout = [is_heldout(text, self.heldout_fraction) for text in texts]
         counts = Counter(characters=sum(map(len, texts)))
         for kind, wanted in (("train", False), ("heldout", True)):
@@ -155,11 +158,20 @@ class Encode:
             counts[f"{kind}_tokens"] = sum(map(len, documents))
             if documents:
                 name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_shard(self.folder / name, documents, len(self.tokenizer))
-        unknown = self.tokenizer.unk_token_id
+                write_shard(self.folder / name, documents, len(tokenizer))
+        unknown = tokenizer.unk_token_id
         if unknown is not None:
             counts["unknown_tokens"] = sum(document.count(unknown) for document in ids)
         return {"item": [row["item"]], "tally": [row["tally"]], "counts": [json.dumps(counts)]}
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(pretrained: Pretrained) -> Any:
+    """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    from adapt.model.load import load_tokenizer
+
+    return load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
 
 
 def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:

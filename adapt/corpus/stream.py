@@ -59,13 +59,13 @@ def _stream(folder: str) -> TokenStream:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The Ray Data task: numbers of steps in, their rows out."""
+    """The Ray Data task: a run of steps in, their rows out."""
 
     feed: Feed
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Rows of several steps, one after another."""
-        steps = [self.feed.step(self.feed.first_step + int(number)) for number in batch["id"]]
+        """Rows of the steps, one after another."""
+        steps = [self.feed.step(step) for step in range(int(batch["first"][0]), int(batch["stop"][0]))]
         return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
 
 
@@ -74,14 +74,18 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     """The feed's batches, read ahead of training by Ray Data tasks anywhere on the cluster."""
     import ray.data
 
-    steps = feed.last_step - feed.first_step
-    if not steps:
+    if feed.first_step >= feed.last_step:
         yield iter(())
         return
     share = feed.global_batch_size // feed.world
     steps_per_block = max(1, BLOCK_TOKENS // (share * feed.sequence_length))
+    firsts = range(feed.first_step, feed.last_step, steps_per_block)
     with data_settings():
-        dataset = ray.data.range(steps, override_num_blocks=-(-steps // steps_per_block)).map_batches(
-            Fetch(feed), batch_size=steps_per_block, batch_format="numpy", num_cpus=0
+        # items and not a range: reading a range takes a CPU, which the training workers may all hold. One task at a
+        # time, on no CPU, is ahead of any training; without that limit Ray starts processes by the dozen.
+        blocks = [{"first": first, "stop": min(first + steps_per_block, feed.last_step)} for first in firsts]
+        dataset = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map_batches(
+            Fetch(feed), batch_size=1, batch_format="numpy", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=1)
         )
-        yield iter(dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS))
+        batches = dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS)
+        yield iter(batches)

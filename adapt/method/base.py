@@ -25,7 +25,12 @@ class Method:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher."""
 
     def extra_loss(self, model: torch.nn.Module, corrupted: Corrupted, step: int) -> torch.Tensor | None:
-        """What is added to the loss of one micro-batch, as a mean over the global batch; None for nothing."""
+        """What is added to the loss of one micro-batch; None for nothing.
+
+        The loop averages it over all micro-batches and ranks, weighed by their numbers of predictions. So a mean over a
+        micro-batch's predictions (distillation) becomes the mean over the global batch, and a penalty that does not
+        look at the batch (EWC) counts once, however the global batch is cut.
+        """
         return None
 
     def merge(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

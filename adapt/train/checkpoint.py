@@ -1,55 +1,41 @@
-"""Resumable checkpoints through Ray Train: each rank writes its share, the upload goes on beside training."""
+"""Resumable checkpoints: each rank writes its share to local disk, Ray Train stores it while training goes on."""
 
-import json
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
 import ray.train
+import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from adapt.errors import TrainingError
 from adapt.train.engine import Engine
 from adapt.train.meter import Progress
-
-_SHAPE_FILE = "shape.json"
+from adapt.train.retain import folder_name, newest_whole, remove_torn, seal
 
 
 def save_checkpoint(engine: Engine, progress: Progress) -> None:
-    """Saves the state of all ranks. Returns once it is on local disk; Ray Train then stores it in the background."""
+    """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background."""
     folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
     engine.save(folder, asdict(progress))
-    context = ray.train.get_context()
-    if context.get_world_rank() == 0:
-        (folder / _SHAPE_FILE).write_text(json.dumps(_shape(engine)))
+    seal(folder, dist.get_rank(), dist.get_world_size())
     ray.train.report(
         {"step": progress.step},
         checkpoint=Checkpoint.from_directory(folder),
-        checkpoint_dir_name=f"step-{progress.step:08d}",
+        checkpoint_dir_name=folder_name(progress.step),
         checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
         delete_local_checkpoint_after_upload=True,
     )
 
 
-def load_checkpoint(engine: Engine) -> Progress:
-    """Restores the newest checkpoint of this run, if there is one.
+def load_checkpoint(engine: Engine, run_folder: Path) -> Progress:
+    """Restores the newest whole checkpoint of this run, if there is one, whatever resources it was written with.
 
     Raises:
-        TrainingError: it was written by another number of workers or at another ZeRO stage.
+        TrainingError: it was written with other resources and cannot be converted.
     """
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        return Progress()
-    with checkpoint.as_directory() as folder:
-        written = json.loads((Path(folder) / _SHAPE_FILE).read_text())
-        if written != _shape(engine):
-            raise TrainingError(
-                f"the checkpoint was written by {written['workers']} workers at ZeRO stage {written['zero_stage']}, "
-                f"this run has {_shape(engine)['workers']} at stage {engine.zero_stage}",
-                "resume with the resources it was written with",
-            )
-        return Progress(**engine.load(Path(folder)))
-
-
-def _shape(engine: Engine) -> dict[str, int]:
-    return {"workers": ray.train.get_context().get_world_size(), "zero_stage": engine.zero_stage}
+    choice: list[Path | None] = [None]  # rank 0's: file systems may show another node another state
+    if dist.get_rank() == 0:
+        remove_torn(run_folder)
+        choice = [newest_whole(run_folder)]
+    dist.broadcast_object_list(choice)
+    return Progress(**engine.load(choice[0])) if choice[0] else Progress()

@@ -1,6 +1,8 @@
 """The DeepSpeed engine: one optimizer step at any ZeRO stage. Needs torch.distributed, not Ray."""
 
+import json
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,15 @@ import torch.distributed as dist
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
 from adapt.train.precision import Precision
+from adapt.train.reshape import TAG, read_parameter, taken_apart
 
 # DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
 # a failure where there is no compiler. gloo and nccl do the same work.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+# DeepSpeed calls collectives by names that torch is about to change, several times a step.
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+
+_STATE_FILE = "state.json"
 
 
 class Engine:
@@ -40,9 +47,12 @@ class Engine:
     ) -> None:
         self.max_norm = training.max_gradient_norm
         self.zero_stage = zero_stage
+        self._adamw = _adamw(model, training)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
         self._engine, *_ = deepspeed.initialize(
             model=model,
-            optimizer=_adamw(model, training),
+            optimizer=self._adamw,
             config=_deepspeed_config(self.max_norm, zero_stage, precision, micro_batch, accumulation),
         )
 
@@ -89,12 +99,54 @@ class Engine:
 
     def save(self, folder: Path, progress: dict[str, Any]) -> None:
         """Writes this rank's share of the resumable state, and `progress`, into a folder. All ranks call it."""
-        self._engine.save_checkpoint(str(folder), tag="state", client_state=progress)
+        self._engine.save_checkpoint(str(folder), tag=TAG)
+        if dist.get_rank() == 0:
+            (folder / _STATE_FILE).write_text(json.dumps({**self._shape, "progress": progress}))
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Restores what `save` wrote, and returns its `progress`. All ranks call it."""
-        _, progress = self._engine.load_checkpoint(str(folder), tag="state")
-        return dict(progress)
+        """Restores what `save` wrote, and returns its `progress`. All ranks call it.
+
+        It may have been written by another number of ranks and at another ZeRO stage. Frozen parameters and buffers
+        are then not read: they stay as the model was built.
+
+        Raises:
+            TrainingError: it was written by other ranks and cannot be converted. The model is as before.
+        """
+        written = json.loads((folder / _STATE_FILE).read_text())
+        shape = {key: written[key] for key in self._shape}
+        if shape == self._shape or shape["zero_stage"] == self.zero_stage == 0:
+            self._engine.load_checkpoint(str(folder), tag=TAG)
+        else:
+            self._load_other(folder, shape)
+        return dict(written["progress"])
+
+    @property
+    def _shape(self) -> dict[str, int]:
+        return {"workers": dist.get_world_size(), "zero_stage": self.zero_stage}
+
+    def _load_other(self, folder: Path, written: dict[str, int]) -> None:
+        try:
+            with taken_apart(folder, written["zero_stage"], list(self._trained)) as parts:
+                self._load_parts(parts)
+        except TrainingError as error:
+            raise TrainingError(
+                f"the checkpoint was written by {written['workers']} workers at ZeRO stage {written['zero_stage']} and "
+                f"this run has {dist.get_world_size()} at stage {self.zero_stage}; {error.what}",
+                "resume with the resources it was written with",
+            ) from error
+
+    def _load_parts(self, parts: Path) -> None:
+        if self.zero_stage == 0:
+            for name, parameter in self._trained.items():
+                state = read_parameter(parts, name, parameter)
+                parameter.data.copy_(state.pop("fp32"))
+                self._adamw.state[parameter] = state
+            return
+        self._engine._config.load_universal_checkpoint = True
+        self._engine.load_checkpoint(str(parts), tag=TAG)
+        self._engine._config.load_universal_checkpoint = False
+        for state in self._adamw.state.values():  # stage 3 gives all parameters one counter, to be counted up by each
+            state["step"] = state["step"].to(self.device, copy=True)
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """The model's weights, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
@@ -138,6 +190,7 @@ def _deepspeed_config(
         "torch_autocast": {
             "enabled": precision != "fp32",
             "dtype": "bfloat16",
+            "lower_precision_safe_modules": [],  # gradients are summed, and parameters gathered, in fp32
         },
         "steps_per_print": None,
     }

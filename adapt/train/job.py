@@ -32,3 +32,8 @@ class Job:
     """The model to start from."""
     steps: int
     """Length of the run."""
+
+    @property
+    def run_name(self) -> str:
+        """Name of the Ray Train run, and of its folder below CHECKPOINTS."""
+        return self.key[:8]

@@ -1,12 +1,15 @@
 """Stage `train`: hands a job to Ray Train, shows its progress, and turns what went wrong into a message."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
+from adapt.chain.files import storage_error
 from adapt.errors import TrainingError
-from adapt.runtime import await_resources, gpus_per_worker, user_errors
+from adapt.runtime import await_resources, find_ours, gpus_per_worker
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, PROGRESS_FILE, Job
+from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
 
 
@@ -20,21 +23,55 @@ def launch(job: Job) -> dict[str, Any]:
         ClusterError: the workers cannot be placed.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
-    import ray.train
-
     await_resources(job.config.resources)
     folder = Path(job.folder)
+    run_folder = folder / CHECKPOINTS / job.run_name
     (folder / FAILURE_FILE).unlink(missing_ok=True)
-    with following(folder / METRICS_FILE), user_errors():
-        try:
-            _trainer(job).fit()
-        except ray.train.TrainingFailedError as error:
-            raise TrainingError(
-                f"the workers failed: {error}", "mend the cause above; the same command resumes"
-            ) from error
+    mend_run(run_folder)
+    with following(folder / METRICS_FILE):
+        _fit(_trainer(job), folder)
     if (folder / FAILURE_FILE).exists():
         raise TrainingError(*json.loads((folder / FAILURE_FILE).read_text()))
+    prune(run_folder, job.config.training.keep_checkpoints)
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
+
+
+def _fit(trainer: Any, folder: Path) -> None:
+    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process."""
+    errors: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fit, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)  # short, so that ctrl-C is noticed
+    if errors:
+        _raise(errors[0], folder)
+
+
+def _raise(error: BaseException, folder: Path) -> None:
+    """The cause that a rank met, as an error of ours."""
+    ranks: dict[int, BaseException] = getattr(error, "worker_failures", {})
+    for cause in (*ranks.values(), error):
+        if ours := find_ours(cause):
+            raise ours from error
+        if isinstance(cause, OSError) and (refusal := storage_error(cause, folder)):
+            raise refusal from error
+    first = next((f"rank {rank}: {type(cause).__name__}: {cause}" for rank, cause in ranks.items()), str(error))
+    raise TrainingError(
+        f"the workers failed: {_short(first)}",
+        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
+    ) from error
+
+
+def _short(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))
 
 
 def _trainer(job: Job) -> Any:
@@ -52,7 +89,7 @@ def _trainer(job: Job) -> Any:
             resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
         ),
         run_config=RunConfig(
-            name=job.key[:8],
+            name=job.run_name,
             storage_path=str(Path(job.folder) / CHECKPOINTS),
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),

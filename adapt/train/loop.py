@@ -75,7 +75,8 @@ class Loop:
         """One optimizer step over this rank's share of a global batch.
 
         The loss is summed over the predictions of all ranks and divided once by their number, so it does not depend
-        on how the global batch is cut into ranks and micro-batches.
+        on how the global batch is cut into ranks and micro-batches. What the method adds is averaged over micro-batches
+        and ranks, each weighing as many predictions as it holds, for the same reason.
 
         Returns:
             This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
@@ -89,13 +90,15 @@ class Loop:
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         for part in corrupted.split(self.micro_batch):
-            loss = self.objective.losses(self.engine.model, part).sum() / targets
+            losses = self.objective.losses(self.engine.model, part)
+            loss = losses.sum() / targets
             extra = self.method.extra_loss(self.engine.model, part, step)
-            self.engine.backward(loss if extra is None else loss + extra)
+            self.engine.backward(loss if extra is None else loss + extra * (len(losses) / targets))
             total += loss.detach()
             try:
                 norm = self.engine.step(rate)
             except TrainingError as error:
+                dist.all_reduce(total)
                 raise TrainingError(f"step {step + 1}: loss {total.item():.4g}, {error.what}", error.fix) from error
         return total, tokens, norm
 

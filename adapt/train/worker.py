@@ -1,9 +1,12 @@
 """One rank of a training job: builds model, objective, engine and stream, resumes, trains, exports."""
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import tempfile
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,34 +14,54 @@ from typing import Any
 import ray.train
 import torch
 import torch.distributed as dist
+from ray.train.torch import get_device
 
 from adapt.chain.files import write_atomically
+from adapt.chain.lock import locked
 from adapt.corpus.stream import Feed, streamed
-from adapt.errors import AdaptError
+from adapt.errors import ConfigError, ModelError, TrainingError
 from adapt.method.base import Method
 from adapt.model.export import save_model
 from adapt.model.load import load_masked_lm, load_tokenizer
 from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.checkpoint import load_checkpoint, save_checkpoint
 from adapt.train.engine import Engine
-from adapt.train.job import FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
+from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
 from adapt.train.precision import resolve
 from adapt.train.schedule import micro_batch
 from adapt.train.track import Trackers
 
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
 
 def work(job: Job) -> None:
-    """The whole life of a rank. An error of ours ends the run at once, since trying again would end the same way."""
+    """The whole life of a rank.
+
+    Errors that all ranks meet alike end the run at once, since trying again would end the same way. Any other error
+    is Ray Train's: it restarts the ranks from the last checkpoint.
+    """
+    _die_with_parent()
     try:
-        _train(job)
-    except AdaptError as error:  # raised on all ranks alike
+        with _alone(Path(job.folder)):
+            _train(job)
+    except (ConfigError, ModelError, TrainingError) as error:
         if ray.train.get_context().get_world_rank() == 0:
             write_atomically(Path(job.folder) / FAILURE_FILE, json.dumps(error.args))
 
 
+def _die_with_parent() -> None:
+    """When a driver with a Ray of its own is killed, so are its workers: else they would train on for seconds."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _alone(folder: Path) -> AbstractContextManager[None]:
+    """Rank 0 waits until that of an earlier run, perhaps orphaned on another node, has gone; the others wait for it."""
+    return locked(folder / "training") if ray.train.get_context().get_world_rank() == 0 else nullcontext()
+
+
 def _train(job: Job) -> None:
-    config, context = job.config, ray.train.get_context()
+    config, context, folder = job.config, ray.train.get_context(), Path(job.folder)
     rank, world = context.get_world_rank(), context.get_world_size()
     device = _device(context.get_local_rank(), context.get_local_world_size())
     size, accumulation = micro_batch(config.training, world)
@@ -49,10 +72,12 @@ def _train(job: Job) -> None:
     model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
     method = Method()
     method.prepare_model(model, {})
-    engine = Engine(model.train().to(device), config.training, config.resources.zero_stage, precision, size, accumulation)
+    engine = Engine(
+        model.train().to(device), config.training, config.resources.zero_stage, precision, size, accumulation
+    )
     objective = MaskedLanguageModelling(config.objective, tokenizer, config.seed)
 
-    progress = load_checkpoint(engine)
+    progress = load_checkpoint(engine, folder / CHECKPOINTS / job.run_name)
     feed = Feed(
         folder=job.corpus,
         sequence_length=config.training.sequence_length,
@@ -84,7 +109,7 @@ def _train(job: Job) -> None:
 
 def _device(local_rank: int, local_world: int) -> torch.device:
     if torch.cuda.is_available():
-        return ray.train.torch.get_device()
+        return get_device()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world))
     return torch.device("cpu")
 

@@ -1,0 +1,138 @@
+"""Resume on other resources: a checkpoint taken apart by parameter, which any number of ranks can load at any stage.
+
+DeepSpeed's universal checkpoints do half of this. They leave out stage 0, can be loaded only at the stage they come
+from (1 and 2 count as one), and at stage 3 give every parameter the weight decay of the first group. So DeepSpeed joins
+the shards here, and the files are then completed to what its loaders of all stages read.
+"""
+
+import os
+import shutil
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.checkpoint import ds_to_universal
+
+from adapt.errors import TrainingError
+
+TAG = "state"
+"""The folder of a checkpoint's files within it."""
+_MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # stages 0 to 2, stage 3
+_TENSORS = "fp32", "exp_avg", "exp_avg_sq"
+
+
+@contextmanager
+def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator[Path]:
+    """A temporary copy of a checkpoint, by parameter. All ranks call it; the first of each machine does the work.
+
+    Args:
+        folder: what `Engine.save` wrote.
+        zero_stage: the stage it was written at.
+        names: the trained parameters, in the optimizer's order.
+
+    Yields:
+        The folder of the copy, on this rank's machine.
+
+    Raises:
+        TrainingError: it could not be made; on all ranks.
+    """
+    works = os.environ.get("LOCAL_RANK", "0") == "0"
+    target, failure = tempfile.mkdtemp(prefix="reshaped-") if works else None, None
+    try:
+        if target:
+            try:
+                _take_apart(folder / TAG, zero_stage, names, Path(target) / TAG)
+            except Exception as error:
+                failure = f"{type(error).__name__}: {error}"
+        told: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size()
+        dist.all_gather_object(told, (target, failure))
+        if any(failures := [said for _, said in told if said]):
+            raise TrainingError(f"the checkpoint could not be converted: {failures[0]}")
+        try:
+            yield Path([path for path, _ in told[: dist.get_rank() + 1] if path][-1])  # a machine's ranks are in a row
+        finally:
+            dist.barrier()
+    finally:
+        if target:
+            shutil.rmtree(target, ignore_errors=True)
+
+
+def read_parameter(folder: Path, name: str, like: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A parameter's `fp32`, `exp_avg`, `exp_avg_sq` and `step` from a copy by parameter.
+
+    Args:
+        folder: what `taken_apart` gave.
+        name: the parameter's.
+        like: says shape and device.
+    """
+    source = folder / TAG / "zero" / name
+    tensors = {key: _load(source / f"{key}.pt")["param"].view_as(like) for key in _TENSORS}
+    return {key: value.to(like.device) for key, value in {**tensors, "step": _load(source / "step.pt")}.items()}
+
+
+def _take_apart(source: Path, zero_stage: int, names: Sequence[str], target: Path) -> None:
+    parameters = target / "zero"
+    step = _split(source, names, parameters) if zero_stage == 0 else _join(source, names, target)
+    for name in names:
+        torch.save(step, parameters / name / "step.pt")
+
+    # The loaders want these. Settings are left empty, so that they stay those of the configuration.
+    optimizer = {
+        "ds_version": deepspeed.__version__,
+        "param_groups": [{}] * len(names),
+        "optimizer_state_dict": {"state": {0: {"step": step}}, "param_groups": [{}]},
+    }
+    torch.save(optimizer, parameters / "optimizer_state.pt")
+    for file in _MODEL_FILES:
+        torch.save(
+            {"module": {}, "dp_world_size": 1, "mp_world_size": 1, "global_steps": 0, "skipped_steps": 0}, target / file
+        )
+
+
+def _split(source: Path, names: Sequence[str], parameters: Path) -> torch.Tensor:
+    """Stage 0: model and AdamW are whole already. Returns AdamW's count of steps."""
+    saved = _load(source / _MODEL_FILES[0])
+    states = saved["optimizer"]["state"]
+    for number, name in enumerate(names):
+        (parameters / name).mkdir(parents=True)
+        for key, value in {**states[number], "fp32": saved["module"][name]}.items():
+            torch.save({"param": value.clone()}, parameters / name / f"{key}.pt")
+    step: torch.Tensor = states[0]["step"]
+    return step
+
+
+def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
+    """Stages 1 to 3: DeepSpeed puts the shards together. Returns AdamW's count of steps."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        ds_to_universal.main(
+            Namespace(
+                input_folder=str(source),
+                output_folder=str(target),
+                num_extract_workers=1,
+                num_merge_workers=1,
+                keep_temp_folder=False,
+                strict=True,
+                inject_missing_state=True,
+            )
+        )
+    parameters = target / "zero"
+    for file in (parameters / name / f"{key}.pt" for name in names for key in _TENSORS):
+        value = _load(file)
+        if torch.is_tensor(value):  # from stage 3
+            torch.save({"param": value}, file)
+    if (parameters / names[0] / "step.pt").exists():
+        step: torch.Tensor = _load(parameters / names[0] / "step.pt")
+    else:
+        step = _load(parameters / "optimizer_state.pt")["optimizer_state_dict"]["state"][0]["step"]
+    return step
+
+
+def _load(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=False)

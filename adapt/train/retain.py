@@ -1,0 +1,79 @@
+"""Which checkpoints of a run are whole, decided from the files alone.
+
+Ray Train keeps a list of checkpoints too, but writes it in place, seconds after the files: a kill in between leaves
+it cut short or behind. So each rank seals its share with a list of its files and their sizes, and a checkpoint is
+whole when every rank's seal is there and every file has its size, whoever was killed when.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Ray Train's list."""
+_NAME = "step-{:08d}"
+
+
+def folder_name(step: int) -> str:
+    """Name of the checkpoint of a step; names sort by step."""
+    return _NAME.format(step)
+
+
+def seal(folder: Path, rank: int, world: int) -> None:
+    """Lists what a rank has written into its share of a checkpoint, as the last thing it writes there."""
+    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
+    (folder / f"seal-{rank}-of-{world}.json").write_text(json.dumps(sizes))
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether all ranks' files have arrived."""
+    seals = list(checkpoint.glob("seal-*.json"))
+    worlds = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
+    if len(worlds) != 1 or len(seals) != worlds.pop():
+        return False
+    try:
+        return all(
+            (checkpoint / name).stat().st_size == size
+            for seal in seals
+            for name, size in json.loads(seal.read_text()).items()
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def checkpoints(run_folder: Path) -> list[Path]:
+    """The checkpoint folders of a run, whole or not, oldest first."""
+    return sorted(run_folder.glob("step-*"))
+
+
+def newest_whole(run_folder: Path) -> Path | None:
+    """The checkpoint to resume from."""
+    return next((each for each in reversed(checkpoints(run_folder)) if is_whole(each)), None)
+
+
+def remove_torn(run_folder: Path) -> None:
+    """Removes checkpoints that are not whole, so that nothing of them ends up in a later one of the same step."""
+    for each in checkpoints(run_folder):
+        if not is_whole(each):
+            shutil.rmtree(each)
+
+
+def mend_run(run_folder: Path) -> None:
+    """Makes a run's folder fit to start from: no torn checkpoints, and no list that would stop Ray Train."""
+    remove_torn(run_folder)
+    snapshot = run_folder / SNAPSHOT
+    try:
+        listed = [result["checkpoint_dir_name"] for result in json.loads(snapshot.read_text())["checkpoint_results"]]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError):
+        snapshot.unlink()
+        return
+    if not all((run_folder / name).is_dir() for name in listed):
+        snapshot.unlink()
+
+
+def prune(run_folder: Path, keep: int) -> None:
+    """Removes all but the newest checkpoints: those that Ray Train forgot when its list was mended."""
+    for each in checkpoints(run_folder)[:-keep]:
+        shutil.rmtree(each)

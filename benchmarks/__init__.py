@@ -1,0 +1,1 @@
+"""One file a claim: `python -m benchmarks.NAME [--quick] [--json FILE]`."""

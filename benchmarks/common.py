@@ -1,0 +1,133 @@
+"""What the benchmarks share: options, the machine's description, the table and the JSON."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+Targets = dict[str, tuple[str, float]]
+
+
+@dataclass
+class Result:
+    """What a benchmark found."""
+
+    figures: dict[str, float]
+    details: list[tuple[str, str]] = field(default_factory=list)
+    """Further lines for the table: what, and its value."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line."""
+
+    quick: bool
+    data: Path | None
+    models: Path | None
+
+
+def main(name: str, targets: Targets, measure: Callable[[Options], Result]) -> None:
+    """Runs a benchmark, prints its table and writes its JSON where asked."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, at most 3 minutes on 2 cores")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--data", type=Path, help="folder with tasks/ and corpora/")
+    parser.add_argument("--models", type=Path, help="folder with base models")
+    arguments = parser.parse_args()
+    result = measure(Options(arguments.quick, arguments.data, arguments.models))
+    show(name, targets, result)
+    if arguments.json:
+        values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
+        arguments.json.write_text(json.dumps(values, indent=1) + "\n")
+
+
+def show(name: str, targets: Targets, result: Result) -> None:
+    """The table for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{name} on {machine()['cpu']}, {machine()['cores']} cores", title_justify="left")
+    for column in ("figure", "value", "target"):
+        table.add_column(column)
+    for figure, value in result.figures.items():
+        sign, bound = targets[figure]
+        met = value >= bound if sign == ">=" else value <= bound
+        table.add_row(figure, f"{value:.4g}", f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}")
+    for what, value in result.details:
+        table.add_row(f"[dim]{what}[/]", f"[dim]{value}[/]", "")
+    Console().print(table)
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures were measured."""
+    import torch
+
+    models = [
+        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def corpus_file(folder: Path, documents: int) -> Path:
+    """A jsonl file of real English that needs no download: sentences of Python's language reference, repeated."""
+    from pydoc_data.topics import topics
+
+    paragraphs = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
+    path = folder / "corpus.jsonl"
+    with path.open("w") as file:
+        for number in range(documents):
+            file.write(json.dumps({"text": f"{number}. {paragraphs[number % len(paragraphs)]}"}) + "\n")
+    return path
+
+
+def job(arguments: list[str]) -> subprocess.Popen[str]:
+    """Starts `jobs/dapt.py`."""
+    command = [sys.executable, str(ROOT / "jobs" / "dapt.py"), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Waits for a job and reads its last line of stdout."""
+    output, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"the job failed with exit code {process.returncode}: {' '.join(map(str, process.args))}")
+    return dict(json.loads(output.splitlines()[-1]))
+
+
+def steps_done(root: Path, stage: str = "train") -> int:
+    """Steps that a running job has reported."""
+    lines = [line for file in root.glob(f"{stage}/*/metrics.jsonl") for line in file.read_text().splitlines()]
+    return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=0)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], timeout_s: float = 300) -> None:
+    """Waits until a running job has come to some point."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"the job ended, or took over {timeout_s} s, before it came to the point waited for")
+        time.sleep(0.02)
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        yield Path(folder)

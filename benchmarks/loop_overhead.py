@@ -1,0 +1,123 @@
+"""What Ray Train, Ray Data and DeepSpeed add to a training step, at RoBERTa-base's size.
+
+The peer is a bare PyTorch loop in one process: the same model, rows, masks, precision, optimizer and clipping, with all
+its batches in memory beforehand. Rounds of the two alternate in one run, and the medians of their steps are compared.
+"""
+
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from pathlib import Path
+
+from adapt.config import ObjectiveConfig, TrainingConfig
+from benchmarks.common import Options, Result, corpus_file, finished, job, main, workplace
+
+TARGETS = {"overhead_share": ("<=", 0.05)}
+BATCH, LENGTH, WARM_UP = 8, 128, 2
+
+
+def measure(options: Options) -> Result:
+    """Alternates rounds of the full loop and of the bare one."""
+    steps, rounds = (10, 1) if options.quick else (20, 3)
+    with workplace() as folder:
+        model = _base_model(folder / "model")
+        corpus = corpus_file(folder, 1500)
+        full, bare, waits = [], [], []
+        for seed in range(rounds):
+            _full_loop(model, corpus, folder / "runs", steps, seed)
+            reports = _reports(folder / "runs", seed)
+            full += [BATCH * LENGTH / report["tokens_per_s"] for report in reports[WARM_UP:]]
+            waits += [report["data_wait_share"] for report in reports[WARM_UP:]]
+            prepared = next((folder / "runs" / "prepare").glob("*/stage.json")).parent
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                bare += pool.apply(_bare_loop, (model, prepared, steps, seed))[WARM_UP:]
+        ours, theirs = statistics.median(full), statistics.median(bare)
+        details = [
+            ("full loop, median step", f"{ours:.3f} s over {len(full)} steps"),
+            ("bare loop, median step", f"{theirs:.3f} s over {len(bare)} steps"),
+            ("data wait", f"{statistics.mean(waits):.2%} of a step"),
+            ("precision", "bf16 where the CPU multiplies in it, else fp32; the same for both"),
+        ]
+        return Result({"overhead_share": ours / theirs - 1}, details)
+
+
+def _base_model(folder: Path) -> Path:
+    """Random weights in RoBERTa-base's dimensions (12 x 768, 50,265 pieces), with the demo's tokenizer."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    from adapt.model.demo import demo_checkpoint
+    from adapt.model.load import load_tokenizer
+
+    BertForMaskedLM(BertConfig(vocab_size=50_265)).save_pretrained(folder)
+    load_tokenizer(demo_checkpoint("demo:bert-tiny")).save_pretrained(folder)
+    return folder
+
+
+def _training(steps: int) -> TrainingConfig:
+    return TrainingConfig(max_steps=steps, global_batch_size=BATCH, sequence_length=LENGTH, micro_batch=BATCH)
+
+
+def _full_loop(model: Path, corpus: Path, root: Path, steps: int, seed: int) -> None:
+    training = {"max_steps": steps, "global_batch_size": BATCH, "sequence_length": LENGTH, "log_interval_steps": 1}
+    arguments = [f"--training.{name}={value}" for name, value in training.items()]
+    where = [f"--model.path={model}", f"--corpus.paths={corpus}", f"--storage.root={root}", f"--seed={seed}"]
+    small = [
+        f"--evaluation.sequence_length={LENGTH}",
+        "--evaluation.max_documents=2",
+        f"--training.micro_batch={BATCH}",
+    ]
+    finished(job([*where, *arguments, *small, "--training.checkpoint_interval_steps=1000"]))
+
+
+def _reports(root: Path, seed: int) -> list[dict[str, float]]:
+    for record in root.glob("train/*/stage.json"):
+        if json.loads(record.read_text())["what"]["seed"] == seed:
+            return [json.loads(line) for line in (record.parent / "metrics.jsonl").read_text().splitlines()]
+    raise SystemExit("the full loop left no record")
+
+
+def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> list[float]:
+    """Seconds of each step."""
+    import torch
+
+    from adapt.corpus.stream import Feed
+    from adapt.model.load import load_masked_lm, load_tokenizer
+    from adapt.objective.base import Batch
+    from adapt.objective.mlm import MaskedLanguageModelling
+    from adapt.train.precision import resolve
+    from adapt.train.schedule import learning_rate
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    device, training = torch.device("cpu"), _training(steps)
+    model = load_masked_lm(model_folder).train()
+    objective = MaskedLanguageModelling(ObjectiveConfig(), load_tokenizer(model_folder), seed)
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        betas=(training.beta1, training.beta2),
+        eps=training.epsilon,
+        fused=True,
+    )
+    use_bf16 = resolve("auto", device) == "bf16"
+    batches = list(Feed(str(prepared), LENGTH, BATCH, seed, 0, steps, 0, 1).read())
+    seconds = []
+    for step, columns in enumerate(batches):
+        began = time.perf_counter()
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(training, step, steps)
+        corrupted = objective.corrupt(Batch.of(columns, device))
+        with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
+            losses = objective.losses(model, corrupted)
+        losses.mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_gradient_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+if __name__ == "__main__":
+    main("loop_overhead", TARGETS, measure)

@@ -1,0 +1,154 @@
+"""Digests of files, and the cache that spares a second look."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from adapt.chain.digest import Digests
+from adapt.errors import DataError, StorageError
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / ".digests.json"
+
+
+def write(file: Path, content: bytes, at: int = 1_000_000_000) -> Path:
+    """Sets the modification time, since two writes may fall into one tick of the clock."""
+    file.write_bytes(content)
+    os.utime(file, (at, at))
+    return file
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many files have been read for their digest since the last call."""
+    real, calls = hashlib.file_digest, []
+
+    def counted(*args: object) -> object:
+        calls.append(args)
+        return real(*args)  # type: ignore[arg-type]
+
+    def collect() -> int:
+        count = len(calls)
+        calls.clear()
+        return count
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    return collect
+
+
+def test_a_digest_is_the_sha256_of_the_content(tmp_path: Path, cache: Path) -> None:
+    content = os.urandom(300_000)
+    digests = Digests(cache)
+    assert digests.of(write(tmp_path / "a", content)) == hashlib.sha256(content).hexdigest()
+    assert digests.of(write(tmp_path / "b", content, at=5)) == digests.of(tmp_path / "a")
+    assert digests.of(write(tmp_path / "c", content + b"x")) != digests.of(tmp_path / "a")
+    assert digests.of(write(tmp_path / "empty", b"")) == hashlib.sha256(b"").hexdigest()
+
+
+def test_a_file_is_read_once_also_by_the_next_process(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = looks(monkeypatch)
+    file, digests = write(tmp_path / "a", b"text"), Digests(cache)
+    first = digests.of(file)
+    assert digests.of(file) == first
+    digests.save()
+    assert Digests(cache).of(file) == first
+    assert count() == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "at"), [(b"new content", 1_000_000_000), (b"tex2", 1_000_000_001)], ids=["size", "time"]
+)
+def test_a_changed_file_is_noticed(tmp_path: Path, cache: Path, content: bytes, at: int) -> None:
+    file, digests = write(tmp_path / "a", b"text"), Digests(cache)
+    digests.of(file)
+    digests.save()
+    write(file, content, at)
+    expected = hashlib.sha256(content).hexdigest()
+    assert digests.of(file) == expected
+    assert Digests(cache).of(file) == expected
+
+
+def test_another_file_put_in_its_place_is_noticed(tmp_path: Path, cache: Path) -> None:
+    file, digests = write(tmp_path / "a", b"text"), Digests(cache)
+    digests.of(file)
+    write(tmp_path / "b", b"tex2").rename(file)  # as big and as old as the first
+    assert digests.of(file) == hashlib.sha256(b"tex2").hexdigest()
+
+
+def test_touching_a_file_changes_no_digest(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = looks(monkeypatch)
+    file, digests = write(tmp_path / "a", b"text"), Digests(cache)
+    first = digests.of(file)
+    os.utime(file, (5, 5))
+    assert digests.of(file) == first
+    assert count() == 2  # it did look
+
+
+BROKEN = [b"", b"{", b"[]", b"7", b"null", b"\xff"]
+STRANGE = [b"7", b"[]", b'["x"]', b"[1, 2]", b"[1, 2, 3]", b'{"a": 1}', b'{"a": 1, "b": 2}', b"null", b'"ab"']
+
+
+@pytest.mark.parametrize("content", [*BROKEN, *(b'{"%s": ' + entry + b"}" for entry in STRANGE)])
+def test_a_corrupt_cache_is_an_empty_one(tmp_path: Path, cache: Path, content: bytes) -> None:
+    file = write(tmp_path / "a", b"text")
+    cache.parent.mkdir()
+    cache.write_bytes(content.replace(b"%s", str(file).encode()))
+    digests = Digests(cache)
+    assert digests.of(file) == hashlib.sha256(b"text").hexdigest()
+    digests.save()
+    assert list(json.loads(cache.read_text())) == [str(file)]
+
+
+def test_a_file_that_is_gone_leaves_the_cache(tmp_path: Path, cache: Path) -> None:
+    files = [write(tmp_path / name, b"text") for name in "ab"]
+    digests = Digests(cache)
+    digests.of_all(files)
+    digests.save()
+    assert set(json.loads(cache.read_text())) == {str(file) for file in files}
+    files[0].unlink()
+    digests = Digests(cache)
+    digests.of(write(tmp_path / "c", b"text"))
+    digests.save()
+    assert set(json.loads(cache.read_text())) == {str(tmp_path / "b"), str(tmp_path / "c")}
+
+
+def test_nothing_is_written_where_nothing_was_learnt(tmp_path: Path, cache: Path) -> None:
+    Digests(cache).save()
+    assert not cache.exists()
+    digests = Digests(cache)
+    digests.of(write(tmp_path / "a", b"text"))
+    digests.save()
+    before = cache.stat().st_ino
+    again = Digests(cache)
+    again.of(tmp_path / "a")
+    again.save()
+    digests.save()
+    assert cache.stat().st_ino == before
+
+
+def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    digests = Digests(tmp_path / "file" / ".digests.json")
+    digests.of(write(tmp_path / "a", b"text"))
+    with pytest.raises(StorageError, match=r"\.digests\.json"):
+        digests.save()
+
+
+def test_the_digest_of_several_files_is_of_content_and_order(tmp_path: Path, cache: Path) -> None:
+    one, two, twin = (write(tmp_path / name, content) for name, content in [("1", b"x"), ("2", b"y"), ("3", b"x")])
+    digests = Digests(cache)
+    assert digests.of_all([one, two]) == digests.of_all([twin, two])
+    assert len({digests.of_all(files) for files in ([one, two], [two, one], [one], [one, twin], [])}) == 5
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, cache: Path) -> None:
+    for path in (tmp_path / "gone", tmp_path):
+        with pytest.raises(DataError, match=f"cannot read {path}: "):
+            Digests(cache).of(path)

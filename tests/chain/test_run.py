@@ -1,0 +1,364 @@
+"""The runner, with toy stages: what runs, in which order, and what is left after failures and kills."""
+
+import errno
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Outcome, Record, Stage, Store, ensure, plan
+from adapt.errors import DataError, StageError, StorageError
+from tests.chain import toys
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs.txt"
+
+
+def ran(runs: Path) -> list[str]:
+    """The stages that have run since the last call."""
+    names = runs.read_text().split() if runs.exists() else []
+    runs.unlink(missing_ok=True)
+    return names
+
+
+def content(folder: Path) -> dict[str, str]:
+    """A finished stage's files, its record left out."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != "stage.json")
+    return {str(file.relative_to(folder)): file.read_text() for file in files}
+
+
+def single(run: Any = lambda folder, inputs: Outcome(), name: str = "toy", version: int = 1, **what: Any) -> Stage:
+    return Stage("toy", name, what, run, version=version)
+
+
+def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
+    record = ensure(toys.diamond(runs), store)
+    assert ran(runs) == ["source", "left", "right", "top"]
+    assert record.metrics == {"lines": 32}  # of two inputs: 8 each, and 8 of the source each
+    assert content(record.path) == toys.expected("top")
+
+
+def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: Path) -> None:
+    first = ensure(toys.diamond(runs), store)
+    ran(runs)
+    assert ensure(toys.diamond(runs), Store(store.root)) == first
+    assert ran(runs) == []
+
+
+def test_the_record_is_written_after_everything_else(store: Store) -> None:
+    seen = []
+
+    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "output").write_text("seven b")
+        seen.append((folder / "stage.json").exists())
+        return Outcome({"loss": 1.5}, {"tokens": 3}, {"workers": 2})
+
+    record = ensure(single(run, rate=0.1), store)
+    assert seen == [False]
+    written = json.loads((record.path / "stage.json").read_text())
+    assert written["outputs"] == {"deep/output": 7}
+    assert (written["stage"], written["name"], written["version"]) == ("toy", "toy", 1)
+    assert (written["what"], written["metrics"]) == ({"rate": 0.1}, {"loss": 1.5})
+    assert (written["cost"]["tokens"], written["resources"]["workers"]) == (3, 2)
+    assert written["cost"]["seconds"] >= 0
+    assert written["packages"]["python"] == sys.version.split()[0]
+
+
+def test_a_record_names_its_inputs(store: Store, runs: Path) -> None:
+    stage = toys.diamond(runs)
+    record = ensure(stage, store)
+    left = record.inputs["left"]
+    assert set(record.inputs) == {"left", "right"}
+    assert (left["stage"], left["key"]) == ("left", stage.inputs["left"].key)
+    assert content(Path(left["path"])) == toys.expected("left")
+
+
+def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: Path) -> None:
+    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        found = sorted(file.name for file in folder.iterdir())
+        (folder / "half").write_text("")
+        if not found:
+            raise DataError("the text is broken")
+        return Outcome({"found": found})
+
+    top = replace(toys.diamond(runs), run=run)
+    with pytest.raises(DataError, match="the text is broken"):
+        ensure(top, store)
+    assert ran(runs) == ["source", "left", "right"]
+    folder = store.folder("top", "toy", top.key)
+    assert [file.name for file in folder.iterdir()] == ["half"]
+    assert store.find("top", "toy", top.key) is None
+    assert ensure(top, store).metrics == {"found": ["half"]}  # the next run goes on with what is there ...
+    assert ran(runs) == []  # ... and what was done before is not lost
+
+
+def test_a_failed_input_stops_what_needs_it(store: Store, runs: Path) -> None:
+    def fail(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        raise KeyError("bug")
+
+    top = toys.diamond(runs)
+    broken = replace(top, inputs={**top.inputs, "left": replace(top.inputs["left"], run=fail)})
+    with pytest.raises(KeyError):
+        ensure(broken, store)
+    assert ran(runs) == ["source"]
+    assert not (store.root / "top").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"), [(errno.ENOSPC, "no space left while writing"), (errno.EACCES, "cannot write")]
+)
+def test_a_stage_that_cannot_write_names_its_folder(store: Store, code: int, message: str) -> None:
+    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        raise OSError(code, "refused")
+
+    stage = single(run)
+    with pytest.raises(StorageError, match=f"{message} {store.folder('toy', 'toy', stage.key)}"):
+        ensure(stage, store)
+
+
+def test_a_record_that_cannot_be_committed_leaves_the_stage_unfinished(
+    store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stage = single(lambda folder, inputs: Outcome({"size": (folder / "out").write_text("done")}))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", full)
+        with pytest.raises(StorageError, match=r"stage\.json"):
+            ensure(stage, store)
+    assert store.find("toy", "toy", stage.key) is None
+    assert [file.name for file in store.folder("toy", "toy", stage.key).iterdir()] == ["out"]
+    assert ensure(stage, store).outputs == {"out": 4}
+
+
+def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -> None:
+    folder = ensure(single(), store).path
+    (folder / "stage.json").write_text('{"stage": "toy"')
+    for look in (ensure, plan):
+        with pytest.raises(StageError, match=f"{folder}/stage.json cannot be read"):
+            look(single(), store)
+
+
+def test_a_new_version_runs_again_and_keeps_the_old(store: Store) -> None:
+    old = ensure(single(), store)
+    new = ensure(single(version=2), store)
+    assert (old.version, new.version) == (1, 2)
+    assert old.path != new.path
+    assert (old.path / "stage.json").exists()
+
+
+def test_a_change_runs_what_is_downstream_and_nothing_else(store: Store, runs: Path) -> None:
+    def chain(rate: float) -> Stage:
+        top = toys.diamond(runs)
+        left = top.inputs["left"]
+        return replace(top, inputs={**top.inputs, "left": replace(left, what={"rate": rate})})
+
+    ensure(chain(1.0), store)
+    ran(runs)
+    ensure(chain(2.0), store)
+    assert ran(runs) == ["left", "top"]
+    ensure(chain(1.0), store)  # the first results are still there
+    assert ran(runs) == []
+
+
+def test_a_new_name_is_the_same_stage(store: Store, runs: Path) -> None:
+    first = ensure(toys.diamond(runs), store)
+    ran(runs)
+    assert ensure(toys.diamond(runs, name="renamed"), store).path == first.path
+    assert ran(runs) == []
+
+
+def test_a_moved_store_is_still_done(store: Store, runs: Path, tmp_path: Path) -> None:
+    ensure(toys.diamond(runs), store)
+    ran(runs)
+    store.root.rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    for root in (tmp_path / "moved", tmp_path / "link"):
+        record = ensure(toys.diamond(runs), Store(root))
+        assert record.path.parent == root / "top"
+        assert content(record.path) == toys.expected("top")
+    assert ran(runs) == []
+
+
+# --- plan
+
+
+def states(stage: Stage, store: Store) -> dict[str, Any]:
+    return {line.stage.stage: "done" if line.record else line.changed for line in plan(stage, store)}
+
+
+def test_a_plan_lists_every_stage_once_inputs_first(store: Store, runs: Path) -> None:
+    planned = plan(toys.diamond(runs), store)
+    assert [line.stage.stage for line in planned] == ["source", "left", "right", "top"]
+    assert all(line.record is None and line.nearest is None and line.changed == [] for line in planned)
+    assert [line.folder for line in planned] == [
+        store.folder(line.stage.stage, "toy", line.stage.key) for line in planned
+    ]
+    assert ran(runs) == []
+    assert not store.root.exists()  # looking leaves no trace
+
+
+def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
+    top = toys.diamond(runs)
+    ensure(top.inputs["left"], store)
+    assert states(top, store) == {"source": "done", "left": "done", "right": [], "top": []}
+    ensure(top, store)
+    assert states(top, store) == dict.fromkeys(toys.NAMES, "done")
+
+
+def test_a_plan_is_what_then_runs(store: Store, runs: Path) -> None:
+    ensure(toys.diamond(runs).inputs["left"], store)
+    ran(runs)
+    expected = [line.stage.stage for line in plan(toys.diamond(runs), store) if not line.record]
+    ensure(toys.diamond(runs), store)
+    assert ran(runs) == expected
+
+
+def test_a_plan_says_which_field_and_which_input_changed(store: Store, runs: Path) -> None:
+    def chain(rate: float) -> Stage:
+        top = toys.diamond(runs)
+        return replace(top, inputs={**top.inputs, "left": replace(top.inputs["left"], what={"train": {"rate": rate}})})
+
+    first, second = chain(0.5), chain(0.25)
+    done = ensure(first, store)
+    old, new = first.inputs["left"].key[:8], second.inputs["left"].key[:8]
+    assert states(second, store) == {
+        "source": "done",
+        "left": ["train.rate: 0.5 -> 0.25"],
+        "right": "done",
+        "top": [f"input left: {old}… -> {new}…"],
+    }
+    assert plan(second, store)[-1].nearest == done
+
+
+def test_a_plan_says_that_an_input_is_new(store: Store, runs: Path) -> None:
+    top = toys.diamond(runs)
+    less = replace(top, inputs={"left": top.inputs["left"]}, run=lambda folder, inputs: Outcome())
+    ensure(less, store)
+    ensure(top.inputs["right"], store)
+    assert states(top, store)["top"] == [f"input right: (not there) -> {top.inputs['right'].key[:8]}…"]
+
+
+def test_a_plan_says_that_the_version_changed(store: Store) -> None:
+    ensure(single(rate=1), store)
+    assert states(single(version=2, rate=1), store) == {"toy": ["version of the stage's code: 1 -> 2"]}
+
+
+def test_a_plan_compares_with_the_stage_that_is_most_alike(store: Store) -> None:
+    for name, rate, seed in (("a", 1, 1), ("b", 2, 0), ("c", 3, 3)):
+        ensure(single(name=name, rate=rate, seed=seed), store)
+    (line,) = plan(single(name="d", rate=2, seed=5), store)
+    assert (line.nearest and line.nearest.name, line.changed) == ("b", ["seed: 0 -> 5"])
+
+
+def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
+    def fail(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        raise DataError("no")
+
+    with pytest.raises(DataError):
+        ensure(single(fail, rate=1), store)
+    (line,) = plan(single(rate=2), store)
+    assert (line.record, line.nearest) == (None, None)
+
+
+# --- other processes
+
+
+def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0) -> subprocess.Popen[str]:
+    """A process that will run the diamond once it is told to `go`."""
+    arguments = [str(store.root), str(runs), str(pause_s), str(kill_at)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.chain.toys", *arguments],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def check_finished_are_complete(store: Store) -> int:
+    """Every folder that has a record holds all that belongs there. Returns their number."""
+    records = list(store.records())
+    for record in records:
+        assert content(record.path) == toys.expected(record.stage)
+        assert record.outputs == {name: len(text) for name, text in toys.expected(record.stage).items()}
+    return len(records)
+
+
+def test_two_processes_at_once_share_the_work(store: Store, runs: Path) -> None:
+    processes = [start(store, runs, pause_s=0.03) for _ in range(2)]
+    for process in processes:
+        go(process)
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert sorted(ran(runs)) == sorted(toys.NAMES)  # each stage once
+    first, second = (json.loads(out) for out, _ in outputs)
+    assert first == second
+    assert any("waiting for " in err for _, err in outputs)
+    assert check_finished_are_complete(store) == 4
+
+
+def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, runs: Path) -> None:
+    pause_s = 0.004
+    process = start(Store(tmp_path / "whole"), runs, pause_s)
+    begin = time.monotonic()
+    go(process)
+    process.communicate(timeout=60)
+    whole_s = time.monotonic() - begin
+    draw, unfinished = random.Random(7), 0
+    for number in range(10):
+        store = Store(tmp_path / f"runs-{number}")
+        process = start(store, runs, pause_s)
+        go(process)
+        time.sleep(whole_s * (number + draw.random()) / 10)
+        process.kill()
+        process.communicate(timeout=60)
+        unfinished += check_finished_are_complete(store) < 4
+        ran(runs)
+        done = {record.stage for record in store.records()}
+        ensure(toys.diamond(runs), store)
+        assert set(ran(runs)) == set(toys.NAMES) - done
+        assert check_finished_are_complete(store) == 4
+    assert unfinished >= 4  # else the kills came too late to show anything
+
+
+@pytest.mark.parametrize(
+    ("kill_at", "finished"), [(1, 0), (2, 0), (3, 1), (8, 3)], ids=["output", "first record", "next", "last record"]
+)
+def test_a_kill_before_a_rename_leaves_nothing_behind(store: Store, runs: Path, kill_at: int, finished: int) -> None:
+    process = start(store, runs, kill_at=kill_at)
+    go(process)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert len(list(store.root.rglob("*.aside"))) == 1  # it was in the middle of writing
+    assert check_finished_are_complete(store) == finished
+    ensure(toys.diamond(runs), store)
+    assert check_finished_are_complete(store) == 4
+    assert list(store.root.rglob("*.aside")) == []

@@ -1,0 +1,94 @@
+"""A chain of toy stages shaped like a diamond, for the tests and for the processes they start and kill.
+
+python -m tests.chain.toys ROOT RUNS PAUSE_S KILL_AT
+
+says `ready`, waits for a line, runs the chain below ROOT, notes in the file RUNS which stages ran, and prints the last
+record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for never).
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from adapt.chain import Outcome, Record, Stage, Store, ensure
+from adapt.chain.files import write_atomically
+
+PARTS, LINES = 2, 4
+NAMES = ("source", "left", "right", "top")
+INPUTS: dict[str, list[str]] = {"source": [], "left": ["source"], "right": ["source"], "top": ["left", "right"]}
+
+
+def expected(name: str) -> dict[str, str]:
+    """What a finished stage's folder holds besides its record, by file name."""
+    parts = {f"part-{part}": "".join(f"{name} {part} {line}\n" for line in range(LINES)) for part in range(PARTS)}
+    return {**parts, "lines.json": json.dumps({"of inputs": _lines_of_inputs(name)})}
+
+
+def _lines_of_inputs(name: str) -> int:
+    return sum(PARTS * LINES + _lines_of_inputs(needed) for needed in INPUTS[name])
+
+
+def work(name: str, runs: Path, pause_s: float) -> Callable[[Path, Mapping[str, Record]], Outcome]:
+    """A stage's function: parts written line by line, and how many lines its inputs held, which shows half inputs."""
+
+    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+        with runs.open("a") as file:
+            file.write(name + "\n")
+        for part in range(PARTS):
+            with (folder / f"part-{part}").open("w") as file:
+                for line in range(LINES):
+                    file.write(f"{name} {part} {line}\n")
+                    file.flush()
+                    time.sleep(pause_s)
+        lines = 0
+        for record in inputs.values():
+            lines += sum(len(part.read_text().splitlines()) for part in record.path.glob("part-*"))
+            lines += json.loads((record.path / "lines.json").read_text())["of inputs"]
+        write_atomically(folder / "lines.json", json.dumps({"of inputs": lines}))
+        return Outcome({"lines": lines})
+
+    return run
+
+
+def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> Stage:
+    """The last of four stages. `what` goes to the source."""
+    stages: dict[str, Stage] = {}
+    for kind in NAMES:
+        inputs = {needed: stages[needed] for needed in INPUTS[kind]}
+        own = what if kind == "source" else {}
+        stages[kind] = Stage(kind, name, own, work(kind, runs, pause_s), inputs)
+    return stages["top"]
+
+
+def pretend(stage: Stage, metrics: Mapping[str, Any] | None = None) -> Stage:
+    """The same stage with the same inputs and key, whose work is done by writing nothing."""
+    inputs = {name: pretend(needed, metrics) for name, needed in stage.inputs.items()}
+    return replace(stage, run=lambda folder, done: Outcome(dict(metrics or {})), inputs=inputs)
+
+
+def _kill_at(rename: int) -> None:
+    real, calls = os.replace, count(1)
+
+    def replace_or_die(*paths: Any) -> None:
+        if next(calls) == rename:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(*paths)
+
+    os.replace = replace_or_die
+
+
+if __name__ == "__main__":
+    root, runs, pause_s, kill_at = sys.argv[1:]
+    if int(kill_at):
+        _kill_at(int(kill_at))
+    print("ready", flush=True)
+    sys.stdin.readline()
+    record = ensure(diamond(Path(runs), float(pause_s)), Store(Path(root)))
+    print(json.dumps(asdict(record), default=str), flush=True)

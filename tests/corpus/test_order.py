@@ -1,0 +1,126 @@
+"""Every row once an epoch, in an order that looks random and that depends on nothing but seed and epoch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from adapt.corpus.order import mix, permute, samples
+
+SIZES = (1, 2, 3, 4, 5, 7, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4096, 4097, 65_536, 65_537, 200_003)
+
+
+def whole(size: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
+    return permute(np.arange(size), size, seed, epoch)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("seed", "epoch"), [(0, 0), (1, 0), (0, 1), (2**63, 10_000), (-1, 3)])
+def test_every_row_exactly_once(size: int, seed: int, epoch: int) -> None:
+    rows = whole(size, seed, epoch)
+    assert rows.dtype == np.int64
+    assert np.array_equal(np.sort(rows), np.arange(size))
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.integers(-(2**63), 2**64), st.integers(0, 10**6), st.data())
+def test_any_place_can_be_asked_first(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    places = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.int64)
+    assert np.array_equal(permute(places, size, seed, epoch), whole(size, seed, epoch)[places])
+
+
+def test_places_are_left_as_they_were() -> None:
+    places = np.arange(5)
+    permute(places, 5, 0, 0)
+    assert places.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_corpus_of_any_size_costs_nothing() -> None:
+    """10^15 rows: a table of them would not fit into any memory."""
+    size = 10**15
+    rows = permute(np.arange(1000), size, 0, 0)
+    assert len(set(rows.tolist())) == 1000
+    assert rows.min() >= 0
+    assert rows.max() < size
+    assert abs(rows.mean() / size - 0.5) < 4 / np.sqrt(12 * 1000)
+
+
+def test_seeds_and_epochs_differ() -> None:
+    orders = {whole(1000, seed, epoch).tobytes() for seed in range(20) for epoch in range(20)}
+    assert len(orders) == 400
+    assert np.array_equal(whole(1000, 3, 4), whole(1000, 3, 4))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 10, 100])
+def test_each_row_is_as_often_at_each_place(size: int) -> None:
+    epochs = np.array([whole(size, seed=1, epoch=epoch) for epoch in range(4000)])
+    for place in {0, 1, size // 2, size - 1}:
+        assert chisquare(np.bincount(epochs[:, place], minlength=size)).pvalue > 1e-4
+
+
+def test_neighbours_and_successive_epochs_are_unrelated() -> None:
+    size = 20_000
+    rows, later = whole(size, 0, 0), whole(size, 0, 1)
+    bound = 4 / np.sqrt(size)
+    assert abs(np.corrcoef(rows, np.arange(size))[0, 1]) < bound
+    assert abs(np.corrcoef(rows[1:], rows[:-1])[0, 1]) < bound
+    assert abs(np.corrcoef(rows, later)[0, 1]) < bound
+    steps = np.diff(rows) % size
+    assert chisquare(np.bincount(steps * 20 // size, minlength=20)).pvalue > 1e-4
+    assert (rows == later).sum() < 10  # 1 is to be expected
+
+
+def test_mix_is_splitmix64() -> None:
+    """The first numbers of Vigna's reference implementation for seed 0."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC]
+    assert mix(np.arange(1, 5, dtype=np.uint64) * golden).tolist() == expected
+
+
+# Samples
+
+
+def global_batch(step: int, world: int, size: int, rows: int, seed: int = 0) -> list[tuple[int, int]]:
+    parts = [samples(step, rank, world, size, rows, seed) for rank in range(world)]
+    assert {len(part[1]) for part in parts} == {size // world}
+    return [pair for epochs, chosen in parts for pair in zip(epochs.tolist(), chosen.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("rows", [12, 13, 37, 100])
+def test_a_steps_rows_do_not_depend_on_the_number_of_ranks(rows: int) -> None:
+    for step in (0, 1, 2, 3, 50):
+        alone = global_batch(step, 1, 12, rows)
+        for world in (2, 3, 4, 6, 12):
+            assert global_batch(step, world, 12, rows) == alone
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 60), size=st.integers(1, 25), first=st.integers(0, 100), seed=st.integers(0, 100))
+def test_every_row_once_an_epoch(rows: int, size: int, first: int, seed: int) -> None:
+    """Against the plain form: all epochs' permutations one after another, cut into batches."""
+    stream = [(epoch, row) for epoch in range(3) for row in whole(rows, seed, epoch).tolist()]
+    steps = len(stream) // size
+    trained = [pair for step in range(steps) for pair in global_batch(step, 1, size, rows, seed)]
+    assert trained == stream[: len(trained)]
+    assert len(stream) - len(trained) < size
+    epoch, place = divmod(first * size, rows)  # and far beyond, without what comes before
+    assert global_batch(first, 1, size, rows, seed)[0] == (epoch, int(whole(rows, seed, epoch)[place]))
+
+
+def test_a_batch_across_the_boundary_of_epochs() -> None:
+    batch = global_batch(1, 2, 6, 8)  # samples 6 to 11 of epochs of 8
+    assert [epoch for epoch, _ in batch] == [0, 0, 1, 1, 1, 1]
+    assert [row for _, row in batch] == [*whole(8, 0, 0)[6:].tolist(), *whole(8, 0, 1)[:4].tolist()]
+
+
+def test_a_batch_larger_than_an_epoch() -> None:
+    assert [epoch for epoch, _ in global_batch(0, 1, 7, 3)] == [0, 0, 0, 1, 1, 1, 2]
+
+
+def test_numbers_beyond_32_bits() -> None:
+    epochs, rows = samples(10**10, 0, 1, 4, 10**12, 0)
+    assert epochs.tolist() == [0] * 4
+    epochs, rows = samples(10**10, 1, 2, 4096, 10**12, 0)
+    assert epochs.tolist() == [40] * 2048
+    assert len(set(rows.tolist())) == 2048

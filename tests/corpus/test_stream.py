@@ -1,0 +1,106 @@
+"""Ray Data hands over exactly the batches that the plain order says, from any step on, to any number of ranks."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapt.corpus import stream as module
+from adapt.corpus.order import permute
+from adapt.corpus.stream import Feed, streamed
+from adapt.corpus.tokens import TokenStream, write_shard
+from adapt.schema import SHARD_GLOB
+
+LENGTH, BATCH, SEED = 8, 12, 5
+Batches = list[dict[str, np.ndarray]]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """100 documents in 4 shards: 61 rows of 8 tokens, the last of 3; an epoch is 5 batches and a row."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw = np.random.default_rng(0)
+    documents = np.split(np.arange(1, 484), np.sort(draw.choice(np.arange(1, 483), 99, replace=False)))
+    for number in range(4):
+        write_shard(folder / f"train-{number:06d}-000000.arrow", documents[25 * number : 25 * number + 25], 1000)
+    return str(folder)
+
+
+def feed(corpus: str, first: int = 0, last: int = 5, rank: int = 0, world: int = 1) -> Feed:
+    return Feed(corpus, LENGTH, BATCH, SEED, first, last, rank, world)
+
+
+def brute_force(first: int, last: int, rank: int, world: int) -> Iterator[tuple[list[list[int]], list[int], list[int]]]:
+    """Tokens, epochs and row numbers of a rank's batches, by writing out all that comes before."""
+    rows = [[*range(start, min(start + LENGTH, 484))] for start in range(1, 484, LENGTH)]
+    order = [(epoch, row) for epoch in range(3) for row in permute(np.arange(61), 61, SEED, epoch).tolist()]
+    for step in range(first, last):
+        share = order[step * BATCH : (step + 1) * BATCH][rank * BATCH // world : (rank + 1) * BATCH // world]
+        tokens = [rows[row] + [0] * (LENGTH - len(rows[row])) for _, row in share]
+        yield tokens, [epoch for epoch, _ in share], [row for _, row in share]
+
+
+def check(batches: Batches, first: int, last: int, rank: int, world: int) -> None:
+    expected = list(brute_force(first, last, rank, world))
+    assert len(batches) == last - first
+    for batch, (tokens, epochs, rows) in zip(batches, expected, strict=True):
+        assert batch["tokens"].tolist() == tokens
+        assert batch["epochs"].tolist() == epochs
+        assert batch["rows"].tolist() == rows
+        assert batch["lengths"].tolist() == [3 if row == 60 else LENGTH for row in rows]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (0, 12), (7, 9), (4, 15)])
+def test_read_in_this_process(corpus: str, first: int, last: int, world: int) -> None:
+    for rank in range(world):
+        check(list(feed(corpus, first, last, rank, world).read()), first, last, rank, world)
+
+
+def test_an_epoch_holds_every_token_once(corpus: str) -> None:
+    """61 steps of 12 rows are 12 epochs of 61 rows."""
+    batches = list(feed(corpus, 0, 61).read())
+    tokens = np.concatenate([batch["tokens"].ravel() for batch in batches])
+    assert np.bincount(tokens)[1:].tolist() == [12] * 483
+    assert TokenStream.open(Path(corpus), SHARD_GLOB).tokens == 483
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(("first", "last", "rank", "world"), [(0, 11, 0, 1), (4, 15, 1, 2), (7, 8, 2, 3), (3, 9, 3, 4)])
+@pytest.mark.parametrize("steps_per_block", [1, 4, 100])
+def test_streamed(
+    corpus: str, first: int, last: int, rank: int, world: int, steps_per_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several epochs, from several steps on, in blocks that the number of steps is and is not a multiple of."""
+    monkeypatch.setattr(module, "BLOCK_TOKENS", steps_per_block * (BATCH // world) * LENGTH)
+    with streamed(feed(corpus, first, last, rank, world)) as batches:
+        check(list(batches), first, last, rank, world)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_many_blocks_stay_in_order(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK_TOKENS", 7 * BATCH * LENGTH)
+    plain = list(feed(corpus, 13, 400).read())
+    with streamed(feed(corpus, 13, 400)) as batches:
+        for batch, expected in zip(batches, plain, strict=True):
+            assert batch.keys() == expected.keys()
+            for name in expected:
+                assert batch[name].dtype == expected[name].dtype
+                assert np.array_equal(batch[name], expected[name])
+
+
+def test_nothing_to_do_needs_no_ray(corpus: str) -> None:
+    """A run that is resumed after its last step."""
+    with streamed(feed(corpus, 5, 5)) as batches:
+        assert list(batches) == []
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_wider_vocabulary(corpus: str, tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-000000-000000.arrow", [list(range(99_000, 99_100))], 100_000)
+    with streamed(replace(feed(corpus, 0, 1), folder=str(tmp_path))) as batches:
+        tokens = next(batches)["tokens"]
+    assert tokens.dtype == np.uint32
+    assert set(tokens.ravel().tolist()) <= {0, *range(99_000, 99_100)}

@@ -1,0 +1,256 @@
+"""Which tokens are predicted, what is shown in their place, and the loss."""
+
+from collections import Counter
+from dataclasses import replace
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.config import ObjectiveConfig
+from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.objective.base import Batch, Corrupted
+from adapt.objective.mlm import MaskedLanguageModelling
+
+MASK = 4
+SPECIAL = range(5)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_bert: Path) -> PreTrainedTokenizerFast:
+    return load_tokenizer(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bert: Path) -> PreTrainedModel:
+    return load_masked_lm(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def objective(tokenizer: PreTrainedTokenizerFast) -> MaskedLanguageModelling:
+    return MaskedLanguageModelling(ObjectiveConfig(), tokenizer, seed=0)
+
+
+def batch_of(rows: list[list[int]], numbers: list[int] | None = None, epoch: int = 0, length: int = 0) -> Batch:
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.zeros(len(rows), length or int(lengths.max()), dtype=torch.int64)
+    for filled, row in zip(tokens, rows, strict=True):
+        filled[: len(row)] = torch.tensor(row)
+    return Batch(tokens, lengths, torch.full_like(lengths, epoch), torch.tensor(numbers or range(len(rows))))
+
+
+def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
+    """Rows as packing makes them: special tokens anywhere, about one in eight."""
+    draw = np.random.default_rng(seed)
+    lengths = draw.integers(shortest, longest + 1, count)
+    return [
+        np.where(draw.random(n) < 0.125, draw.integers(0, 5, n), draw.integers(5, 154, n)).tolist() for n in lengths
+    ]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 1000), st.sampled_from([0.15, 0.3, 0.4, 0.01, 0.99]))
+def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, number: int, fraction: float) -> None:
+    objective = MaskedLanguageModelling(ObjectiveConfig(mask_fraction=fraction), tokenizer, seed=number)
+    rows = random_rows(20, 1, 60, seed=number)
+    batch = batch_of(rows)
+    corrupted = objective.corrupt(batch)
+    for row, predicted in zip(rows, corrupted.positions, strict=True):
+        ordinary = [token not in SPECIAL for token in row]
+        assert int(predicted.sum()) == max(1, round(fraction * sum(ordinary)))
+        if any(ordinary):
+            assert all(ordinary[place] for place in predicted.nonzero().flatten().tolist())
+        assert not predicted[len(row) :].any()
+
+
+def test_ties_are_rounded_as_python_does(objective: MaskedLanguageModelling) -> None:
+    """0.15 x 190 = 28.5, which in single precision would be a little more."""
+    for ordinary in (10, 30, 190, 350, 390, 510):
+        corrupted = objective.corrupt(batch_of([[7] * ordinary]))
+        assert int(corrupted.positions.sum()) == round(0.15 * ordinary)
+
+
+def test_what_is_shown_and_what_is_asked(objective: MaskedLanguageModelling) -> None:
+    rows = random_rows(200, 5, 80)
+    batch = batch_of(rows)
+    corrupted = objective.corrupt(batch)
+    assert torch.equal(corrupted.targets, batch.tokens[corrupted.positions])
+    untouched = ~corrupted.positions
+    assert torch.equal(corrupted.input_ids[untouched], batch.tokens[untouched])
+    assert corrupted.attention_mask.dtype == torch.bool
+    assert torch.equal(corrupted.attention_mask.sum(1), batch.lengths)
+    assert torch.equal(corrupted.attention_mask, batch.real)
+
+
+@pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
+def test_shares_of_masked_random_and_kept(tokenizer: PreTrainedTokenizerFast, mask: float, random: float) -> None:
+    config = ObjectiveConfig(mask_token_fraction=mask, random_token_fraction=random)
+    objective = MaskedLanguageModelling(config, tokenizer, seed=1)
+    rows = [[token] * 100 for token in range(5, 154)] * 4  # so that a random token is seldom the row's own
+    corrupted = objective.corrupt(batch_of(rows))
+    shown, targets = corrupted.input_ids[corrupted.positions], corrupted.targets
+    n = len(targets)
+    assert n == 15 * len(rows)
+    is_mask, is_kept = shown == MASK, shown == targets
+
+    def close(count: int, share: float) -> bool:
+        return abs(count - share * n) <= 4 * sqrt(n * share * (1 - share))
+
+    assert close(int(is_mask.sum()), mask)
+    assert close(int(is_kept.sum()), 1 - mask - random + random / 149)  # one in 149 is drawn to be what it was
+    drawn = Counter(shown[~is_mask & ~is_kept].tolist())
+    assert not drawn.keys() & set(SPECIAL)
+    if random:
+        expected = random * n / 149
+        assert len(drawn) == 149
+        assert all(abs(count - expected) < 6 * sqrt(expected) for count in drawn.values())
+
+
+def test_each_position_is_predicted_as_often(objective: MaskedLanguageModelling) -> None:
+    rows = [[2, *range(20, 60), 3]] * 4000
+    chosen = objective.corrupt(batch_of(rows)).positions.sum(0)
+    assert chosen[[0, -1]].tolist() == [0, 0]
+    expected = 4000 * 6 / 40
+    assert (chosen[1:-1] - expected).abs().max() < 4.5 * sqrt(expected)
+
+
+def test_positions_and_replacements_are_drawn_apart(objective: MaskedLanguageModelling) -> None:
+    """Else the positions with the smallest numbers would always be the masked ones."""
+    rows = [list(range(20, 60))] * 3000
+    corrupted = objective.corrupt(batch_of(rows))
+    masked = (corrupted.input_ids == MASK).sum(0) / corrupted.positions.sum(0)
+    assert (masked - 0.8).abs().max() < 4.5 * sqrt(0.8 * 0.2 / 400)
+
+
+def same(left: Corrupted, right: Corrupted, places: list[int], length: int) -> None:
+    """Rows `places` of `right`, cut at `length`, are the rows of `left`."""
+    for name in ("input_ids", "positions", "attention_mask"):
+        assert torch.equal(getattr(left, name)[:, :length], getattr(right, name)[places][:, :length])
+
+
+def test_a_rows_masks_do_not_depend_on_its_batch(objective: MaskedLanguageModelling) -> None:
+    rows = random_rows(12, 10, 40)
+    numbers = [3, 10**12, 7, 0, 1, 99, 5, 12, 13, 14, 15, 16]
+    whole = objective.corrupt(batch_of(rows, numbers))
+    for place, (row, number) in enumerate(zip(rows, numbers, strict=True)):
+        same(objective.corrupt(batch_of([row], [number])), whole, [place], len(row))
+    same(objective.corrupt(batch_of(rows, numbers, length=100)), whole, list(range(12)), whole.input_ids.shape[1])
+    back = list(range(11, -1, -1))
+    same(objective.corrupt(batch_of(rows[::-1], numbers[::-1])), whole, back, whole.input_ids.shape[1])
+    again = objective.corrupt(batch_of(rows, numbers))
+    same(again, whole, list(range(12)), whole.input_ids.shape[1])
+
+
+def test_seed_epoch_and_row_each_change_the_masks(
+    objective: MaskedLanguageModelling, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    rows = [list(range(20, 120))]
+    other_seed = MaskedLanguageModelling(ObjectiveConfig(), tokenizer, seed=1)
+    drawn = [
+        objective.corrupt(batch_of(rows, [0])),
+        objective.corrupt(batch_of(rows, [1])),
+        objective.corrupt(batch_of(rows, [0], epoch=1)),
+        objective.corrupt(batch_of(rows, [1], epoch=1)),
+        other_seed.corrupt(batch_of(rows, [0])),
+    ]
+    assert len({tuple(corrupted.positions[0].tolist()) for corrupted in drawn}) == 5
+
+
+@pytest.mark.parametrize("row", [[2], [2, 3], [1] * 30, [4, 4, 2, 3, 0]])
+def test_a_row_of_special_tokens_still_gives_a_target(objective: MaskedLanguageModelling, row: list[int]) -> None:
+    """One prediction at least: the mean over no predictions would not be a number."""
+    batch = batch_of([row, list(range(20, 40))])
+    corrupted = objective.corrupt(batch)
+    assert int(corrupted.positions[0].sum()) == max(1, round(0.15 * len(row)))
+    assert not corrupted.positions[0, len(row) :].any()
+    assert len(corrupted.targets) == int(corrupted.positions.sum())
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100])
+def test_split_keeps_everything(objective: MaskedLanguageModelling, size: int) -> None:
+    corrupted = objective.corrupt(batch_of(random_rows(7, 1, 50)))
+    parts = corrupted.split(size)
+    assert [len(part.input_ids) for part in parts] == [min(size, 7 - start) for start in range(0, 7, size)]
+    for name in ("input_ids", "attention_mask", "positions", "targets"):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(corrupted, name))
+    for part in parts:
+        assert len(part.targets) == int(part.positions.sum())
+
+
+def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelling, model: PreTrainedModel) -> None:
+    corrupted = objective.corrupt(batch_of(random_rows(6, 3, 50)))
+    with torch.no_grad():
+        losses = objective.losses(model, corrupted)
+        logits = model(input_ids=corrupted.input_ids, attention_mask=corrupted.attention_mask.long()).logits
+    scores = logits[corrupted.positions].double()
+    expected = scores.logsumexp(1) - scores[torch.arange(len(scores)), corrupted.targets]
+    assert losses.dtype == torch.float32
+    assert losses.shape == corrupted.targets.shape
+    assert torch.allclose(losses.double(), expected, atol=1e-5)
+    assert losses.std() > 0.1  # else any order would pass
+
+
+def test_summed_and_divided_once_the_sharding_does_not_matter(
+    objective: MaskedLanguageModelling, tiny_bert: Path
+) -> None:
+    """Loss and gradient of a step: rows of unequal length, so that the mean of means would be another number."""
+    model = load_masked_lm(tiny_bert)
+    corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
+    count = len(corrupted.targets)
+
+    def step(parts: list[Corrupted]) -> tuple[float, torch.Tensor]:
+        model.zero_grad()
+        total = 0.0
+        for part in parts:
+            loss = objective.losses(model, part).sum() / count
+            loss.backward()
+            total += float(loss)
+        return total, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    loss, gradient = step([corrupted])
+    assert gradient.norm() > 0.01
+    for size in (1, 2, 5):
+        other_loss, other_gradient = step(corrupted.split(size))
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert torch.allclose(other_gradient, gradient, atol=1e-5)
+    means = [float(objective.losses(model, part).mean()) for part in corrupted.split(1)]
+    assert abs(np.mean(means) - loss) > 1e-3
+
+
+def test_batch_of_columns_as_the_corpus_gives_them() -> None:
+    columns = {
+        "tokens": np.array([[5, 65_535], [6, 0]], np.uint16),
+        "lengths": np.array([2, 1], np.int32),
+        "epochs": np.array([0, 1]),
+        "rows": np.array([10**12, 0]),
+    }
+    for column in columns.values():
+        column.flags.writeable = False  # as Ray hands them over
+    batch = Batch.of(columns, "cpu")
+    assert {value.dtype for value in vars(batch).values()} == {torch.int64}
+    assert batch.tokens.tolist() == [[5, 65_535], [6, 0]]
+    assert batch.rows.tolist() == [10**12, 0]
+    assert batch.real.tolist() == [[True, True], [True, False]]
+
+
+def test_another_vocabulary_of_special_tokens(tiny_bert: Path) -> None:
+    tokenizer = load_tokenizer(tiny_bert)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["data"]})  # an ordinary word until now
+    data = tokenizer.convert_tokens_to_ids("data")
+    config = replace(ObjectiveConfig(), mask_token_fraction=0.0, random_token_fraction=1.0)
+    corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
+    assert data not in corrupted.targets.tolist()
+    assert data not in corrupted.input_ids[corrupted.positions].tolist()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_same_masks_on_a_gpu(objective: MaskedLanguageModelling) -> None:
+    batch = batch_of(random_rows(64, 1, 128))
+    here, there = objective.corrupt(batch), objective.corrupt(batch.to(torch.device("cuda")))
+    for name, value in vars(here).items():
+        assert torch.equal(value, getattr(there, name).cpu())

@@ -1,0 +1,86 @@
+"""The fields: which determine results, their defaults, and the recipes that set them."""
+
+import re
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
+from adapt.parse import parse
+
+RECIPES = sorted((Path(__file__).parents[1] / "jobs" / "recipes").glob("*.yaml"))
+
+
+def test_flat_names_every_field_by_its_section() -> None:
+    config = Config(seed=3, training=TrainingConfig(max_steps=7))
+    sections = {field.name: getattr(config, field.name) for field in fields(Config)}
+    names = {
+        f"{section}.{field.name}" if is_dataclass(content) else section
+        for section, content in sections.items()
+        for field in (fields(content) if is_dataclass(content) else [None])
+    }
+    assert set(flat(config)) == names
+    assert (flat(config)["seed"], flat(config)["training.max_steps"]) == (3, 7)
+    assert {name: value for name, value in flat(config).items() if value != flat(Config())[name]} == {
+        "seed": 3,
+        "training.max_steps": 7,
+    }
+
+
+def test_what_leaves_out_how() -> None:
+    corpus = what(CorpusConfig(paths="a", max_bad_fraction=0.5, text_field="body"))
+    assert corpus == {
+        "source": "files",
+        "text_field": "body",
+        "text_unit": "line",
+        "min_characters": 20,
+        "min_letter_fraction": 0.5,
+        "heldout_fraction": 0.01,
+    }
+
+
+def test_lists_are_not_shared_between_configurations() -> None:
+    assert CorpusConfig().paths is not CorpusConfig().paths
+
+
+def test_a_configuration_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Config().seed = 1  # type: ignore[misc]
+
+
+# Table 13 of Don't Stop Pretraining for domain-adaptive pre-training, and the recipe of RoBERTa it starts from.
+PAPER = {
+    "model.path": "FacebookAI/roberta-base",
+    "objective.kind": "mlm",
+    "objective.mask_fraction": 0.15,
+    "objective.mask_token_fraction": 0.8,
+    "objective.random_token_fraction": 0.1,
+    "training.learning_rate": 5e-4,
+    "training.warmup_fraction": 0.06,
+    "training.weight_decay": 0.01,
+    "training.beta1": 0.9,
+    "training.beta2": 0.98,
+    "training.epsilon": 1e-6,
+    "training.global_batch_size": 2048,
+    "training.sequence_length": 512,
+}
+
+
+def test_the_defaults_are_the_papers() -> None:
+    assert {name: flat(Config())[name] for name in PAPER} == PAPER
+
+
+def test_the_recipe_of_the_paper_is_the_paper() -> None:
+    recipe = next(path for path in RECIPES if path.stem == "roberta_dapt")
+    config = flat(parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py", ""))
+    assert {name: config[name] for name in PAPER} == PAPER
+    assert config["training.max_steps"] == 12_500
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_recipes_are_understood(recipe: Path) -> None:
+    corpus = [] if re.search(r"^\s+source: docstrings", recipe.read_text(), re.MULTILINE) else ["--corpus.paths=a"]
+    config = parse(["--config", str(recipe), *corpus], "jobs/dapt.py", "")
+    assert config != replace(Config(), corpus=config.corpus)
+    assert config.name != Config().name

@@ -1,0 +1,212 @@
+"""What a job says at its end, and with which exit code."""
+
+import inspect
+import json
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adapt.errors
+from adapt.console import duration, finish, run_job
+from adapt.errors import AdaptError, ConfigError, DataError
+
+EXIT_CODES = {
+    "AdaptError": 1,
+    "ConfigError": 2,
+    "DataError": 3,
+    "ModelError": 4,
+    "ClusterError": 5,
+    "StorageError": 6,
+    "TrainingError": 7,
+    "StageError": 8,
+    "Interrupted": 130,
+}
+ERRORS: dict[str, type[AdaptError]] = {
+    name: kind for name, kind in inspect.getmembers(adapt.errors, inspect.isclass) if issubclass(kind, AdaptError)
+}
+
+
+@pytest.fixture(autouse=True)
+def _keep_handlers() -> Iterator[None]:
+    """`run_job` listens to signals; afterwards pytest does again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def fails_with(error: BaseException) -> Callable[[], None]:
+    def job() -> None:
+        raise error
+
+    return job
+
+
+def exit_code(job: Callable[[], None], debug: bool | None = False) -> Any:
+    with pytest.raises(SystemExit) as caught:
+        run_job(job, debug)
+    return caught.value.code
+
+
+def test_every_error_has_its_exit_code() -> None:
+    assert {name: kind.exit_code for name, kind in ERRORS.items()} == EXIT_CODES
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_an_error_gives_one_message_and_its_code(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(fails_with(ERRORS[name]("the disk is full", "free some space"))) == EXIT_CODES[name]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"{name}: the disk is full\n  fix: free some space\n"
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_an_error_survives_the_way_between_processes(name: str) -> None:
+    error = pickle.loads(pickle.dumps(ERRORS[name]("what", "fix")))
+    assert (type(error), error.what, error.fix) == (ERRORS[name], "what", "fix")
+
+
+def test_a_cause_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def job() -> None:
+        try:
+            raise OSError("the cause")
+        except OSError as error:
+            raise DataError("broken") from error
+
+    assert exit_code(job) == 3
+    assert capsys.readouterr().err == "DataError: broken\n"
+
+
+def test_debug_shows_the_stack_before_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(fails_with(ConfigError("unknown key")), debug=True) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last)")
+    assert "in job" in err
+    assert err.endswith("\nConfigError: unknown key\n")
+
+
+@pytest.mark.parametrize(("arguments", "shown"), [([], False), (["--debug"], True), (["--debugger"], False)])
+def test_debug_is_taken_from_the_command_line(
+    arguments: list[str], shown: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *arguments])
+    assert exit_code(fails_with(ConfigError("unknown key")), debug=None) == 2
+    assert ("Traceback" in capsys.readouterr().err) is shown
+
+
+UNEXPECTED = [
+    (KeyError("tokens"), "KeyError: 'tokens'"),
+    (RuntimeError(), "RuntimeError: no message"),
+    (RuntimeError("first\nTraceback (most recent call last):\n  File\nlast\n"), "RuntimeError: first ... last"),
+]
+
+
+@pytest.mark.parametrize(("error", "message"), UNEXPECTED)
+def test_an_unexpected_error_is_called_a_bug(
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(fails_with(error)) == 70
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == f"Unexpected: {message}"
+    assert "bug in dontstop" in err.splitlines()[1]
+    assert "--debug" in err.splitlines()[1]
+    assert len(err.splitlines()) == 2
+
+
+def test_debug_shows_the_stack_of_an_unexpected_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(fails_with(KeyError("tokens")), debug=True) == 70
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "Unexpected: KeyError: 'tokens'" in err
+
+
+def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(fails_with(KeyboardInterrupt())) == 130
+    fix = "run the same command again to go on where it was"
+    assert capsys.readouterr() == ("", f"Interrupted: interrupted\n  fix: {fix}\n")
+
+
+def test_success_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(lambda: None) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_job_may_end_by_itself() -> None:
+    assert exit_code(fails_with(SystemExit(5))) == 5  # --help ends like this
+
+
+def test_the_last_line_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    def job() -> None:
+        print("something before")
+        finish("dapt", Path("/runs/export/demo-1a1a1a1a"), {"loss": 2.5, "text": "é\n", "interval": [1, None]})
+
+    assert exit_code(job) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out.splitlines()[-1]) == {
+        "stage": "dapt",
+        "path": "/runs/export/demo-1a1a1a1a",
+        "metrics": {"loss": 2.5, "text": "é\n", "interval": [1, None]},
+    }
+    assert len(out.splitlines()) == 2
+
+
+JOB = """
+import signal, sys, time
+from adapt.console import log, run_job
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a job that a script has sent to the background
+def job():
+    sys.stdout.write("half a line")
+    try:
+        log("ready")
+        time.sleep(60)
+    finally:
+        log("closing")
+        time.sleep(0.5)
+        log("closed")
+run_job(job)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", JOB], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(sent)
+        assert process.stderr.readline() == "closing\n"
+        process.send_signal(sent)  # the end is not to be interrupted
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.startswith("closed\nInterrupted: interrupted\n")
+    assert "Traceback" not in err
+    assert out == "half a line"  # nothing printed is lost
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.94, "9.9 s"),
+        (12.4, "12 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (200, "3 min 20 s"),
+        (605, "10 min 05 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+        (90_000, "25 h 00 min"),
+    ],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,262 @@
+"""The commands as a user types them, as far as they go without Ray: plans, refusals, re-runs with nothing to do."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Store, ensure
+from adapt.parse import parse
+from adapt.stages import Catalogue
+from tests.chain.toys import pretend
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
+
+# Runs a script as the main program, then notes which packages it has loaded.
+PROGRAM = """
+import runpy, sys
+from pathlib import Path
+_, loaded, script, *arguments = sys.argv
+sys.argv = [script, *arguments]
+try:
+    runpy.run_path(script, run_name="__main__")
+finally:
+    Path(loaded).write_text("\\n".join({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+    loaded: set[str]
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a job in a process of its own, in the folder `tmp_path`."""
+
+    def run(script: str, *arguments: str) -> Ran:
+        loaded = tmp_path / "loaded.txt"
+        command = [sys.executable, "-c", PROGRAM, str(loaded), str(ROOT / "jobs" / script), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr, set(loaded.read_text().split()))
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
+    """Arguments of a small job that is in order."""
+    lines = [json.dumps({"text": f"the model of sentence {number}"}) + "\n" for number in range(20)]
+    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    return [
+        f"--model.path={tiny_bert}",
+        "--corpus.paths=corpus.jsonl",
+        "--training.global_batch_size=8",
+        "--training.sequence_length=128",
+        "--evaluation.sequence_length=128",
+        f"--storage.root={tmp_path / 'runs'}",
+    ]
+
+
+def last_line(ran: Ran) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ran.out.splitlines()[-1])
+    return found
+
+
+STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
+METRICS = {
+    "heldout_loss_before": 3.0,
+    "heldout_loss_after": 2.0,
+    "heldout_loss_change": -1.0,
+    "steps": 10,
+    "tokens": 10_240,
+    "tokens_per_s": 1024.0,
+    "data_wait_share": 0.01,
+    "device_seconds": 10.0,
+}
+
+
+def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records for all stages of a job, as if it had run. Returns the export's folder."""
+    monkeypatch.chdir(folder)
+    catalogue = Catalogue(parse(arguments, "", ""))
+    return ensure(pretend(catalogue.dapt(), METRICS), Store(catalogue.root)).path
+
+
+# --- plan
+
+
+def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
+    ran = run("chain.py", "plan", *job)
+    assert ran.code == 0, ran.err
+    rows = [row.split("│")[1:3] for row in ran.err.splitlines() if row.startswith("│") and row.split("│")[1].strip()]
+    assert [(stage.strip(), state.strip()) for stage, state in rows] == [(stage, "run") for stage in STAGES]
+    assert ran.out.count("\n") == 1
+    assert last_line(ran) == {
+        "stage": "plan",
+        "path": str(tmp_path / "runs"),
+        "metrics": {"done": 0, "stages": len(STAGES)},
+    }
+    assert ran.loaded & HEAVY == set()
+
+
+def test_a_plan_after_a_run_says_what_changed(
+    run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(job, tmp_path, monkeypatch)
+    assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
+    ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
+    assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
+    assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1
+    assert ran.err.count("input training: ") == 2  # of the evaluation after, and of the export
+
+
+@pytest.mark.parametrize("arguments", [[], ["pln"], ["--config", "x.yaml"]])
+def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:
+    check_refused(run("chain.py", *arguments), 2, f"unknown command {arguments[0] if arguments else '(none)'}")
+
+
+# --- nothing to do
+
+
+def test_a_run_with_nothing_to_do_reports_and_starts_nothing(
+    run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = finish(job, tmp_path, monkeypatch)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("stage.json")}
+    ran = run("dapt.py", *job)
+    assert ran.code == 0, ran.err
+    assert last_line(ran) == {"stage": "dapt", "path": str(export), "metrics": METRICS}
+    assert ran.out.count("\n") == 1
+    assert str(export) in ran.err
+    assert ran.loaded & HEAVY == set()
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("stage.json")} == before
+
+
+@pytest.mark.xfail(
+    strict=True, raises=FileNotFoundError, reason="no job calls Catalogue.save, so each start reads the corpus again"
+)
+def test_the_digests_are_kept_for_the_next_start(
+    run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(job, tmp_path, monkeypatch)
+    assert run("dapt.py", *job).code == 0
+    digests = json.loads((tmp_path / "runs" / ".digests.json").read_text())
+    assert str(tmp_path / "corpus.jsonl") in digests
+
+
+def test_a_changed_corpus_is_not_nothing_to_do(
+    run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(job, tmp_path, monkeypatch)
+    (tmp_path / "corpus.jsonl").write_text("")
+    assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 0, "stages": 6}
+
+
+# --- refusals
+
+
+def check_refused(ran: Ran, code: int, *messages: str) -> None:
+    """One clear message with its fix on stderr, and nothing else."""
+    assert ran.code == code, ran.err
+    assert ran.out == ""
+    for message in messages:
+        assert message in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n  fix: ") == 1
+    assert len(ran.err.splitlines()) == 2
+    assert ran.loaded & {"ray", "torch"} == set()
+
+
+REFUSED = [
+    (["--corpus.paths=[]"], 2, ["ConfigError: corpus.paths is empty", "--corpus.paths"]),
+    (["--training.learning_rat=1"], 2, ["unknown key --training.learning_rat", "did you mean training.learning_rate?"]),
+    (["--training.learning_rate=-1"], 2, ["training.learning_rate is -1.0, but must be >0"]),
+    (["--config=gone.yaml"], 2, ["--config gone.yaml: No such file or directory"]),
+    (["--training.sequence_length=129"], 2, ["training.sequence_length is 129, but the model takes 128 tokens"]),
+    (["--resources.workers=3"], 2, ["training.global_batch_size 8 is no multiple of resources.workers 3"]),
+    (["--corpus.paths=gone.jsonl"], 3, ["DataError: ", "gone.jsonl matches no file"]),
+    (["--corpus.paths=."], 3, ["holds no corpus file"]),
+    (["--corpus.paths=notes.md"], 3, ["notes.md has no known format"]),
+    (["--model.path=./gone"], 4, ["ModelError: there is no model folder ./gone"]),
+    (["--model.path=."], 4, ["has no config.json"]),
+    (["--model.tokenizer=."], 4, ["holds no tokenizer"]),
+    (["--storage.root=notes.md"], 6, ["StorageError: cannot write ", "notes.md", "storage.root"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "messages"), REFUSED, ids=[case[0][0] for case in REFUSED])
+def test_what_cannot_work_is_refused_at_once(
+    run: Run, job: list[str], tmp_path: Path, arguments: list[str], code: int, messages: list[str]
+) -> None:
+    (tmp_path / "notes.md").write_text("")
+    if arguments == ["--corpus.paths=."]:
+        (tmp_path / "corpus.jsonl").unlink()
+    check_refused(run("dapt.py", *job, *arguments), code, *messages)
+
+
+def test_a_job_without_arguments_asks_for_the_corpus(run: Run) -> None:
+    check_refused(run("dapt.py"), 2, "corpus.paths is empty")
+
+
+def test_an_unreadable_record_is_named(
+    run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = finish(job, tmp_path, monkeypatch)
+    (export / "stage.json").write_text("{")
+    for script, arguments in (("dapt.py", job), ("chain.py", ["plan", *job])):
+        check_refused(run(script, *arguments), 8, f"{export}/stage.json cannot be read", f"delete the folder {export}")
+
+
+BROKEN: list[tuple[str, bytes, str]] = [
+    ("corpus.jsonl", b'{"body": "a text", "id": 1}\n', "has no field 'text'; it has 'body', 'id'"),
+    ("corpus.jsonl.gz", gzip.compress(b'{"text": "a text"}\n' * 100)[:40], "corpus.jsonl.gz is broken"),
+    ("corpus.jsonl.zst", b"no zstd", "corpus.jsonl.zst is broken"),
+    ("corpus.parquet", b"no parquet", "corpus.parquet is broken"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
+def test_a_corpus_that_cannot_be_read_is_refused_before_ray_starts(
+    run: Run, job: list[str], tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    ran = run("dapt.py", *job, f"--corpus.paths={name}")
+    assert ran.code == 3, ran.err
+    assert ran.out == ""
+    assert message in ran.err.splitlines()[-2]
+    assert "fix: " in ran.err.splitlines()[-1]
+    assert "Traceback" not in ran.err
+    assert ran.loaded & {"ray", "torch"} == set()
+
+
+def test_debug_shows_the_stack(run: Run) -> None:
+    ran = run("dapt.py", "--debug")
+    assert ran.code == 2
+    assert "Traceback (most recent call last)" in ran.err
+    assert ran.err.splitlines()[-2].startswith("ConfigError: corpus.paths is empty")
+
+
+# --- what is shown
+
+
+def test_help_and_print_config_go_to_stdout(run: Run) -> None:
+    shown = run("dapt.py", "--help")
+    assert (shown.code, shown.err) == (0, "")
+    assert "--training.learning_rate" in shown.out
+    shown = run("dapt.py", "--print_config", "--training.learning_rate=0.25")
+    assert (shown.code, shown.err) == (0, "")
+    assert "  learning_rate: 0.25\n" in shown.out

@@ -1,0 +1,425 @@
+"""From files and the command line to a configuration, and what is said when that fails."""
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import adapt.config
+from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
+from adapt.errors import ConfigError
+from adapt.parse import check, parse
+
+PATHS = "--corpus.paths=a"  # the one field that has to be given
+
+
+def parsed(*arguments: str) -> Config:
+    return parse(arguments, "jobs/dapt.py", "What it does.")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    def write(content: str | bytes, name: str = "job.yaml") -> str:
+        file = tmp_path / name
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(file)
+
+    return write
+
+
+def refused(*arguments: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parsed(*arguments)
+    assert "\n" not in caught.value.what  # one line
+    assert caught.value.fix
+    return caught.value
+
+
+# --- what is understood
+
+
+def test_nothing_but_the_corpus_gives_the_defaults() -> None:
+    assert parsed(PATHS) == Config(corpus=CorpusConfig(paths="a"))
+
+
+def test_fields_on_the_command_line() -> None:
+    config = parsed(PATHS, "--training.learning_rate", "1e-4", "--seed=3", "--resources.zero_stage", "2")
+    expected = TrainingConfig(learning_rate=1e-4), ResourcesConfig(zero_stage=2), 3
+    assert (config.training, config.resources, config.seed) == expected
+
+
+def test_fields_in_a_file(write: Callable[..., str]) -> None:
+    file = write("seed: 3\ntraining:\n  learning_rate: 1.0e-4\n  max_steps: 10\ncorpus:\n  paths: [a, b]\n")
+    config = parsed("--config", file)
+    assert config.training == TrainingConfig(learning_rate=1e-4, max_steps=10)
+    assert (config.seed, config.corpus.paths) == (3, ["a", "b"])
+    assert parsed(f"--config={file}") == config
+
+
+def test_dotted_keys_in_a_file(write: Callable[..., str]) -> None:
+    config = parsed(PATHS, "--config", write("training.learning_rate: 0.1\ntraining.max_steps: 7\n"))
+    assert config.training == TrainingConfig(learning_rate=0.1, max_steps=7)
+
+
+def test_the_command_line_overrides_files_and_later_files_earlier_ones(write: Callable[..., str]) -> None:
+    first = write("seed: 1\ntraining:\n  learning_rate: 0.1\n  max_steps: 1\n  beta1: 0.1\n", "first.yaml")
+    second = write("training:\n  max_steps: 2\n  beta1: 0.2\n", "second.yaml")
+    config = parsed("--config", first, "--config", second, PATHS, "--training.beta1", "0.3")
+    assert config.training == TrainingConfig(learning_rate=0.1, max_steps=2, beta1=0.3)
+    assert config.seed == 1
+
+
+@pytest.mark.parametrize("text", ["5e-4", "5E-4", "5.0e-4", "0.0005", ".0005"])
+def test_scientific_notation(write: Callable[..., str], text: str) -> None:
+    for config in (
+        parsed(PATHS, "--config", write(f"training:\n  learning_rate: {text}\n")),
+        parsed(PATHS, "--training.learning_rate", text),
+    ):
+        assert config.training.learning_rate == 0.0005
+        assert type(config.training.learning_rate) is float
+
+
+def test_whole_numbers_for_real_fields_are_the_same_as_real_ones(write: Callable[..., str]) -> None:
+    config = parsed(PATHS, "--config", write("training:\n  weight_decay: 0\n  epochs: 3\n"))
+    assert (str(config.training.weight_decay), str(config.training.epochs)) == ("0.0", "3.0")  # else the keys differ
+
+
+def test_values_are_plain_numbers() -> None:
+    given = {"training.max_steps": "3", "training.epochs": "2", "training.learning_rate": "1", "training.beta1": "1"}
+    config = parsed(PATHS, *(f"--{name}={value}" for name, value in given.items()))
+    kinds = {type(value) for value in flat(config).values()}
+    assert kinds <= {int, float, str, bool, type(None), list}  # what a stage's key takes
+
+
+@pytest.mark.parametrize(
+    ("given", "paths"), [("a", "a"), ("data/*.jsonl.gz", "data/*.jsonl.gz"), ("[a, b]", ["a", "b"]), ('["a"]', ["a"])]
+)
+def test_paths_are_one_or_a_list(write: Callable[..., str], given: str, paths: str | list[str]) -> None:
+    assert parsed(f"--corpus.paths={given}").corpus.paths == paths
+    assert parsed("--corpus.paths", given).corpus.paths == paths
+    quoted = given if given.startswith("[") else repr(given)
+    assert parsed("--config", write(f"corpus:\n  paths: {quoted}\n")).corpus.paths == paths
+
+
+def test_paths_can_be_added_one_by_one() -> None:
+    assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
+
+
+def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:
+    assert parsed("--config", write("corpus:\n  paths: [a, b]\n"), "--corpus.paths=c").corpus.paths == "c"
+
+
+def test_null_is_none(write: Callable[..., str]) -> None:
+    file = write("training:\n  max_steps: 5\nresources:\n  gpus_per_worker: 1\n")
+    config = parsed(PATHS, "--config", file, "--training.max_steps", "null", "--resources.gpus_per_worker=null")
+    assert (config.training.max_steps, config.resources.gpus_per_worker) == (None, None)
+
+
+def test_debug_is_no_field_of_the_job() -> None:
+    assert parsed(PATHS, "--debug") == parsed(PATHS)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("argument", "nearest"),
+    [
+        ("--training.learning_rat=1", "training.learning_rate"),
+        ("--learning_rate=1", "training.learning_rate"),
+        ("--trainin.learning_rate=1", "training.learning_rate"),
+        ("--data.learning_rate=1", "training.learning_rate"),
+        ("--corpus.path=a", "corpus.paths"),
+        ("--resources.worker=2", "resources.workers"),
+        ("--sed=1", "seed"),
+        ("--training.lerning_rate+=1", "training.learning_rate"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line_names_the_nearest(argument: str, nearest: str) -> None:
+    for arguments in ([argument], argument.split("=")):
+        error = refused(PATHS, *arguments)
+        assert error.what.startswith(f"unknown key {argument.split('=')[0].rstrip('+')}")
+        assert error.fix == f"did you mean {nearest}?"
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "nearest"),
+    [
+        ("sed: 1\n", "sed", "seed"),
+        ("trainin:\n  max_steps: 1\n", "trainin.max_steps", "training.max_steps"),
+        ("trainin: {}\n", "trainin", "training"),
+        ("trainin:\n", "trainin", "training"),
+        ("training:\n  max_step: 1\n", "training.max_step", "training.max_steps"),
+        ("training.max_step: 1\n", "training.max_step", "training.max_steps"),
+        ("max_steps: 1\n", "max_steps", "training.max_steps"),
+    ],
+)
+def test_an_unknown_key_in_a_file_names_file_and_nearest(
+    write: Callable[..., str], content: str, key: str, nearest: str
+) -> None:
+    file = write(content)
+    for arguments in (["--config", file], [f"--config={file}"]):
+        error = refused(PATHS, *arguments)
+        assert (error.what, error.fix) == (f"unknown key {key} in {file}", f"did you mean {nearest}?")
+
+
+def test_a_key_like_no_other_points_to_the_help() -> None:
+    error = refused(PATHS, "--xyzzy.plugh=1")
+    assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
+
+
+def test_keys_are_not_abbreviated() -> None:
+    assert "--training.learning" in refused(PATHS, "--training.learning=1").what
+
+
+WRONG = [
+    ("training.learning_rate", "abc", "float"),
+    ("training.max_steps", "1.5", "int or null"),
+    ("training.max_steps", "many", "int or null"),
+    ("seed", "1.5", "int"),
+    ("resources.workers", "[1]", "int"),
+    ("resources.zero_stage", "4", "Literal[0, 1, 2, 3]"),
+    ("training.precision", "fp16", "Literal['auto', 'fp32', 'bf16']"),
+    ("objective.kind", "clm", "Literal['mlm']"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "kind"), WRONG)
+def test_a_wrong_type_names_field_kind_and_value(write: Callable[..., str], field: str, value: str, kind: str) -> None:
+    for arguments in ([f"--{field}={value}"], ["--config", write(f"{field}: {value}\n")]):
+        error = refused(PATHS, *arguments)
+        assert error.what == f"{field} takes {kind}, not {value}"
+        assert "--help" in error.fix
+
+
+RANGES = [
+    ("training.learning_rate", "-1", ">0"),
+    ("training.learning_rate", "0", ">0"),
+    ("training.max_steps", "0", ">0"),
+    ("training.max_tokens", "-5", ">0"),
+    ("training.epochs", "0", ">0"),
+    ("training.global_batch_size", "0", ">0"),
+    ("training.weight_decay", "-0.1", ">=0"),
+    ("training.warmup_fraction", "1.1", ">=0 and <=1"),
+    ("corpus.min_characters", "-1", ">=0"),
+    ("corpus.heldout_fraction", "-0.1", ">=0 and <=1"),
+    ("objective.mask_fraction", "0", ">0 and <1"),
+    ("objective.mask_fraction", "1", ">0 and <1"),
+    ("evaluation.bootstrap_samples", "0", ">0"),
+    ("resources.workers", "0", ">0"),
+    ("resources.wait_s", "-1", ">=0"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "rule"), RANGES)
+def test_a_value_out_of_range_names_field_value_and_range(
+    write: Callable[..., str], field: str, value: str, rule: str
+) -> None:
+    for arguments in ([f"--{field}={value}"], [f"--{field}", value], ["--config", write(f"{field}: {value}\n")]):
+        error = refused(PATHS, *arguments)
+        assert re.fullmatch(rf"{field} is {value}(\.0)?, but must be {rule}", error.what)
+
+
+def test_the_ends_of_a_range() -> None:
+    config = parsed(PATHS, "--training.warmup_fraction=1", "--training.weight_decay=0", "--training.max_steps=1")
+    assert (config.training.warmup_fraction, config.training.weight_decay, config.training.max_steps) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+def test_numbers_must_be_finite(write: Callable[..., str], value: str) -> None:
+    assert "training.learning_rate is" in refused(PATHS, f"--training.learning_rate={value}").what
+    assert "training.epochs is" in refused(PATHS, "--config", write(f"training:\n  epochs: {value}\n")).what
+
+
+@pytest.mark.parametrize("content", ["training:\n", "training: 5\n", "training: [1]\n", "seed: 1\ntraining: null\n"])
+def test_a_section_must_hold_fields(write: Callable[..., str], content: str) -> None:
+    file = write(content)
+    assert refused(PATHS, "--config", file).what == f"training in {file} holds no fields"
+
+
+BROKEN = [
+    ("training: [1\nseed: 2\n", "line 2"),
+    ("name: a\nseed: 1: 2\n", "line 2"),
+    ("name: a\n\tseed: 1\n", "line 2"),
+    ('name: "a\nseed: 1\n', "line 3"),
+    (b"name: a\nseed: \xff\n", "utf-8"),
+]
+
+
+@pytest.mark.parametrize(("content", "place"), BROKEN)
+def test_a_file_that_is_no_yaml_is_named_with_the_line(
+    write: Callable[..., str], content: str | bytes, place: str
+) -> None:
+    file = write(content)
+    error = refused(PATHS, "--config", file)
+    assert error.what.startswith(f"{file} is not valid YAML: ")
+    assert place in error.what
+
+
+@pytest.mark.parametrize("content", ["", "# only this\n", "- a\n- b\n", "text\n", "7\n"])
+def test_a_file_without_keys_is_named(write: Callable[..., str], content: str) -> None:
+    file = write(content)
+    assert refused(PATHS, "--config", file).what == f"{file} holds no `key: value` lines"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone.yaml")
+    for arguments in (["--config", gone], [f"--config={gone}"]):
+        assert refused(PATHS, *arguments).what == f"--config {gone}: No such file or directory"
+    assert refused("--config", str(tmp_path)).what == f"--config {tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["job.yaml"], "unrecognized arguments: job.yaml"),
+        (["-x"], "unrecognized arguments: -x"),
+        (["--training.learning_rate"], "--training.learning_rate: expected one argument"),
+        (["--training", '{"learning_rat": 1}'], "'training' does not accept option 'learning_rat'"),
+    ],
+)
+def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None:
+    assert message in refused(PATHS, *arguments).what
+
+
+CONTRADICTIONS = [
+    ([], "corpus.paths is empty"),
+    (["--corpus.paths="], "corpus.paths is empty"),
+    (["--corpus.paths=[]"], "corpus.paths is empty"),
+    (["--corpus.source=docstrings", PATHS], "corpus.paths is set but corpus.source is docstrings"),
+    ([PATHS, "--corpus.heldout_fraction=1"], "corpus.heldout_fraction 1 leaves nothing to train on"),
+    (
+        [PATHS, "--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.2"],
+        "objective.mask_token_fraction and objective.random_token_fraction add up to 1.1",
+    ),
+    ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
+    ([PATHS, "--name="], "name '' cannot name a folder"),
+    ([PATHS, "--name=.."], "name '..' cannot name a folder"),
+    ([PATHS, f"--name={'x' * 300}"], "cannot name a folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), CONTRADICTIONS, ids=lambda value: str(value)[-40:])
+def test_fields_that_contradict_each_other(arguments: list[str], message: str) -> None:
+    assert message in refused(*arguments).what
+
+
+def test_what_does_not_contradict() -> None:
+    whole = ["--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.1"]
+    assert parsed(PATHS, *whole).objective.random_token_fraction == 0.1
+    assert parsed("--corpus.source=docstrings").corpus.paths == []
+    assert parsed(PATHS, "--corpus.heldout_fraction=0").corpus.heldout_fraction == 0
+
+
+def test_configurations_made_in_python_are_checked_as_well() -> None:
+    check(Config(corpus=CorpusConfig(paths="a")))
+    with pytest.raises(ConfigError, match=r"training\.learning_rate is -1"):
+        check(Config(corpus=CorpusConfig(paths="a"), training=TrainingConfig(learning_rate=-1)))
+
+
+# --- what is shown
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parsed(*arguments)
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+# One value a field that is not its default, where a file could mistake some for something else.
+VALUES: dict[str, Any] = {
+    "name": "123",
+    "seed": -1,
+    "model.path": "~/models/a: b #c",
+    "model.revision": "0123456",
+    "model.tokenizer": "null-ish",
+    "model.trust_remote_code": True,
+    "corpus.paths": ["a b/*.jsonl", "no", "[x]"],
+    "corpus.text_field": "yes",
+    "corpus.text_unit": "paragraph",
+    "training.max_steps": 10,
+    "training.max_tokens": 10**12,
+    "training.epochs": 0.1,
+    "training.learning_rate": 1e-7,
+    "training.epsilon": 1.5e-300,
+    "training.precision": "bf16",
+    "evaluation.general_paths": "été.txt",
+    "resources.address": "ray://1.2.3.4:10001",
+    "resources.gpus_per_worker": 0.5,
+    "resources.zero_stage": 3,
+    "storage.root": "/a'b\"c",
+    "tracking.mlflow_uri": "http://localhost:5000",
+    "tracking.wandb_project": "ünïcode",
+}
+
+
+def test_what_print_config_prints_can_be_fed_back(
+    write: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested: dict[str, Any] = {}
+    for name, value in VALUES.items():
+        *section, field = name.split(".")
+        (nested.setdefault(section[0], {}) if section else nested)[field] = value
+    file = write(json.dumps(nested))  # JSON is YAML, and quotes every string
+    config = parsed("--config", file)
+    assert {name: flat(config)[name] for name in VALUES} == VALUES
+    shown = printed(capsys, "--config", file, "--print_config")
+    assert parsed("--config", write(shown, "shown.yaml")) == config
+    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} | {"debug"}
+
+
+def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = yaml.safe_load(printed(capsys, "--print_config"))
+    names = {
+        f"{section}.{field}" if isinstance(content, dict) else section
+        for section, content in shown.items()
+        for field in (content if isinstance(content, dict) else [None])
+    }
+    assert names == {*flat(Config()), "debug"}
+
+
+def documentation() -> dict[str, str]:
+    """The docstring below each field, by dotted name, read from the source."""
+    classes = {
+        node.name: node for node in ast.parse(inspect.getsource(adapt.config)).body if isinstance(node, ast.ClassDef)
+    }
+
+    def documented(name: str, prefix: str) -> dict[str, str]:
+        body = classes[name].body
+        return {
+            f"{prefix}{line.target.id}": below.value.value
+            for line, below in pairwise(body)
+            if isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        }
+
+    found = documented("Config", "")
+    for section, content in vars(Config()).items():
+        if is_dataclass(content):
+            found.update(documented(type(content).__name__, f"{section}."))
+    return found
+
+
+def test_help_lists_every_field_with_meaning_and_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    shown = printed(capsys, "--help")
+    assert "What it does." in shown
+    entries = {entry.split()[0].rstrip(","): " ".join(entry.split()) for entry in shown.split("\n  --")[1:]}
+    documented = documentation()
+    assert set(documented) == set(flat(Config()))
+    for name, default in flat(Config()).items():
+        assert " ".join(documented[name].split()) in entries[name], name
+        assert f"default: {'null' if default is None else default})" in entries[name], name

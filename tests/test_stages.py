@@ -1,0 +1,367 @@
+"""The stages of a job: what their keys depend on, and what a plan says. Nothing here trains."""
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Stage, Store, ensure, plan
+from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig, flat
+from adapt.errors import ConfigError, DataError, ModelError, StorageError
+from adapt.stages import Catalogue, check_writable
+from tests.chain.toys import pretend
+
+# A job's stages, by the way to them from the last.
+MANIFESTS = {"domain.manifest", "general.manifest"}
+MEASURED = {"before", "after", "export"}
+DOMAIN = {"domain", "training", *MEASURED}
+TRAINED = {"training", "after", "export"}
+ALL = {*MANIFESTS, "domain", "general", *TRAINED, "before"}
+
+# Every field stands in one of the three tables below. A new one has to be put into one: does it change what comes out
+# (then of which stages?), is it only about how the work is done, or does it name something known by its content?
+WHAT: dict[str, tuple[Any, set[str]]] = {
+    "seed": (1, TRAINED),
+    "corpus.source": ("docstrings", {"domain.manifest", *DOMAIN}),
+    "corpus.text_field": ("body", DOMAIN),
+    "corpus.text_unit": ("paragraph", {"general", *DOMAIN}),
+    "corpus.min_characters": (1, {"general", *DOMAIN}),
+    "corpus.min_letter_fraction": (0.1, {"general", *DOMAIN}),
+    "corpus.heldout_fraction": (0.1, DOMAIN),
+    "objective.kind": ("another", {"before", *TRAINED}),
+    "objective.mask_fraction": (0.2, {"before", *TRAINED}),
+    "objective.mask_token_fraction": (0.7, {"before", *TRAINED}),
+    "objective.random_token_fraction": (0.2, {"before", *TRAINED}),
+    "training.max_steps": (7, TRAINED),
+    "training.max_tokens": (7, TRAINED),
+    "training.epochs": (7.0, TRAINED),
+    "training.learning_rate": (1e-4, TRAINED),
+    "training.warmup_fraction": (0.1, TRAINED),
+    "training.weight_decay": (0.1, TRAINED),
+    "training.beta1": (0.8, TRAINED),
+    "training.beta2": (0.8, TRAINED),
+    "training.epsilon": (1e-8, TRAINED),
+    "training.max_gradient_norm": (0.0, TRAINED),
+    "training.global_batch_size": (16, TRAINED),
+    "training.sequence_length": (64, TRAINED),
+    "evaluation.general_text_field": ("body", {"general", *MEASURED}),
+    "evaluation.max_documents": (7, MEASURED),
+    "evaluation.max_tokens": (7, MEASURED),
+    "evaluation.sequence_length": (64, MEASURED),
+    "evaluation.bootstrap_samples": (7, MEASURED),
+    "evaluation.examples": (7, MEASURED),
+}
+HOW: dict[str, Any] = {
+    "name": "renamed",
+    "corpus.max_bad_fraction": 0.5,
+    "training.precision": "bf16",
+    "training.micro_batch": 1,
+    "training.checkpoint_interval_steps": 7,
+    "training.keep_checkpoints": 7,
+    "training.log_interval_steps": 7,
+    "evaluation.micro_batch": 1,
+    "resources.address": "10.0.0.1:6379",
+    "resources.workers": 4,
+    "resources.cpus_per_worker": 2.0,
+    "resources.gpus_per_worker": 0.5,
+    "resources.zero_stage": 3,
+    "resources.max_failures": 7,
+    "resources.wait_s": 1.0,
+    "storage.root": "elsewhere",
+    "tracking.mlflow_uri": "http://localhost:5000",
+    "tracking.wandb_project": "project",
+}
+CONTENT = {
+    *("corpus.paths", "evaluation.general_paths"),
+    *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model folder as far as keys go: nothing of it is read but its config."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (folder / name).write_text(name)
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A job on two files, with a general corpus, in a working directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b", "general"):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{name}.jsonl").write_text(json.dumps({"text": f"text of {name}"}) + "\n")
+    return Config(
+        model=ModelConfig(path=str(model)),
+        corpus=CorpusConfig(paths=["data/a.jsonl", "data/b.jsonl"]),
+        training=TrainingConfig(global_batch_size=8, sequence_length=128),
+        evaluation=EvaluationConfig(sequence_length=128, general_paths="data/general.jsonl"),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def changed(config: Config, name: str, value: Any) -> Config:
+    """The configuration with another value for a field, by its dotted name."""
+    *section, field = name.split(".")
+    inner = replace(getattr(config, section[0]), **{field: value}) if section else value
+    return replace(config, **{section[0] if section else field: inner})
+
+
+def keys(config: Config) -> dict[str, str]:
+    """The keys of a job's stages, by the way to them from the last."""
+    export = Catalogue(config).dapt()
+    found = {"export": export.key}
+    for name, stage in export.inputs.items():
+        found[name] = stage.key
+        if "manifest" in stage.inputs:
+            found[f"{name}.manifest"] = stage.inputs["manifest"].key
+    return found
+
+
+def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+def test_every_field_is_known_to_change_results_or_not() -> None:
+    assert sorted([*WHAT, *HOW, *CONTENT]) == sorted(flat(Config()))
+
+
+def test_a_job_has_these_stages(config: Config) -> None:
+    found = keys(config)
+    assert set(found) == ALL
+    assert len(set(found.values())) == len(ALL)
+    assert found == keys(config)
+
+
+@pytest.mark.parametrize("name", WHAT)
+def test_a_field_that_determines_results_changes_these_keys(config: Config, name: str) -> None:
+    value, expected = WHAT[name]
+    other = changed(config, name, value)
+    if name == "corpus.source":
+        other = changed(other, "corpus.paths", [])
+    assert flat(other) != flat(config)
+    assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("name", HOW)
+def test_a_field_about_how_changes_no_key(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # both trackers are installed
+    other = changed(config, name, HOW[name])
+    assert flat(other) != flat(config)
+    assert differing(keys(config), keys(other)) == set()
+
+
+# --- what is known by its content
+
+Tamper = Callable[[Path], object]
+
+
+def append(name: str) -> Tamper:
+    def tamper(folder: Path) -> None:
+        with (folder / name).open("a") as file:
+            file.write(" ")
+
+    return tamper
+
+
+CONTENTS: list[tuple[str, Tamper, set[str]]] = [
+    ("a byte of the corpus", append("data/b.jsonl"), {"domain.manifest", *DOMAIN}),
+    ("a byte of the general corpus", append("data/general.jsonl"), {"general.manifest", "general", *MEASURED}),
+    ("a byte of the weights", append("model/model.safetensors"), {"before", *TRAINED}),
+    ("a byte of the model's config", append("model/config.json"), {"before", *TRAINED}),
+    ("a byte of the tokenizer", append("model/tokenizer.json"), ALL - MANIFESTS),
+    ("the time of everything", lambda f: [os.utime(p, (5, 5)) for p in f.rglob("*.*")], set()),
+    ("another file in the model's folder", lambda f: (f / "model/README.md").write_text("x"), set()),
+    ("another file beside the corpus", lambda f: (f / "data/c.jsonl").write_text("x"), set()),
+]
+
+
+@pytest.mark.parametrize(("tamper", "expected"), [case[1:] for case in CONTENTS], ids=[case[0] for case in CONTENTS])
+def test_content_is_what_counts(config: Config, tmp_path: Path, tamper: Tamper, expected: set[str]) -> None:
+    before = keys(config)
+    tamper(tmp_path)
+    assert differing(before, keys(config)) == expected
+
+
+def test_names_and_places_of_corpus_files_do_not_count(config: Config, tmp_path: Path) -> None:
+    before = keys(config)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    (tmp_path / "moved" / "a.jsonl").rename(tmp_path / "moved" / "0.jsonl")
+    moved = changed(changed(config, "corpus.paths", ["moved/0.jsonl", str(tmp_path / "moved" / "b.jsonl")]), *GENERAL)
+    assert differing(before, keys(moved)) == set()
+    (tmp_path / "moved" / "general.jsonl").rename(tmp_path / "general.jsonl")
+    folder = changed(changed(config, "corpus.paths", "moved"), "evaluation.general_paths", ["general.jsonl"])
+    assert differing(before, keys(folder)) == set()
+
+
+GENERAL = ("evaluation.general_paths", "moved/general.jsonl")
+
+
+def test_the_order_of_corpus_files_counts(config: Config) -> None:
+    turned = changed(config, "corpus.paths", ["data/b.jsonl", "data/a.jsonl"])
+    assert differing(keys(config), keys(turned)) == {"domain.manifest", *DOMAIN}
+
+
+def test_a_general_corpus_changes_only_what_is_measured(config: Config) -> None:
+    without = changed(config, "evaluation.general_paths", [])
+    assert differing(keys(config), keys(without)) == {"general", "general.manifest", *MEASURED}
+
+
+def test_the_place_of_the_model_does_not_count(config: Config, tmp_path: Path, model: Path) -> None:
+    shutil.copytree(model, tmp_path / "copy")
+    for name, value in (
+        ("model.path", str(tmp_path / "copy")),
+        ("model.revision", "v2"),  # of a folder there are none
+        ("model.tokenizer", str(tmp_path / "copy")),
+        ("model.trust_remote_code", True),
+    ):
+        assert differing(keys(config), keys(changed(config, name, value))) == set(), name
+
+
+def test_another_tokenizer_counts(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
+    other = changed(config, "model.tokenizer", str(tmp_path / "tokenizer"))
+    assert differing(keys(config), keys(other)) == ALL - MANIFESTS
+
+
+# --- plans
+
+
+def job(config: Config) -> tuple[Stage, Store]:
+    catalogue = Catalogue(config)
+    return catalogue.dapt(), Store(catalogue.root)
+
+
+def finish(config: Config) -> None:
+    """Records for all stages, as if the job had run."""
+    stage, store = job(config)
+    ensure(pretend(stage), store)
+
+
+def planned(config: Config) -> dict[str, Any]:
+    return {
+        line.folder.relative_to(Catalogue(config).root).as_posix()[:-9]: "done" if line.record else line.changed
+        for line in plan(*job(config))
+    }
+
+
+NAMES = [
+    *("manifest/dapt", "prepare/dapt", "manifest/dapt-general", "prepare/dapt-general"),
+    *("train/dapt", "evaluate/dapt-before", "evaluate/dapt-after", "export/dapt"),
+]
+
+
+def test_a_first_plan_runs_everything_and_looks_at_all_data_before_training(config: Config) -> None:
+    assert list(planned(config)) == NAMES
+    assert all(state != "done" for state in planned(config).values())
+
+
+def test_nothing_is_left_to_do_after_a_run(config: Config) -> None:
+    finish(config)
+    assert planned(config) == dict.fromkeys(NAMES, "done")
+    renamed = plan(*job(changed(config, "name", "renamed")))
+    assert all(line.record and line.folder.name.startswith("dapt") for line in renamed)
+
+
+def test_another_learning_rate_trains_again_and_prepares_nothing(config: Config) -> None:
+    finish(config)
+    before, other = keys(config), changed(config, "training.learning_rate", 1e-4)
+    now = keys(other)
+
+    def renewed(name: str) -> str:
+        return f"input {name}: {before[name][:8]}… -> {now[name][:8]}…"
+
+    assert planned(other) == {
+        **dict.fromkeys(NAMES, "done"),
+        "train/dapt": ["training.learning_rate: 0.0005 -> 0.0001"],
+        "evaluate/dapt-after": [renewed("training")],
+        "export/dapt": [renewed("after"), renewed("training")],
+    }
+
+
+def test_a_byte_of_the_corpus_is_named_as_the_reason(config: Config, tmp_path: Path) -> None:
+    finish(config)
+    append("data/b.jsonl")(tmp_path)
+    found = planned(config)
+    assert [line.split(":")[0] for line in found["manifest/dapt"]] == ["digest"]
+    assert [line.split(":")[0] for line in found["prepare/dapt"]] == ["input manifest"]
+    assert [line.split(":")[0] for line in found["train/dapt"]] == ["input corpus"]
+    assert [name for name, state in found.items() if state == "done"] == [
+        "manifest/dapt-general",
+        "prepare/dapt-general",
+    ]
+
+
+def test_the_first_stage_lists_the_files_and_their_digests(config: Config, tmp_path: Path) -> None:
+    stage, store = job(config)
+    record = ensure(stage.inputs["domain"].inputs["manifest"], store)
+    files = [tmp_path / "data" / "a.jsonl", tmp_path / "data" / "b.jsonl"]
+    assert record.metrics == {"parts": 2, "bytes": sum(file.stat().st_size for file in files)}
+    listed = json.loads((record.path / "manifest.json").read_text())["parts"]
+    assert [(part["path"], part["size"], part["sha256"]) for part in listed] == [
+        (str(file), file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files
+    ]
+
+
+# --- what is refused before anything is started
+
+
+def refused(kind: type[Exception], config: Config) -> str:
+    with pytest.raises(kind) as caught:
+        Catalogue(config).dapt()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["training.sequence_length", "evaluation.sequence_length"])
+def test_sequences_longer_than_the_model_takes(config: Config, name: str) -> None:
+    said = refused(ConfigError, changed(config, name, 129))
+    assert f"{name} is 129, but the model takes 128 tokens" in said
+
+
+def test_a_batch_that_cannot_be_shared(config: Config) -> None:
+    assert "no multiple of resources.workers 3" in refused(ConfigError, changed(config, "resources.workers", 3))
+
+
+@pytest.mark.parametrize(("name", "package"), [("tracking.mlflow_uri", "mlflow"), ("tracking.wandb_project", "wandb")])
+def test_a_tracker_that_is_not_installed(
+    config: Config, name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    said = refused(ConfigError, changed(config, name, "x"))
+    assert f"{name} is set but {package} is not installed" in said
+    assert f"pip install 'dontstop[{package}]'" in said
+
+
+def test_a_storage_root_that_cannot_be_written(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root in ("file", "file/deeper"):
+        assert f"cannot write {tmp_path / root}" in refused(StorageError, changed(config, "storage.root", root))
+
+
+@pytest.mark.xfail(strict=True, raises=FileNotFoundError, reason="check_writable: both use one name for their probe")
+def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            list(pool.map(check_writable, [tmp_path] * 100))
+
+
+def test_paths_that_match_nothing(config: Config) -> None:
+    assert "gone.jsonl matches no file" in refused(DataError, changed(config, "corpus.paths", "gone.jsonl"))
+    assert "no*.jsonl matches no file" in refused(DataError, changed(config, "evaluation.general_paths", "no*.jsonl"))
+
+
+def test_a_model_that_is_not_there(config: Config) -> None:
+    assert "there is no model folder ./gone" in refused(ModelError, changed(config, "model.path", "./gone"))

@@ -1,0 +1,82 @@
+"""Tables for people: whatever a text or a name holds is shown as it is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Outcome, Stage, Store, ensure, plan
+from adapt.summary import show_plan, show_summary
+from tests.chain.test_record import record
+
+METRICS = {
+    "heldout_loss_before": 3.25,
+    "heldout_loss_before_low": 3.0,
+    "heldout_loss_before_high": 3.5,
+    "heldout_loss_after": 2.0,
+    "heldout_loss_change": -1.25,
+    "general_loss_before": None,
+    "steps": 600,
+    "tokens": 4_915_200,
+    "tokens_per_s": 20_000.4,
+    "data_wait_share": 0.0123,
+    "device_seconds": 245.0,
+}
+STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
+
+
+def row(shown: str, *cells: str) -> bool:
+    """Whether a table has a row with just these cells."""
+    return any([cell.strip() for cell in line.split("│")[1:-1]] == list(cells) for line in shown.splitlines())
+
+
+def shown_summary(capsys: pytest.CaptureFixture[str], folder: Path, examples: dict[str, Any] | None = None) -> str:
+    inputs = {}
+    for name in ("before", "after"):
+        inputs[name] = {"stage": "evaluate", "key": "k", "path": str(folder / name)}
+        if examples:
+            (folder / name).mkdir()
+            (folder / name / "examples.json").write_text(json.dumps([examples]))
+    show_summary(record(folder, name="[demo] x", metrics=METRICS, inputs=inputs))
+    out, err = capsys.readouterr()
+    assert out == ""  # stdout is for programs
+    return err
+
+
+def test_the_summary_shows_losses_cost_and_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = shown_summary(capsys, tmp_path)
+    assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250")
+    assert "general" not in shown  # it was not measured
+    assert "600 steps, 4,915,200 tokens, 20,000 tokens/s, data wait 1.2%, 4 min 05 s of device time" in shown
+    assert f"model: {tmp_path}\n" in shown
+    assert "[demo] x: " in shown
+
+
+def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    example = {"text": STRANGE, "answer": "[/x]", "guesses": [["[/x]", 0.5], ["\\", 0.2], ["]", 0.1]]}
+    shown = shown_summary(capsys, tmp_path, example)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    columns = ["".join(cells) for cells in zip(*(line for line in lines[1:] if len(line) == 4), strict=True)]
+    assert STRANGE.replace(" ", "") in columns[0].replace(" ", "")
+    assert columns[1].endswith("[/x]")
+    assert columns[2].endswith("[/x], \\, ]")
+
+
+def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def stage(name: str, **what: Any) -> Stage:
+        return Stage("train", name, what, lambda folder, inputs: Outcome())
+
+    store = Store(tmp_path)
+    show_plan(plan(stage("first", paths=["a"]), store))
+    made = ensure(stage("first", paths=["a"]), store)
+    show_plan(plan(stage("first", paths=["a"]), store))
+    out, shown = capsys.readouterr()
+    assert out == ""
+    assert row(shown, "train", "run", f"train/{made.path.name}", "first of its kind")
+    assert row(shown, "train", "done", f"train/{made.path.name}", "")
+    changed = stage("[red]", paths=["[/b]"])
+    show_plan(plan(changed, store))
+    shown = capsys.readouterr().err
+    assert row(shown, "train", "run", f"train/[red]-{changed.key[:8]}", 'paths: ["a"] -> ["[/b]"]')
+    assert f"(against {made.path.name})" in shown

@@ -1,0 +1,48 @@
+"""docs/tutorial.md is true: its blocks are run in order, as a reader would."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, text=True, capture_output=True)
+
+
+def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: Path) -> None:
+    for name in ("jobs", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    said = []
+    for kind, text in BLOCK.findall((ROOT / "docs" / "tutorial.md").read_text()):
+        if kind == "yaml":
+            name = re.match(r"# (\S+)", text)
+            assert name, "a YAML block begins with its file's name"
+            (tmp_path / name[1]).write_text(text)
+            continue
+        done = run(["sh", "-ec", text] if kind == "sh" else [sys.executable, "-c", text], tmp_path)
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        said.append((text, done))
+
+    first_plan, job, guesses, again, other_rate, other_resources = (
+        done for text, done in said if "pydoc" not in text and "cat" not in text
+    )
+    assert json.loads(first_plan.stdout)["metrics"] == {"done": 0, "stages": 8}
+    metrics = json.loads(job.stdout.splitlines()[-1])["metrics"]
+    assert metrics["heldout_loss_after"] < metrics["heldout_loss_before"]
+    assert metrics["general_loss_before"] == pytest.approx(
+        metrics["general_loss_after"] - metrics["general_loss_change"]
+    )
+    assert len(guesses.stdout.splitlines()) == 3
+    assert again.stdout.splitlines()[-1] == job.stdout.splitlines()[-1]
+    assert "training" not in again.stderr.split("tutorial:")[0]
+    assert "training.learning_rate: 0.0005 -> 0.0001" in " ".join(other_rate.stderr.split())
+    assert json.loads(other_resources.stdout)["metrics"] == {"done": 8, "stages": 8}

@@ -1,0 +1,94 @@
+"""Ranks of a training run without Ray: processes that form a gloo group and call what a test tells them to."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+TIMEOUT_S = 120
+
+
+class Ranks:
+    """Processes that live through many calls, since starting them costs seconds.
+
+    Args:
+        world: number of ranks.
+    """
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._pipes: list[Connection] = []
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Calls a function of a module on every rank.
+
+        Returns:
+            What it returned, by rank.
+        """
+        if not self._processes:
+            self._start()
+        try:
+            for pipe in self._pipes:
+                pipe.send((function, arguments))
+            answers = self._answers()
+        except BaseException:
+            self.stop()  # the others may wait for a rank that failed
+            raise
+        return [pickle.loads(answer) for answer in answers]
+
+    def stop(self) -> None:
+        """Ends the processes; the next call starts new ones."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._processes, self._pipes = [], []
+
+    def _start(self) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in range(self.world):
+            ours, theirs = spawn.Pipe()
+            process = spawn.Process(target=_serve, args=(rank, self.world, port, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    def _answers(self) -> list[bytes]:
+        answers: list[bytes | None] = [None] * self.world
+        end = time.monotonic() + TIMEOUT_S
+        while None in answers:
+            for rank, pipe in enumerate(self._pipes):
+                if answers[rank] is None and pipe.poll(0.01):
+                    succeeded, answer = pipe.recv()
+                    assert succeeded, f"on rank {rank} of {self.world}:\n{answer}"
+                    answers[rank] = answer
+            assert time.monotonic() < end, f"no answer from {answers.count(None)} of {self.world} ranks"
+        return answers  # type: ignore[return-value]
+
+
+def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+    while True:
+        function, arguments = pipe.recv()
+        try:
+            answer = True, pickle.dumps(function(*arguments))
+        except BaseException:
+            answer = False, traceback.format_exc()
+        pipe.send(answer)

@@ -1,0 +1,133 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapt.errors import TrainingError
+from tests.train.toy import Case, Objective, assert_close, build, feed, model, rate, reference, train
+
+STAGES = range(4)
+has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
+
+
+def train_all(cases: list[Case]) -> list:
+    """Several runs in one call."""
+    return [train(case) for case in cases]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("zero_stage", STAGES)
+def test_steps_are_those_of_plain_torch(ranks, zero_stage, world):
+    case = Case(zero_stage)
+    first, *others = ranks(world).run(train, case)
+    expected = reference(case)
+    assert min(expected.norms) > 1  # so every step was clipped, to 0.5
+    assert_close(first, expected)
+    assert all(other.norms == first.norms and not other.weights for other in others)
+
+
+def test_the_norm_before_clipping_is_that_of_the_ranks_summed_gradient(ranks):
+    """At stage 0 we clip ourselves: one rank's own gradient has another norm."""
+    cases = [Case(steps=1), Case(steps=1, training={"max_gradient_norm": 0.1})]
+    whole, clipped = ranks(2).run(train_all, cases)[0]
+    alone = ranks(1).run(train, cases[0])[0]
+    assert whole.norms == pytest.approx(alone.norms, rel=1e-5)
+    assert clipped.norms == whole.norms
+    assert clipped.moments["bert.embeddings.word_embeddings.weight"][0].norm() == pytest.approx(
+        whole.moments["bert.embeddings.word_embeddings.weight"][0].norm() / 5, rel=1e-5
+    )
+
+
+def test_the_size_of_micro_batches_does_not_matter(ranks):
+    for outcomes in ranks(2).run(train_all, [Case(stage, micro_batch=size) for stage in STAGES for size in (1, 4)])[:1]:
+        for outcome in outcomes:
+            assert_close(outcome, reference(Case()))
+
+
+def test_without_a_limit_gradients_are_not_clipped(ranks):
+    free = {"max_gradient_norm": 0.0}
+    expected = reference(Case(training=free))
+    for outcome in ranks(2).run(train_all, [Case(stage, training=free) for stage in STAGES])[0]:
+        assert_close(outcome, expected)
+
+
+def test_frozen_parameters_stay(ranks):
+    start = model().state_dict()
+    expected = reference(Case(frozen="embeddings"))
+    for outcome in ranks(2).run(train_all, [Case(stage, frozen="embeddings") for stage in STAGES])[0]:
+        assert_close(outcome, expected)
+        assert all(torch.equal(value, start[name]) for name, value in outcome.weights.items() if "embeddings" in name)
+
+
+@pytest.mark.skipif(not has_bf16, reason="this machine does not multiply in bf16")
+def test_bf16_is_near_fp32_and_keeps_weights_moments_and_sums_in_fp32(ranks):
+    expected = reference(Case())
+    outcomes = ranks(2).run(train_all, [Case(stage, precision="bf16") for stage in STAGES])[0]
+    for outcome in outcomes:
+        assert all(map(math.isfinite, outcome.losses))
+        assert outcome.losses != expected.losses
+        assert outcome.losses == pytest.approx(expected.losses, rel=1e-2)
+        assert {value.dtype for value in outcome.weights.values()} == {torch.float32}
+        assert {value.dtype for pair in outcome.moments.values() for value in pair} == {torch.float32}
+        assert outcome.losses == pytest.approx(outcomes[0].losses, rel=1e-4)  # no stage rounds more than another
+
+
+class Poisoned(Objective):
+    """On rank 0 the second micro-batch of step 3 has a loss that is not a number."""
+
+    calls = 0
+
+    def losses(self, module, corrupted):
+        self.calls += torch.distributed.get_rank() == 0
+        return super().losses(module, corrupted) * (math.nan if self.calls == 6 else 1.0)
+
+
+def poisoned(case: Case) -> tuple[int, str, bool]:
+    """The step that failed, how, and whether the weights are those before it."""
+    loop = build(case, Poisoned())
+    for step, share in enumerate(feed(0, case.steps)):
+        before = loop.engine.full_state()
+        try:
+            loop.step(share, step, rate(step))
+        except TrainingError as error:
+            after = loop.engine.full_state()
+            return step, error.what, all(torch.equal(before[name], after[name]) for name in before)
+    raise AssertionError("no step failed")
+
+
+@pytest.mark.parametrize("zero_stage", STAGES)
+def test_a_loss_that_is_no_number_ends_all_ranks_before_the_step(ranks, zero_stage):
+    for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage)):
+        assert step == 2
+        assert message.startswith("step 3: loss nan, the gradient norm is ")
+        assert untouched
+
+
+def test_dropout_is_drawn_from_seed_step_and_rank(ranks):
+    """It is on at all: the engine leaves the model in training mode."""
+    case = Case(steps=2, dropout=0.3)
+    first, again, plain = ranks(2).run(train_all, [case, case, replace(case, dropout=0.0)])[0]
+    assert first.losses == again.losses
+    assert all(torch.equal(value, again.weights[name]) for name, value in first.weights.items())
+    assert first.losses[0] != plain.losses[0]
+
+
+def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
+    shapes = [(world, stage) for world in (1, 2) for stage in STAGES]
+    folders = {shape: tmp_path / "{}-{}".format(*shape) for shape in shapes}
+    whole = {}
+    for (world, stage), folder in folders.items():
+        folder.mkdir()
+        case = Case(stage, steps=6, dropout=0.1)
+        whole[world, stage], _ = ranks(world).run(train_all, [case, replace(case, steps=3, save=folder)])[0]
+    for world in (1, 2):
+        ranks(world).stop()  # the rest happens in new processes
+    for (world, stage), folder in folders.items():
+        resumed = ranks(world).run(train, Case(stage, steps=6, dropout=0.1, load=folder))[0]
+        expected = whole[world, stage]
+        assert resumed.losses == expected.losses[3:]
+        assert resumed.progress.tokens == expected.progress.tokens
+        assert all(torch.equal(value, expected.weights[name]) for name, value in resumed.weights.items())
+        assert all(map(torch.equal, resumed.moments[name], pair) for name, pair in expected.moments.items())

@@ -1,0 +1,163 @@
+"""Length of a run, division of its batch, and the learning rate at each step."""
+
+import re
+from math import ceil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import get_linear_schedule_with_warmup
+
+from adapt.config import TrainingConfig
+from adapt.errors import ConfigError, DataError
+from adapt.train.schedule import Length, learning_rate, length_of, micro_batch
+
+
+def config(**settings: object) -> TrainingConfig:
+    return TrainingConfig(**{"global_batch_size": 10, "sequence_length": 8, **settings})
+
+
+# Length. A step is 80 tokens; a corpus of 1000 tokens is 125 rows, 12.5 steps an epoch.
+
+
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({}, 12_500),
+        ({"max_steps": 3}, 3),
+        ({"max_steps": 20_000}, 20_000),
+        ({"max_tokens": 1}, 1),
+        ({"max_tokens": 80}, 1),
+        ({"max_tokens": 81}, 2),
+        ({"max_tokens": 8000}, 100),
+        ({"epochs": 1.0}, 13),
+        ({"epochs": 2.0}, 25),
+        ({"epochs": 0.001}, 1),
+        ({"epochs": 0.5}, 7),
+        ({"epochs": 10_000.0}, 125_000),
+        ({"max_steps": 20, "epochs": 1.0}, 13),
+        ({"max_steps": 5, "epochs": 1.0}, 5),
+        ({"max_steps": 20, "max_tokens": 800}, 10),
+        ({"max_steps": 9, "max_tokens": 800, "epochs": 1.0}, 9),
+        ({"max_steps": 20, "max_tokens": 800, "epochs": 0.1}, 2),
+    ],
+)
+def test_the_first_limit_that_is_reached(limits: dict[str, float], steps: int) -> None:
+    assert length_of(config(**limits), 1000) == Length(steps, 125)
+
+
+@given(st.integers(1, 10**13), st.integers(1, 4096), st.integers(1, 5000), st.integers(1, 50))
+def test_epochs_cover_every_row(tokens: int, length: int, batch: int, epochs: int) -> None:
+    training = TrainingConfig(sequence_length=length, global_batch_size=batch, epochs=float(epochs))
+    rows = -(-tokens // length)
+    if rows < batch:
+        with pytest.raises(DataError):
+            length_of(training, tokens)
+        return
+    found = length_of(training, tokens)
+    assert found.rows == rows
+    assert (found.steps - 1) * batch < epochs * rows <= found.steps * batch
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(73, 10), (80, 10), (81, 11)])
+def test_one_batch_is_enough(tokens: int, rows: int) -> None:
+    assert length_of(config(max_steps=1), tokens).rows == rows
+
+
+@pytest.mark.parametrize("tokens", [72, 8, 1])
+def test_a_corpus_smaller_than_one_batch(tokens: int) -> None:
+    with pytest.raises(DataError, match="the corpus is smaller than one batch") as caught:
+        length_of(config(), tokens)
+    assert f"{tokens} tokens are {ceil(tokens / 8)} rows of 8" in caught.value.what
+    assert "training.global_batch_size is 10" in caught.value.what
+    (most,) = map(int, re.findall(r"at most (\d+)", caught.value.fix))
+    assert length_of(config(global_batch_size=most), tokens).rows == most  # the fix works
+
+
+# Batch
+
+
+@given(st.integers(1, 5000), st.integers(1, 64), st.integers(1, 300))
+def test_micro_batch_is_the_largest_that_divides(batch: int, workers: int, most: int) -> None:
+    training = config(global_batch_size=batch, micro_batch=most)
+    if batch % workers:
+        with pytest.raises(ConfigError) as caught:
+            micro_batch(training, workers)
+        offered = [int(number) for number in re.findall(r"\d+", caught.value.fix)]
+        around = [batch // workers * workers, (batch // workers + 1) * workers]
+        assert offered == [number for number in around if number]
+        for number in offered:  # the fix works
+            micro_batch(config(global_batch_size=number, micro_batch=most), workers)
+        return
+    size, accumulation = micro_batch(training, workers)
+    share = batch // workers
+    assert size * accumulation * workers == batch
+    assert size == max(n for n in range(1, min(most, share) + 1) if share % n == 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "most", "expected"),
+    [(2048, 1, 8, (8, 256)), (2048, 8, 8, (8, 32)), (6, 1, 4, (3, 2)), (7, 1, 4, (1, 7)), (4, 4, 8, (1, 1))],
+)
+def test_micro_batch_by_example(batch: int, workers: int, most: int, expected: tuple[int, int]) -> None:
+    assert micro_batch(config(global_batch_size=batch, micro_batch=most), workers) == expected
+
+
+def test_a_batch_that_cannot_be_shared() -> None:
+    with pytest.raises(ConfigError, match=r"global_batch_size 10 is no multiple of resources\.workers 4") as caught:
+        micro_batch(config(), 4)
+    assert caught.value.fix == "use 8 or 12, or another number of workers"
+    with pytest.raises(ConfigError) as caught:
+        micro_batch(config(), 16)
+    assert caught.value.fix == "use 16, or another number of workers"
+
+
+# Learning rate
+
+
+def rates(steps: int, **settings: object) -> list[float]:
+    training = config(**settings)
+    return [learning_rate(training, step, steps) for step in range(steps)]
+
+
+def test_by_example() -> None:
+    found = rates(10, learning_rate=1.0, warmup_fraction=0.4)
+    assert found == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+
+
+@given(st.integers(1, 400), st.floats(0, 1), st.floats(1e-7, 1.0))
+def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: float, peak: float) -> None:
+    found = rates(steps, learning_rate=peak, warmup_fraction=fraction)
+    warmup = ceil(fraction * steps)
+    rise, fall = found[:warmup], found[warmup:]
+    assert all(0 < rate <= peak * (1 + 1e-12) for rate in found)
+    assert max(found) == pytest.approx(peak)
+    assert rise == sorted(rise)
+    assert fall == sorted(fall, reverse=True)
+    if len(rise) > 1:
+        steepness = [after - before for before, after in zip(rise, rise[1:], strict=False)]
+        assert steepness == pytest.approx([peak / warmup] * len(steepness))
+    if fall:
+        assert fall[-1] == pytest.approx(peak / len(fall))  # the step after the last would be at 0
+
+
+@pytest.mark.parametrize(
+    ("steps", "fraction"), [(100, 0.06), (12_500, 0.06), (10, 0.0), (10, 1.0), (7, 0.5), (1, 0.06)]
+)
+def test_against_transformers(steps: int, fraction: float) -> None:
+    """The fall is that of transformers. The rise is one step ahead: theirs spends the first step at a rate of 0."""
+    warmup = ceil(fraction * steps)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
+    schedule = get_linear_schedule_with_warmup(optimizer, warmup, steps)
+    theirs = []
+    for _ in range(steps + 1):
+        theirs.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    ours = rates(steps, learning_rate=5e-4, warmup_fraction=fraction)
+    assert ours[warmup:] == pytest.approx(theirs[warmup:steps])
+    if warmup:
+        assert theirs[0] == 0
+        peak = [5e-4] if warmup == steps else []  # where theirs has no fall, it has jumped to 0 by then
+        assert ours[:warmup] == pytest.approx([*theirs[1:warmup], *(peak or theirs[warmup : warmup + 1])])

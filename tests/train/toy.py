@@ -1,0 +1,206 @@
+"""A tiny BERT trained through our engine and loop, and the same training written in plain torch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from transformers import BertConfig, BertForMaskedLM
+
+from adapt.config import ObjectiveConfig, TrainingConfig
+from adapt.method.base import Method
+from adapt.objective.base import Batch
+from adapt.objective.mlm import MaskedLanguageModelling
+from adapt.train.engine import Engine
+from adapt.train.loop import Loop
+from adapt.train.meter import Progress
+
+VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training run."""
+
+    zero_stage: int = 0
+    steps: int = 4
+    micro_batch: int = 2
+    precision: Literal["fp32", "bf16"] = "fp32"
+    dropout: float = 0.0
+    frozen: str = ""
+    """Parameters whose name contains this are not trained."""
+    training: dict[str, Any] = field(default_factory=dict)
+    load: Path | None = None
+    save: Path | None = None
+
+
+class Outcome(NamedTuple):
+    """What a run ended with."""
+
+    weights: dict[str, torch.Tensor]
+    """Empty on ranks other than 0."""
+    moments: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    norms: list[float]
+    losses: list[float]
+    progress: Progress
+
+
+def settings(**changes: Any) -> TrainingConfig:
+    """Every step is clipped: the norm is above 1. Epsilon keeps AdamW from making steps of mere rounding errors."""
+    return TrainingConfig(**{"weight_decay": 0.1, "epsilon": 1e-5, "max_gradient_norm": 0.5, **changes})
+
+
+def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
+    """Random weights, always the same; sizes that two ranks cannot share evenly."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        bert = BertForMaskedLM(
+            BertConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=10,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=15,
+                max_position_embeddings=LENGTH,
+                initializer_range=0.2,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout,
+            )
+        )
+    for name, parameter in bert.named_parameters():
+        parameter.requires_grad_(not frozen or frozen not in name)
+    return bert.train()
+
+
+def columns(step: int, rank: int = 0, world: int = 1) -> dict[str, np.ndarray]:
+    """A rank's share of a step's global batch."""
+    draw = np.random.default_rng(step)
+    share = slice(rank * GLOBAL_BATCH // world, (rank + 1) * GLOBAL_BATCH // world)
+    batch = {
+        "tokens": draw.integers(5, VOCABULARY, (GLOBAL_BATCH, LENGTH)),
+        "lengths": draw.integers(3, LENGTH + 1, GLOBAL_BATCH),
+        "epochs": np.zeros(GLOBAL_BATCH, np.int64),
+        "rows": step * GLOBAL_BATCH + np.arange(GLOBAL_BATCH),
+    }
+    return {name: values[share] for name, values in batch.items()}
+
+
+def feed(first: int, last: int) -> Iterator[dict[str, np.ndarray]]:
+    """This rank's shares of the steps from `first` up to `last`, and no further."""
+    return (columns(step, dist.get_rank(), dist.get_world_size()) for step in range(first, last))
+
+
+class Objective(MaskedLanguageModelling):
+    """The real one, for a vocabulary without words."""
+
+    def __init__(self) -> None:
+        super().__init__(ObjectiveConfig(mask_fraction=0.4), Tokenizer(), seed=1)
+
+
+class Tokenizer:
+    """What the objective asks of one."""
+
+    mask_token_id = 4
+    all_special_ids = (0, 1, 2, 3, 4)
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+
+def build(case: Case, objective: Objective | None = None, method: Method | None = None) -> Loop:
+    """Engine and loop of a case, on the calling rank."""
+    share = GLOBAL_BATCH // dist.get_world_size()
+    training = settings(**case.training)
+    toy = model(case.dropout, case.frozen)
+    engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, share // case.micro_batch)
+    return Loop(engine, objective or Objective(), method or Method(), training, case.micro_batch, case.steps, seed=5)
+
+
+def rate(step: int) -> float:
+    """Another learning rate at each step."""
+    return 1e-2 / (1 + step)
+
+
+def train(case: Case) -> Outcome:
+    """Runs a case on the calling rank."""
+    loop = build(case)
+    engine = loop.engine
+    progress = Progress(**engine.load(case.load)) if case.load else Progress()
+    norms, losses = [], []
+    for number, share in enumerate(feed(progress.step, case.steps), progress.step):
+        loss, tokens, norm = loop.step(share, number, rate(number))
+        dist.all_reduce(loss)
+        progress.step += 1
+        progress.tokens += tokens
+        norms.append(norm)
+        losses.append(loss.item())
+    if case.save:
+        engine.save(case.save, vars(progress))
+    return Outcome(engine.full_state(), moments(engine), norms, losses, progress)
+
+
+def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """AdamW's two averages of each trained parameter, whole. All ranks call it."""
+    from deepspeed.utils import safe_get_full_optimizer_state
+
+    zero = engine._engine.optimizer
+    if engine.zero_stage in (1, 2):  # DeepSpeed 0.19 links parameters to the state of their first group only
+        zero._hp_optimizer_states_linked = False
+        zero._lazy_init_hp_params_optimizer_state()
+
+    def of(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, torch.Tensor]:
+        if engine.zero_stage == 0:
+            state = zero.state[parameter]
+            return state["exp_avg"].clone(), state["exp_avg_sq"].clone()
+        first, second = (safe_get_full_optimizer_state(parameter, key) for key in ("exp_avg", "exp_avg_sq"))
+        return first, second
+
+    named = engine._engine.module.named_parameters()
+    return {name: of(parameter) for name, parameter in named if parameter.requires_grad}
+
+
+def reference(case: Case) -> Outcome:
+    """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW."""
+    toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
+    trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
+    adamw = torch.optim.AdamW(
+        [{"params": [p], "weight_decay": training.weight_decay if p.ndim > 1 else 0.0} for p in trained.values()],
+        betas=(training.beta1, training.beta2),
+        eps=training.epsilon,
+        foreach=False,
+    )
+    norms, losses, tokens = [], [], 0
+    for number in range(case.steps):
+        batch = Batch.of(columns(number), "cpu")
+        seen = masking.corrupt(batch)
+        logits = toy(input_ids=seen.input_ids, attention_mask=seen.attention_mask).logits[seen.positions]
+        loss = torch.nn.functional.cross_entropy(logits, seen.targets, reduction="sum") / len(seen.targets)
+        adamw.zero_grad()
+        loss.backward()
+        norm = torch.cat([p.grad.flatten() for p in trained.values()]).norm()
+        if 0 < training.max_gradient_norm < norm:
+            for parameter in trained.values():
+                parameter.grad *= training.max_gradient_norm / norm
+        for group in adamw.param_groups:
+            group["lr"] = rate(number)
+        adamw.step()
+        norms.append(norm.item())
+        losses.append(loss.item())
+        tokens += int(batch.lengths.sum())
+    averages = {name: (adamw.state[p]["exp_avg"], adamw.state[p]["exp_avg_sq"]) for name, p in trained.items()}
+    weights = {name: value.detach().clone() for name, value in toy.state_dict().items()}
+    return Outcome(weights, averages, norms, losses, Progress(case.steps, tokens))
+
+
+def assert_close(outcome: Outcome, expected: Outcome, last: int | None = None) -> None:
+    """Equal but for the rounding of fp32; of norms and losses the last ones, where the run began later."""
+    close = torch.testing.assert_close
+    close(outcome.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    close(outcome.moments, expected.moments, rtol=1e-4, atol=1e-6)
+    kept = slice(-last if last else None, None)
+    close(outcome.norms, expected.norms[kept], rtol=1e-4, atol=0)
+    close(outcome.losses, expected.losses[kept], rtol=1e-5, atol=0)
+    assert outcome.progress.tokens == expected.progress.tokens
