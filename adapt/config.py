@@ -6,25 +6,28 @@ Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-if TYPE_CHECKING:  # for the type checker they are plain numbers; jsonargparse enforces the ranges
-    PositiveInt = int
-    NonNegativeInt = int
-    PositiveFloat = float
-    NonNegativeFloat = float
-    ClosedUnitInterval = float
-    OpenUnitInterval = float
-else:
-    from jsonargparse.typing import (
-        ClosedUnitInterval,
-        NonNegativeFloat,
-        NonNegativeInt,
-        OpenUnitInterval,
-        PositiveFloat,
-        PositiveInt,
-    )
+# Ranges: to the type checker and the parser plain numbers; `adapt.parse` holds values to RANGES by these names.
+PositiveInt = int
+NonNegativeInt = int
+PositiveFloat = float
+NonNegativeFloat = float
+Fraction = float
+ProperFraction = float
+OpenFraction = float
+
+RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "PositiveInt": (">0", lambda value: value > 0),
+    "NonNegativeInt": (">=0", lambda value: value >= 0),
+    "PositiveFloat": (">0", lambda value: value > 0),
+    "NonNegativeFloat": (">=0", lambda value: value >= 0),
+    "Fraction": (">=0 and <=1", lambda value: 0 <= value <= 1),
+    "ProperFraction": (">=0 and <1", lambda value: 0 <= value < 1),
+    "OpenFraction": (">0 and <1", lambda value: 0 < value < 1),
+}
 
 T = TypeVar("T")
 
@@ -87,11 +90,11 @@ class CorpusConfig:
     """In plain text, what one document is: a line, or the lines up to a blank one."""
     min_characters: NonNegativeInt = 20
     """Shorter documents are dropped, and counted [characters]."""
-    min_letter_fraction: ClosedUnitInterval = 0.5
+    min_letter_fraction: Fraction = 0.5
     """Documents with a smaller share of letters among their non-space characters are dropped, and counted."""
-    max_bad_fraction: ClosedUnitInterval = how(0.01)
+    max_bad_fraction: Fraction = how(0.01)
     """Largest share of unreadable records (malformed JSON, no text, invalid UTF-8) before the job fails."""
-    heldout_fraction: ClosedUnitInterval = 0.01
+    heldout_fraction: Fraction = 0.01
     """Share of documents held out of training for evaluation, chosen by a hash of their text."""
 
 
@@ -101,11 +104,11 @@ class ObjectiveConfig:
 
     kind: Literal["mlm"] = "mlm"
     """`mlm`: masked language modelling, masks redrawn each epoch."""
-    mask_fraction: OpenUnitInterval = 0.15
+    mask_fraction: OpenFraction = 0.15
     """Share of the tokens of a row that are predicted. At least one a row."""
-    mask_token_fraction: ClosedUnitInterval = 0.8
+    mask_token_fraction: Fraction = 0.8
     """Share of the predicted tokens that are replaced by the mask token."""
-    random_token_fraction: ClosedUnitInterval = 0.1
+    random_token_fraction: Fraction = 0.1
     """Share of the predicted tokens that are replaced by a random ordinary token. The rest stay as they are."""
 
 
@@ -121,13 +124,13 @@ class TrainingConfig:
     """Passes over the prepared corpus (rounded up to whole steps)."""
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate."""
-    warmup_fraction: ClosedUnitInterval = 0.06
+    warmup_fraction: Fraction = 0.06
     """Share of the steps over which the learning rate rises linearly from 0; it then falls linearly to 0."""
     weight_decay: NonNegativeFloat = 0.01
     """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
-    beta1: ClosedUnitInterval = 0.9
+    beta1: ProperFraction = 0.9
     """AdamW's decay of the gradient mean."""
-    beta2: ClosedUnitInterval = 0.98
+    beta2: ProperFraction = 0.98
     """AdamW's decay of the squared-gradient mean."""
     epsilon: PositiveFloat = 1e-6
     """AdamW's term against division by zero."""
@@ -181,7 +184,7 @@ class ResourcesConfig:
     """Training processes (one a device)."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores each training process reserves."""
-    gpus_per_worker: float | None = None
+    gpus_per_worker: NonNegativeFloat | None = None
     """GPUs each training process holds; null is 1 where the cluster has GPUs and 0 where it has none."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO stage: what is sharded over the workers (1 optimizer, 2 + gradients, 3 + parameters)."""

@@ -5,14 +5,14 @@ import math
 import re
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from adapt.config import Config, flat
+from adapt.config import RANGES, Config, flat
 from adapt.errors import ConfigError
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -67,28 +67,20 @@ def check(config: Config) -> None:
 
 
 def _check_ranges(config: Config) -> None:
-    """The ranges in the annotations. jsonargparse takes them for plain numbers, as type checkers do."""
-    for section, content in vars(config).items():
-        if not is_dataclass(content):
-            continue
-        for name, hint in get_type_hints(type(content)).items():
-            value = getattr(content, name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"{section}.{name} is {value}", "use a finite number")
-            for kind in get_args(hint) or (hint,):
-                rule = getattr(kind, "_expression", "").replace("v", "")
-                if rule and value is not None and not _conforms(value, kind):
-                    raise ConfigError(
-                        f"{section}.{name} is {value}, but must be {rule}", "choose a value in that range"
-                    )
-
-
-def _conforms(value: Any, kind: Any) -> bool:
-    try:
-        kind(value)
-    except ValueError:
-        return False
-    return True
+    """The ranges that the annotations name."""
+    sections = {name: value for name, value in vars(config).items() if is_dataclass(value)}
+    for section, content in sections.items():
+        for field in fields(content):
+            value = getattr(content, field.name)
+            words, holds = RANGES.get(str(field.type).split(" ")[0], ("", math.isfinite))
+            if not isinstance(value, int | float):
+                continue
+            if not math.isfinite(value):
+                raise ConfigError(f"{section}.{field.name} is {value}", "use a finite number")
+            if not holds(value):
+                raise ConfigError(
+                    f"{section}.{field.name} is {value}, but must be {words}", "choose a value in that range"
+                )
 
 
 def _refuse_unknown_keys(arguments: Sequence[str]) -> None:
@@ -126,8 +118,8 @@ def _read_yaml(path: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {problem}", "mend that line") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
-    for section, fields in vars(Config()).items():  # a section may also be the name of a file
-        if is_dataclass(fields) and not isinstance(content.get(section, {}), Mapping | str):
+    for section, default in vars(Config()).items():  # a section may also be the name of a file
+        if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
             raise ConfigError(f"{section} in {path} holds no fields", "give it `field: value` lines, or remove it")
     return content
 

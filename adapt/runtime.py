@@ -99,6 +99,14 @@ def gpus_per_worker(resources: ResourcesConfig) -> float:
     return 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
 
 
+def hide_unreserved_gpus() -> None:
+    """In a Ray process, before torch is imported: shows it the GPUs it reserved, where Ray leaves all to be seen."""
+    import ray
+
+    if not ray.get_runtime_context().get_accelerator_ids().get("GPU"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def await_resources(resources: ResourcesConfig) -> None:
     """Makes sure that the workers can be placed. A joined cluster is asked to grow, and given time to.
 

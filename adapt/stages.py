@@ -1,5 +1,7 @@
 """The catalogue: from a configuration to the stages of a job. The only place where the parts are wired together."""
 
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +12,9 @@ from adapt.chain.digest import Digests
 from adapt.chain.files import storage_errors, write_atomically
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.errors import StorageError
 from adapt.model.limits import check_sequence_length
-from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files, weight_files
 from adapt.train.job import MODEL_FOLDER, Job
 from adapt.train.schedule import length_of, micro_batch
 
@@ -49,7 +52,9 @@ class Catalogue:
             corpora["general"] = self.prepared(_general_corpus(self.config), f"{self.config.name}-general")
         training = self.trained(corpora["domain"])
         # in the order they run: all that can fail on the data comes before the training
-        return self.exported({**corpora, "training": training}, list(corpora))
+        stage = self.exported({**corpora, "training": training}, list(corpora))
+        self._digests.save()
+        return stage
 
     def prepared(self, corpus: CorpusConfig, name: str) -> Stage:
         """A corpus as token shards. Its first input, the manifest, is what ties it to the content of the files."""
@@ -110,10 +115,6 @@ class Catalogue:
 
         return export(self.config, folder, inputs)
 
-    def save(self) -> None:
-        """Keeps the digests for the next start."""
-        self._digests.save()
-
     def _model_digest(self) -> str:
         return self._digests.of_all(model_files(self.pretrained.model))
 
@@ -127,6 +128,7 @@ class Catalogue:
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
         length = length_of(self.config.training, inputs["corpus"].metrics["train_tokens"])
+        check_space(self.root, self.pretrained.model, self.config.training.keep_checkpoints)
         from adapt.runtime import connect
         from adapt.train.launch import launch
 
@@ -175,9 +177,22 @@ def check_writable(root: Path) -> None:
     """
     with storage_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        probe = root / ".writable"
-        probe.write_text("yes")
-        probe.unlink()
+        tempfile.TemporaryFile(dir=root).close()
+
+
+def check_space(root: Path, model: Path, keep_checkpoints: int) -> None:
+    """Looks for room for the model and its checkpoints, before training starts.
+
+    Raises:
+        StorageError: they would not fit (weights and two moments of AdamW a checkpoint, one of them on its way).
+    """
+    weights = sum(file.stat().st_size for file in weight_files(model))
+    needed, free = weights * (2 + 3 * (keep_checkpoints + 1)), shutil.disk_usage(root).free
+    if free < needed:
+        raise StorageError(
+            f"{root} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
+            "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
+        )
 
 
 def _check_trackers(config: Config) -> None:

@@ -146,9 +146,6 @@ def test_a_run_with_nothing_to_do_reports_and_starts_nothing(
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("stage.json")} == before
 
 
-@pytest.mark.xfail(
-    strict=True, raises=FileNotFoundError, reason="no job calls Catalogue.save, so each start reads the corpus again"
-)
 def test_the_digests_are_kept_for_the_next_start(
     run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

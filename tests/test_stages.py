@@ -351,7 +351,6 @@ def test_a_storage_root_that_cannot_be_written(config: Config, tmp_path: Path) -
         assert f"cannot write {tmp_path / root}" in refused(StorageError, changed(config, "storage.root", root))
 
 
-@pytest.mark.xfail(strict=True, raises=FileNotFoundError, reason="check_writable: both use one name for their probe")
 def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         for _ in range(20):

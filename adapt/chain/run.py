@@ -51,9 +51,9 @@ class Stage:
 
 def ensure(stage: Stage, store: Store) -> Record:
     """The record of a stage, after running it and its inputs where they are not finished."""
-    inputs = {name: ensure(needed, store) for name, needed in stage.inputs.items()}
     if record := store.find(stage.stage, stage.name, stage.key):
         return record
+    inputs = {name: ensure(needed, store) for name, needed in stage.inputs.items()}
     folder = store.folder(stage.stage, stage.name, stage.key)
     with locked(folder):
         if record := store.find(stage.stage, stage.name, stage.key):  # finished by the run we waited for

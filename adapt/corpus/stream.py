@@ -1,5 +1,6 @@
 """Training batches as they reach a rank: read from the shards by Ray Data, in an order that never depends on how."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from adapt.corpus.tokens import TokenStream
 from adapt.runtime import data_settings
 from adapt.schema import SHARD_GLOB
 
-BLOCK_TOKENS = 1_000_000
-"""Tokens that one reading task hands over (2 to 4 MB)."""
+BLOCK_BYTES = 2_000_000
+"""What a reading task hands over at once."""
 PREFETCHED_STEPS = 8
+SEGMENTS = 64
+"""Pieces of a run; each is read by one task."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,14 @@ def _stream(folder: str) -> TokenStream:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The Ray Data task: a run of steps in, their rows out."""
+    """The Ray Data task: a segment of steps in, their rows out, step by step as they are asked for."""
 
     feed: Feed
 
-    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Rows of the steps, one after another."""
-        steps = [self.feed.step(step) for step in range(int(batch["first"][0]), int(batch["stop"][0]))]
-        return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
+    def __call__(self, batch: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        """The rows of each step. Ray Data holds the task back when training has not taken what is there."""
+        for step in range(int(batch["first"][0]), int(batch["stop"][0])):
+            yield self.feed.step(step)
 
 
 @contextmanager
@@ -77,15 +80,20 @@ def streamed(feed: Feed) -> Iterator[Iterator[dict[str, np.ndarray]]]:
     if feed.first_step >= feed.last_step:
         yield iter(())
         return
-    share = feed.global_batch_size // feed.world
-    steps_per_block = max(1, BLOCK_TOKENS // (share * feed.sequence_length))
-    firsts = range(feed.first_step, feed.last_step, steps_per_block)
-    with data_settings():
+    with data_settings(target_max_block_size=BLOCK_BYTES):
         # items and not a range: reading a range takes a CPU, which the training workers may all hold. One task at a
         # time, on no CPU, is ahead of any training; without that limit Ray starts processes by the dozen.
-        blocks = [{"first": first, "stop": min(first + steps_per_block, feed.last_step)} for first in firsts]
-        dataset = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map_batches(
+        segments = _segments(feed)
+        dataset = ray.data.from_items(segments, override_num_blocks=len(segments)).map_batches(
             Fetch(feed), batch_size=1, batch_format="numpy", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=1)
         )
-        batches = dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS)
-        yield iter(batches)
+        share = feed.global_batch_size // feed.world
+        batches = iter(dataset.iter_batches(batch_size=share, batch_format="numpy", prefetch_batches=PREFETCHED_STEPS))
+        yield itertools.chain([next(batches)], batches)  # its start belongs to the job's, not to the first step
+
+
+def _segments(feed: Feed) -> list[dict[str, int]]:
+    """The run in a few pieces, however long it is: what a task makes again when its node is lost."""
+    length = -(-(feed.last_step - feed.first_step) // SEGMENTS)
+    firsts = range(feed.first_step, feed.last_step, length)
+    return [{"first": first, "stop": min(first + length, feed.last_step)} for first in firsts]

@@ -11,7 +11,7 @@ import numpy as np
 from adapt.chain.files import write_atomically
 from adapt.config import Config
 from adapt.model.locate import Pretrained
-from adapt.runtime import gpus_per_worker, user_errors
+from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 
 LOSSES_FILE = "losses.json"
 """For each corpus: summed loss and number of predictions of each document of the sample."""
@@ -53,6 +53,7 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, Any]:
 
 
 def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]], list[dict[str, Any]]]:
+    hide_unreserved_gpus()
     import torch
 
     from adapt.evaluate.fill import filled_masks

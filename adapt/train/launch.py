@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.chain.files import storage_error
 from adapt.errors import TrainingError
-from adapt.runtime import await_resources, find_ours, gpus_per_worker
+from adapt.runtime import await_resources, find_ours, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, PROGRESS_FILE, Job
 from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
@@ -99,6 +99,7 @@ def _trainer(job: Job) -> Any:
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """What Ray Train runs on each rank. The heavy imports happen there and not in the driver."""
+    hide_unreserved_gpus()
     from adapt.train.worker import work
 
     work(config["job"])

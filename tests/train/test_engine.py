@@ -28,22 +28,10 @@ def test_steps_are_those_of_plain_torch(ranks, zero_stage, world):
     assert all(other.norms == first.norms and not other.weights for other in others)
 
 
-def test_the_norm_before_clipping_is_that_of_the_ranks_summed_gradient(ranks):
-    """At stage 0 we clip ourselves: one rank's own gradient has another norm."""
-    cases = [Case(steps=1), Case(steps=1, training={"max_gradient_norm": 0.1})]
-    whole, clipped = ranks(2).run(train_all, cases)[0]
-    alone = ranks(1).run(train, cases[0])[0]
-    assert whole.norms == pytest.approx(alone.norms, rel=1e-5)
-    assert clipped.norms == whole.norms
-    assert clipped.moments["bert.embeddings.word_embeddings.weight"][0].norm() == pytest.approx(
-        whole.moments["bert.embeddings.word_embeddings.weight"][0].norm() / 5, rel=1e-5
-    )
-
-
 def test_the_size_of_micro_batches_does_not_matter(ranks):
-    for outcomes in ranks(2).run(train_all, [Case(stage, micro_batch=size) for stage in STAGES for size in (1, 4)])[:1]:
-        for outcome in outcomes:
-            assert_close(outcome, reference(Case()))
+    expected = reference(Case())
+    for outcome in ranks(2).run(train_all, [Case(stage, micro_batch=size) for stage in STAGES for size in (1, 4)])[0]:
+        assert_close(outcome, expected)
 
 
 def test_without_a_limit_gradients_are_not_clipped(ranks):
@@ -129,5 +117,5 @@ def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
         expected = whole[world, stage]
         assert resumed.losses == expected.losses[3:]
         assert resumed.progress.tokens == expected.progress.tokens
-        assert all(torch.equal(value, expected.weights[name]) for name, value in resumed.weights.items())
+        assert {} == {name: (world, stage, (value - expected.weights[name]).abs().max().item()) for name, value in resumed.weights.items() if not torch.equal(value, expected.weights[name])}
         assert all(map(torch.equal, resumed.moments[name], pair) for name, pair in expected.moments.items())

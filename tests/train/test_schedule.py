@@ -1,6 +1,7 @@
 """Length of a run, division of its batch, and the learning rate at each step."""
 
 import re
+from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -136,7 +137,7 @@ def test_rises_to_the_peak_and_falls_to_almost_nothing(steps: int, fraction: flo
     assert rise == sorted(rise)
     assert fall == sorted(fall, reverse=True)
     if len(rise) > 1:
-        steepness = [after - before for before, after in zip(rise, rise[1:], strict=False)]
+        steepness = [after - before for before, after in pairwise(rise)]
         assert steepness == pytest.approx([peak / warmup] * len(steepness))
     if fall:
         assert fall[-1] == pytest.approx(peak / len(fall))  # the step after the last would be at 0

@@ -1,0 +1,31 @@
+"""Keeps two lives of one run from meeting: a killed driver's workers, and those of the run that goes on for it."""
+
+import ctypes
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from adapt.chain.lock import locked
+
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def die_with_parent() -> None:
+    """When a driver with a Ray of its own is killed, so are its workers; else they would train on for seconds."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@contextmanager
+def alone(folder: Path, rank: int) -> Iterator[None]:
+    """Rank 0 waits until that of an earlier run, perhaps orphaned on another node, has gone; the others wait for it.
+
+    Args:
+        folder: the stage's folder.
+        rank: of this process.
+    """
+    if rank:
+        yield
+        return
+    with locked(folder / "training"):
+        yield
