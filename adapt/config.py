@@ -185,7 +185,8 @@ class ResourcesConfig:
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores each training process reserves."""
     gpus_per_worker: NonNegativeFloat | None = None
-    """GPUs each training process holds; null is 1 where the cluster has GPUs and 0 where it has none."""
+    """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none
+    (set it where GPU nodes are scaled up from zero)."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO stage: what is sharded over the workers (1 optimizer, 2 + gradients, 3 + parameters)."""
     max_failures: NonNegativeInt = 3

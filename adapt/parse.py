@@ -30,7 +30,8 @@ def parse(arguments: Sequence[str], program: str, description: str) -> Config:
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
     _refuse_unknown_keys(arguments)
-    parser = ArgumentParser(prog=program, description=description, exit_on_error=False)
+    usage = f"{program} [--config FILE] [--section.field VALUE ...]"
+    parser = ArgumentParser(prog=program, usage=usage, description=description, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)

@@ -113,27 +113,36 @@ def await_resources(resources: ResourcesConfig) -> None:
     Raises:
         ClusterError: the machine cannot give what was asked, or the cluster did not within resources.wait_s.
     """
-    import ray
-    from ray.autoscaler.sdk import request_resources
-
     bundle = {"CPU": resources.cpus_per_worker}
     if gpus := gpus_per_worker(resources):
         bundle["GPU"] = gpus
-    deadline = None
-    while (placeable := _placeable(bundle)) < resources.workers:
-        if deadline is None:
-            deadline = time.monotonic() + (resources.wait_s if address_of(resources) else 0)
-            if deadline > time.monotonic():
-                log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
-                request_resources(bundles=[bundle] * resources.workers)
-        if time.monotonic() >= deadline:
-            total = {name: ray.cluster_resources().get(name, 0) for name in bundle}
-            raise ClusterError(
-                f"there is room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
-                f"the cluster has {_words(total)} in all",
-                f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
-            )
-        time.sleep(1)
+    if _placeable(bundle) < resources.workers and address_of(resources):
+        _grow(bundle, resources)
+    if (placeable := _placeable(bundle)) < resources.workers:
+        raise ClusterError(
+            f"there is room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
+            f"the cluster has {_words(_totals(bundle))} in all",
+            f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
+        )
+
+
+def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
+    from ray.autoscaler.sdk import request_resources
+
+    log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
+    request_resources(bundles=[bundle] * resources.workers)
+    deadline = time.monotonic() + resources.wait_s
+    try:
+        while _placeable(bundle) < resources.workers and time.monotonic() < deadline:
+            time.sleep(1)
+    finally:
+        request_resources(bundles=[])  # else the nodes would be held when the job is over
+
+
+def _totals(bundle: dict[str, float]) -> dict[str, float]:
+    import ray
+
+    return {name: ray.cluster_resources().get(name, 0) for name in bundle}
 
 
 def _placeable(bundle: dict[str, float]) -> int:
@@ -182,6 +191,7 @@ def find_ours(error: BaseException | None) -> AdaptError | None:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, AdaptError):
-            return error
+            ours = getattr(error, "cause", error)  # Ray raises a double of it, which prints the worker's stack trace
+            return type(ours)(ours.what, ours.fix)
         error = getattr(error, "cause", None) or error.__cause__ or error.__context__
     return None

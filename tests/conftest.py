@@ -6,12 +6,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.samples import VOCABULARY
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)  # also on a slow or busy machine
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ def check_field(path: Path, text_field: str) -> None:
     if fields is not None and text_field not in fields:
         raise DataError(
             f"{path} has no field {text_field!r}; it has {', '.join(map(repr, fields)) or 'none'}",
-            "set corpus.text_field to the one that holds the text",
+            "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text",
         )
 
 

@@ -86,9 +86,7 @@ def _matches(pattern: str) -> list[Path]:
         return files
     files = [path] if path.is_file() else sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     if not files:
-        raise DataError(
-            f"corpus.paths: {pattern} matches no file", "check the path; relative ones start at the working directory"
-        )
+        raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
     for file in files:
         format_of(file)
     return files

@@ -48,7 +48,7 @@ def comparison(corpus: str, before: Path, after: Path, samples: int) -> dict[str
     new, _ = read_losses(after, corpus)
     return {
         "text": corpus,
-        "tokens": int(counts.sum()),
+        "predictions": int(counts.sum()),
         **_named("before", mean_loss(old, counts, samples)),
         **_named("after", mean_loss(new, counts, samples)),
         **_named("change", change(old, new, counts, samples)),
@@ -64,7 +64,7 @@ def _loss_metrics(results: list[dict[str, Any]]) -> dict[str, float | None]:
     for result in results:
         prefix = CORPORA[result["text"]]
         metrics.update(
-            {f"{prefix}_loss_{key}": value for key, value in result.items() if key not in ("text", "tokens")}
+            {f"{prefix}_loss_{key}": value for key, value in result.items() if key not in ("text", "predictions")}
         )
     return metrics
 

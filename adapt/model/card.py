@@ -66,7 +66,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
 
     Args:
         facts: name, base_model, objective (text); corpus (source, documents, tokens, digest); training (settings);
-            results (a list; each has text, which is "domain" or "general", tokens, and before, after and change, which
+            results (a list; each has text, which is "domain" or "general", predictions, and before, after and change, which
             is after - before, each also with _low and _high); lineage (a list; each has stage, key and path); packages
             (name to version).
 
@@ -123,11 +123,11 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Loss and perplexity before and after, a row for each kind of text."""
     if not results:
         return "Not measured."
-    header = ("text", "tokens", "loss before", "loss after", "change", "perplexity before", "perplexity after")
+    header = ("text", "predictions", "loss before", "loss after", "change", "perplexity before", "perplexity after")
     rows = [
         (
             row["text"],
-            row["tokens"],
+            row["predictions"],
             interval(row, "before"),
             interval(row, "after"),
             interval(row, "change", signed=True),

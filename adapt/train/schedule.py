@@ -31,7 +31,7 @@ def length_of(training: TrainingConfig, corpus_tokens: int) -> Length:
         raise DataError(
             f"the corpus is smaller than one batch: {corpus_tokens} tokens are {rows} rows of "
             f"{training.sequence_length}, and training.global_batch_size is {batch}",
-            f"set training.global_batch_size to at most {rows}, or bring more text",
+            f"set training.global_batch_size to at most {rows}, or bring more text" if rows else "bring more text",
         )
     limits = [
         training.max_steps,

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -23,7 +23,6 @@ def test_every_row_exactly_once(size: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(rows), np.arange(size))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3000), st.integers(-(2**63), 2**64), st.integers(0, 10**6), st.data())
 def test_any_place_can_be_asked_first(size: int, seed: int, epoch: int, data: st.DataObject) -> None:
     places = np.array(data.draw(st.lists(st.integers(0, size - 1), max_size=20)), np.int64)
@@ -52,9 +51,9 @@ def test_seeds_and_epochs_differ() -> None:
     assert np.array_equal(whole(1000, 3, 4), whole(1000, 3, 4))
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 10, 100])
+@pytest.mark.parametrize("size", [2, 3, 5, 20])
 def test_each_row_is_as_often_at_each_place(size: int) -> None:
-    epochs = np.array([whole(size, seed=1, epoch=epoch) for epoch in range(4000)])
+    epochs = np.array([whole(size, seed=1, epoch=epoch) for epoch in range(2000)])
     for place in {0, 1, size // 2, size - 1}:
         assert chisquare(np.bincount(epochs[:, place], minlength=size)).pvalue > 1e-4
 
@@ -95,7 +94,6 @@ def test_a_steps_rows_do_not_depend_on_the_number_of_ranks(rows: int) -> None:
             assert global_batch(step, world, 12, rows) == alone
 
 
-@settings(deadline=None)
 @given(rows=st.integers(1, 60), size=st.integers(1, 25), first=st.integers(0, 100), seed=st.integers(0, 100))
 def test_every_row_once_an_epoch(rows: int, size: int, first: int, seed: int) -> None:
     """Against the plain form: all epochs' permutations one after another, cut into batches."""

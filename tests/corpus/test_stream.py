@@ -69,19 +69,26 @@ def test_an_epoch_holds_every_token_once(corpus: str) -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("first", "last", "rank", "world"), [(0, 11, 0, 1), (4, 15, 1, 2), (7, 8, 2, 3), (3, 9, 3, 4)])
-@pytest.mark.parametrize("steps_per_block", [1, 4, 100])
+@pytest.mark.parametrize(("segments", "block_bytes"), [(1, 1), (4, 1), (4, 1000), (100, 10**6)])
 def test_streamed(
-    corpus: str, first: int, last: int, rank: int, world: int, steps_per_block: int, monkeypatch: pytest.MonkeyPatch
+    corpus: str,
+    first: int,
+    last: int,
+    rank: int,
+    world: int,
+    segments: int,
+    block_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In several epochs, from several steps on, in blocks that the number of steps is and is not a multiple of."""
-    monkeypatch.setattr(module, "BLOCK_TOKENS", steps_per_block * (BATCH // world) * LENGTH)
+    """Over several epochs, from several steps on, cut for the reading tasks in several ways."""
+    monkeypatch.setattr(module, "SEGMENTS", segments)
+    monkeypatch.setattr(module, "BLOCK_BYTES", block_bytes)
     with streamed(feed(corpus, first, last, rank, world)) as batches:
         check(list(batches), first, last, rank, world)
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_many_blocks_stay_in_order(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK_TOKENS", 7 * BATCH * LENGTH)
+def test_a_long_run_stays_in_order(corpus: str) -> None:
     plain = list(feed(corpus, 13, 400).read())
     with streamed(feed(corpus, 13, 400)) as batches:
         for batch, expected in zip(batches, plain, strict=True):
@@ -93,8 +100,9 @@ def test_many_blocks_stay_in_order(corpus: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_to_do_needs_no_ray(corpus: str) -> None:
     """A run that is resumed after its last step."""
-    with streamed(feed(corpus, 5, 5)) as batches:
-        assert list(batches) == []
+    for first in (5, 6):
+        with streamed(feed(corpus, first, 5)) as batches:
+            assert list(batches) == []
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -34,7 +34,7 @@ def random_documents(count: int, longest: int, vocabulary_size: int = 1000, seed
     return [[draw.randrange(vocabulary_size) for _ in range(draw.randint(1, longest))] for _ in range(count)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(any),
     cuts=st.lists(st.integers(0, 30), max_size=6),
@@ -63,7 +63,7 @@ def test_rows_joined_are_documents_joined(lengths: list[int], cuts: list[int], s
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_rows_in_any_order(data: st.DataObject) -> None:
     documents = random_documents(20, 9)
     everything = joined(documents)

@@ -4,7 +4,7 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.evaluate.statistics import change, mean_loss
@@ -40,7 +40,6 @@ def plain_bootstrap(losses: np.ndarray, counts: np.ndarray, samples: int = 4000)
     return float(low), float(high)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 500)), min_size=1, max_size=20))
 def test_value_is_summed_loss_over_summed_predictions(documents: list[tuple[float, int]]) -> None:
     losses, counts = (np.array([document[i] for document in documents]) for i in (0, 1))

@@ -15,7 +15,7 @@ def result(text: str, before: float, after: float, half: float = 0.05) -> dict[s
     numbers = {"before": before, "after": after, "change": after - before}
     return {
         "text": text,
-        "tokens": 123456,
+        "predictions": 123456,
         **numbers,
         **{f"{name}_low": value - half for name, value in numbers.items()},
         **{f"{name}_high": value + half for name, value in numbers.items()},

@@ -53,7 +53,7 @@ def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 1000), st.sampled_from([0.15, 0.3, 0.4, 0.01, 0.99]))
 def test_the_number_of_predictions_is_exact(tokenizer: PreTrainedTokenizerFast, number: int, fraction: float) -> None:
     objective = MaskedLanguageModelling(ObjectiveConfig(mask_fraction=fraction), tokenizer, seed=number)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
@@ -37,7 +37,6 @@ def test_reference_is_splitmix64() -> None:
     assert [mix(n * GOLDEN & MASK) for n in (1, 2, 3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
-@settings(deadline=None)
 @given(
     st.integers(-(2**70), 2**70),
     st.integers(0, 5),

@@ -117,5 +117,9 @@ def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
         expected = whole[world, stage]
         assert resumed.losses == expected.losses[3:]
         assert resumed.progress.tokens == expected.progress.tokens
-        assert {} == {name: (world, stage, (value - expected.weights[name]).abs().max().item()) for name, value in resumed.weights.items() if not torch.equal(value, expected.weights[name])}
+        assert {} == {
+            name: (world, stage, (value - expected.weights[name]).abs().max().item())
+            for name, value in resumed.weights.items()
+            if not torch.equal(value, expected.weights[name])
+        }
         assert all(map(torch.equal, resumed.moments[name], pair) for name, pair in expected.moments.items())

@@ -1,0 +1,176 @@
+"""A job as a user submits it to a cluster: token authentication on, the working directory uploaded and thrown away."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.samples import sentences
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+CONFIG = """
+name: tiny
+model:
+  path: {model}
+corpus:
+  paths: corpus.jsonl
+  heldout_fraction: 0.1
+training:
+  max_steps: 4
+  global_batch_size: 8
+  sequence_length: 64
+  log_interval_steps: 2
+evaluation:
+  sequence_length: 64
+  bootstrap_samples: 50
+"""
+# Added to the submitted copy of the package: every process that loads it notes where it found it.
+NOTE = "__import__('pathlib').Path({folder!r}, str(__import__('os').getpid())).write_text(__file__)\n"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A head node on this machine, started as `ray start --head` starts it."""
+
+    folder: Path
+    environment: dict[str, str]
+    """Of its processes, and of whoever holds the token."""
+    address: str
+
+    def ray(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", *arguments],
+            env={**self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+    def submit(self, folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        options = ["--address", self.address, "--working-dir", str(folder)]
+        return self.ray("job", "submit", *options, "--", *command, **environment)
+
+    def processes(self) -> list[psutil.Process]:
+        """Those with the folder in their command line, and all that they have started."""
+        named = [p for p in psutil.process_iter(["cmdline"]) if str(self.folder) in " ".join(p.info["cmdline"] or [])]
+        found = {}
+        for process in named:
+            with suppress(psutil.NoSuchProcess):
+                found.update({p.pid: p for p in [process, *process.children(recursive=True)]})
+        return list(found.values())
+
+    def stop(self) -> None:
+        while processes := self.processes():  # again, for what one of them may have started meanwhile
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=5)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_ports(count: int) -> list[str]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [str(each.getsockname()[1]) for each in sockets]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("home")
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTHON"))}
+    environment |= {
+        "HOME": str(folder),  # where a token of the user's own would be found
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    port, dashboard, client, agent = free_ports(4)
+    started = Cluster(
+        Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # short: it holds sockets
+        environment,
+        f"http://127.0.0.1:{dashboard}",
+    )
+    try:
+        ran = started.ray(
+            *("start", "--head", "--temp-dir", str(started.folder), "--num-cpus", "2"),
+            *("--port", port, "--ray-client-server-port", client, "--dashboard-agent-listen-port", agent),
+            *("--dashboard-host", "127.0.0.1", "--dashboard-port", dashboard),
+            *("--object-store-memory", str(200 * 2**20)),
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        yield started
+    finally:
+        started.stop()
+    assert started.processes() == []
+
+
+def test_a_submission_without_the_token_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    (tmp_path / "empty").mkdir()
+    ran = cluster.submit(tmp_path / "empty", "touch", str(mark), RAY_AUTH_MODE="", RAY_AUTH_TOKEN_PATH="")
+    assert ran.returncode != 0
+    assert "Missing authentication token" in ran.stderr
+
+    body = json.dumps({"entrypoint": f"touch {mark}"}).encode()
+    guess = {"Authorization": f"Bearer {secrets.token_hex(32)}"}
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(urllib.request.Request(f"{cluster.address}/api/jobs/", body, guess))
+    assert not mark.exists()
+
+
+def test_a_submitted_job_runs_from_its_copy_and_leaves_a_model(
+    cluster: Cluster, tiny_bert: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    submitted, notes, root = tmp_path / "submitted", tmp_path / "notes", tmp_path / "runs"
+    notes.mkdir()
+    for part in ("adapt", "jobs"):
+        shutil.copytree(ROOT / part, submitted / part, ignore=shutil.ignore_patterns("__pycache__"))
+    with (submitted / "adapt" / "__init__.py").open("a") as package:
+        package.write(NOTE.format(folder=str(notes)))
+    (submitted / "tiny.yaml").write_text(CONFIG.format(model=tiny_bert))
+    lines = (json.dumps({"text": text}) + "\n" for text in sentences(400))
+    (submitted / "corpus.jsonl").write_text("".join(lines))
+    before = sorted(submitted.rglob("*"))
+
+    ran = cluster.submit(submitted, "python", "jobs/dapt.py", "--config", "tiny.yaml", "--storage.root", str(root))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "step 4/4  loss" in ran.stdout
+
+    (log,) = (cluster.folder / "session_latest" / "logs").glob("job-driver-*.log")
+    last = log.read_text().splitlines()[-1]
+    assert last in ran.stdout.splitlines()
+    result = json.loads(last)
+    assert result["stage"] == "dapt"
+    assert result["metrics"]["steps"] == 4
+    assert {"heldout_loss_before", "heldout_loss_after", "tokens_per_s"} <= result["metrics"].keys()
+    model = Path(result["path"])
+    assert model.parent == root / "export"
+    AutoTokenizer.from_pretrained(model)
+    _, problems = AutoModelForMaskedLM.from_pretrained(model, output_loading_info=True)
+    assert not any(problems.values())
+
+    places = [Path(note.read_text()) for note in notes.iterdir()]
+    assert len(places) > 2  # the driver and workers
+    assert all(place.is_relative_to(cluster.folder) for place in places)
+    assert sorted(submitted.rglob("*")) == before
