@@ -194,7 +194,7 @@ def test_comparison_of_a_model_with_itself(stages: Make, tmp_path: Path) -> None
     result = comparison("domain", tmp_path / "before", tmp_path / "before", 100)
     assert result["before"] == result["after"]
     assert (result["change"], result["change_low"], result["change_high"]) == (0, 0, 0)
-    assert result["tokens"] == sum(losses(0, 2.0, 50)["counts"])
+    assert result["predictions"] == sum(losses(0, 2.0, 50)["counts"])
 
 
 def test_examples_side_by_side(tmp_path: Path) -> None:
