@@ -52,7 +52,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     try:
         job()
     except KeyboardInterrupt:
-        _fail(Interrupted("interrupted", "run the same command again to go on where it was"), debug)
+        _fail(Interrupted("interrupted", "run the same command again: it goes on from the last checkpoint"), debug)
     except AdaptError as error:
         _fail(error, debug)
     except Exception as error:

@@ -12,7 +12,7 @@ from adapt.chain.digest import Digests
 from adapt.chain.files import storage_errors, write_atomically
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest
-from adapt.errors import StorageError
+from adapt.errors import ConfigError, StorageError
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files, weight_files
 from adapt.train.job import MODEL_FOLDER, Job
@@ -36,6 +36,7 @@ class Catalogue:
         self.config = config
         self.root = root
         self._digests = Digests(root / ".digests.json")
+        _check_shared(config)
         micro_batch(config.training, config.resources.workers)
         _check_trackers(config)
         model = locate(config.model.path, config.model.revision)
@@ -131,10 +132,11 @@ class Catalogue:
         check_space(self.root, self.pretrained.model, self.config.training.keep_checkpoints)
         from adapt.runtime import connect
         from adapt.train.launch import launch
+        from adapt.train.track import anchored
 
         connect(self.config.resources)
         job = Job(
-            config=self.config,
+            config=replace(self.config, tracking=anchored(self.config.tracking)),
             key=stage.key,
             folder=str(folder),
             corpus=str(inputs["corpus"].path),
@@ -193,6 +195,24 @@ def check_space(root: Path, model: Path, keep_checkpoints: int) -> None:
             f"{root} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
             "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
         )
+
+
+def _check_shared(config: Config) -> None:
+    """On a cluster, refuses results in a folder that nobody finds again."""
+    from adapt.runtime import address_of
+    from adapt.train.track import mlflow_folder
+
+    if address_of(config.resources) is None:
+        return
+    folders = {"storage.root": Path(config.storage.root).expanduser()}
+    if folder := mlflow_folder(config.tracking):
+        folders["tracking.mlflow_uri"] = folder
+    for field, folder in folders.items():
+        if not folder.is_absolute():
+            raise ConfigError(
+                f"{field} is relative, but on a cluster a job runs in a throwaway copy of its working directory",
+                f"give it an absolute path on a file system that all nodes share: --{field} /shared/{folder.name}",
+            )
 
 
 def _check_trackers(config: Config) -> None:

@@ -205,6 +205,13 @@ def test_what_cannot_work_is_refused_at_once(
     check_refused(run("dapt.py", *job, *arguments), code, *messages)
 
 
+def test_a_relative_storage_root_on_a_cluster_is_refused_before_connecting(
+    run: Run, job: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    check_refused(run("dapt.py", *job, "--storage.root=runs"), 2, "ConfigError: storage.root is relative", "all nodes")
+
+
 def test_a_job_without_arguments_asks_for_the_corpus(run: Run) -> None:
     check_refused(run("dapt.py"), 2, "corpus.paths is empty")
 

@@ -345,6 +345,26 @@ def test_a_tracker_that_is_not_installed(
     assert f"pip install 'dontstop[{package}]'" in said
 
 
+@pytest.mark.parametrize("given", ["address", "RAY_ADDRESS"])
+@pytest.mark.parametrize("name", ["storage.root", "tracking.mlflow_uri"])
+def test_a_relative_folder_for_results_on_a_cluster(
+    config: Config, tmp_path: Path, name: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    Catalogue(changed(config, name, "results")).dapt()
+    if given == "address":
+        config = changed(config, "resources.address", "10.0.0.1:6379")
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    shutil.rmtree(tmp_path / "results", ignore_errors=True)
+    said = refused(ConfigError, changed(config, name, "results"))
+    assert f"{name} is relative, but on a cluster a job runs in a throwaway copy of its working directory" in said
+    assert f"--{name} /shared/results" in said
+    assert not (tmp_path / "results").exists()
+    Catalogue(changed(config, name, str(tmp_path / "results"))).dapt()
+
+
 def test_a_storage_root_that_cannot_be_written(config: Config, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for root in ("file", "file/deeper"):

@@ -22,6 +22,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
 _STATE_FILE = "state.json"
+_REDUCED_ELEMENTS = 4_000_000
 
 
 class Engine:
@@ -55,6 +56,7 @@ class Engine:
             optimizer=self._adamw,
             config=_deepspeed_config(self.max_norm, zero_stage, precision, micro_batch, accumulation),
         )
+        self._engine.enable_backward_allreduce = zero_stage > 0  # stage 0: see _reduce
 
     @property
     def model(self) -> torch.nn.Module:
@@ -70,6 +72,16 @@ class Engine:
     def backward(self, loss: torch.Tensor) -> None:
         """Adds a micro-batch's gradients. The sum over micro-batches and ranks of what is passed here is minimized."""
         self._engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)  # DeepSpeed averages over ranks
+        if self.zero_stage == 0 and self._engine.is_gradient_accumulation_boundary():
+            self._reduce()
+
+    def _reduce(self) -> None:
+        """Stage 0's mean over ranks, in pieces: by itself DeepSpeed copies all gradients at once, for one rank too."""
+        for parameter in self._trained.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)  # as the other stages have it; weight decay still applies
+        if dist.get_world_size() > 1:
+            self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
     def step(self, learning_rate: float) -> float:
         """One optimizer step at the end of each pass; a real one after the last micro-batch.

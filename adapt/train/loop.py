@@ -107,5 +107,7 @@ class Loop:
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:
-    values = mix(np.array([seed % 2**64, step, rank], np.uint64) + np.arange(1, 4, dtype=np.uint64))
-    return int(mix(np.bitwise_xor.reduce(values, keepdims=True))[0] >> np.uint64(1))
+    state = np.zeros(1, np.uint64)
+    for value in (seed % 2**64, step, rank):  # one after another, so that (step, rank) never stand for (rank, step)
+        state = mix(state + np.array([value], np.uint64) + np.uint64(1))
+    return int(state[0] >> np.uint64(1))

@@ -3,13 +3,22 @@
 import importlib.util
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+from adapt.chain.files import write_atomically
 from adapt.config import TrackingConfig, flat
 from adapt.errors import ConfigError
 from adapt.train.job import METRICS_FILE, Job
+
+ENVIRONMENT = {
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # without it MLflow refuses a folder, the one local store of mlflow-skinny
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "WANDB_SILENT": "true",
+}
 
 
 class Tracker(Protocol):
@@ -19,17 +28,22 @@ class Tracker(Protocol):
         """Keeps the metrics of a step."""
         ...
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Flushes."""
         ...
 
 
 def check_trackers(tracking: TrackingConfig) -> None:
-    """Looks for the packages of the trackers asked for, before anything is started.
+    """Looks for the packages of the trackers asked for, and for passwords, before anything is started.
 
     Raises:
-        ConfigError: one is not installed.
+        ConfigError: one is not installed, or MLflow's address holds a password: its messages would show it.
     """
+    if tracking.mlflow_uri and urlsplit(tracking.mlflow_uri).password:
+        raise ConfigError(
+            "tracking.mlflow_uri holds a password",
+            "leave user and password out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",
+        )
     for field, wanted, package in (
         ("mlflow_uri", tracking.mlflow_uri, "mlflow"),
         ("wandb_project", tracking.wandb_project, "wandb"),
@@ -38,6 +52,19 @@ def check_trackers(tracking: TrackingConfig) -> None:
             raise ConfigError(
                 f"tracking.{field} is set but {package} is not installed", f"pip install 'dontstop[{package}]'"
             )
+
+
+def mlflow_folder(tracking: TrackingConfig) -> Path | None:
+    """The folder that MLflow is to write to; None where it has a server, or is not asked for."""
+    uri = tracking.mlflow_uri
+    local = uri and urlsplit(uri).scheme in ("", "file") and uri not in ("databricks", "databricks-uc", "uc")
+    return Path(urlsplit(uri).path).expanduser() if uri and local else None
+
+
+def anchored(tracking: TrackingConfig) -> TrackingConfig:
+    """With MLflow's folder made absolute, since workers run in folders of their own."""
+    folder = mlflow_folder(tracking)
+    return replace(tracking, mlflow_uri=str(folder.absolute())) if folder else tracking
 
 
 class Trackers:
@@ -53,7 +80,7 @@ class Trackers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for tracker in self._trackers:
-            tracker.close()
+            tracker.close(failed=kind is not None)
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Hands the metrics of one report to every tracker."""
@@ -63,6 +90,7 @@ class Trackers:
 
 def _open(job: Job, step: int) -> list[Tracker]:
     tracking = job.config.tracking
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]
     if tracking.mlflow_uri:
         trackers.append(MLflow(job, tracking.mlflow_uri))
@@ -71,22 +99,33 @@ def _open(job: Job, step: int) -> list[Tracker]:
     return trackers
 
 
+def _settings(job: Job) -> dict[str, Any]:
+    """The configuration, but for the trackers' own."""
+    return {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
+
+
 class File:
-    """JSON lines. Lines of steps that a crash took back are removed at the start."""
+    """JSON lines. Lines of steps that a crash took back are removed at the start, and so is half a line."""
 
     def __init__(self, path: Path, step: int) -> None:
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-        path.write_text("".join(line + "\n" for line in kept))
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        write_atomically(path, "".join(line + "\n" for line in lines if _step(line) <= step))
         self._file = path.open("a", buffering=1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """One line, flushed."""
         self._file.write(json.dumps(metrics) + "\n")
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return float("inf")
 
 
 class TensorBoard:
@@ -95,20 +134,20 @@ class TensorBoard:
     def __init__(self, job: Job, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step or None)
+        self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """One scalar a metric, under `train/`."""
         for name, value in metrics.items():
             self._writer.add_scalar(f"train/{name}", value, step)
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Writes what is buffered."""
         self._writer.close()
 
 
 class MLflow:
-    """One MLflow run a stage key; a resumed job continues it."""
+    """One MLflow run a stage key; a resumed job continues it. Credentials come from the environment only."""
 
     def __init__(self, job: Job, uri: str) -> None:
         import mlflow
@@ -117,19 +156,21 @@ class MLflow:
         mlflow.set_tracking_uri(uri)
         mlflow.set_experiment("dontstop")
         earlier = mlflow.search_runs(filter_string=f"tags.`dontstop.key` = '{job.key}'", output_format="list")
+        self._known = earlier[0].data.metrics.get("step", 0) if earlier else 0
         if earlier:
             mlflow.start_run(run_id=earlier[0].info.run_id)
         else:
             mlflow.start_run(run_name=job.config.name, tags={"dontstop.key": job.key})
-            mlflow.log_params(flat(job.config))
+            mlflow.log_params(_settings(job))
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the numbers."""
-        self._mlflow.log_metrics(metrics, step=step)
+        """Logs the numbers, but for steps that are there already: it cannot take back what a crash did."""
+        if step > self._known:
+            self._mlflow.log_metrics(metrics, step=step)
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Ends the run."""
-        self._mlflow.end_run()
+        self._mlflow.end_run("FAILED" if failed else "FINISHED")
 
 
 class WandB:
@@ -138,20 +179,20 @@ class WandB:
     def __init__(self, job: Job, project: str) -> None:
         import wandb
 
-        os.environ.setdefault("WANDB_SILENT", "true")
         self._run = wandb.init(
             project=project,
             id=job.key[:32],
             name=job.config.name,
             resume="allow",
             dir=job.folder,
-            config=flat(job.config),
+            config=_settings(job),
+            settings=wandb.Settings(console="off"),
         )
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Logs the numbers."""
+        """Logs the numbers. W&B itself passes over steps that are there already."""
         self._run.log(metrics, step=step)
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         """Ends the run."""
-        self._run.finish()
+        self._run.finish(exit_code=int(failed))

@@ -1,85 +1,137 @@
 """Shows a run's progress on the driver's stderr: a live line on a terminal, plain lines elsewhere."""
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adapt.console import duration, log
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 _PERIOD_S = 0.3
+_BAR = 24
+
+
+class _Display(Protocol):
+    def update(self, metrics: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @contextmanager
 def following(file: Path) -> Iterator[None]:
     """Follows a metrics file that a worker writes, from its present end, until the block is left."""
-    show = _live_line() if sys.stderr.isatty() else _PlainLines()
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    display = _LiveLine() if on_terminal else _PlainLines()
     done = threading.Event()
-    thread = threading.Thread(target=_follow, args=(file, show, done), daemon=True)
+    thread = threading.Thread(target=_follow, args=(_Reports(file), display, done), daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join(timeout=5)
+        display.close()
 
 
-def _follow(file: Path, show: Any, done: threading.Event) -> None:
-    position = file.stat().st_size if file.exists() else 0
-    with show:
-        last = False
-        while not last:
-            last = done.wait(_PERIOD_S)
-            if not file.exists():
-                continue
-            position = min(position, file.stat().st_size)  # a resumed run rewrites the file
-            with file.open() as lines:
-                lines.seek(position)
-                while (line := lines.readline()).endswith("\n"):
-                    position = lines.tell()
-                    show.update(json.loads(line))
+def _follow(reports: "_Reports", display: _Display, done: threading.Event) -> None:
+    last = False
+    while not last:
+        last = done.wait(_PERIOD_S)
+        for metrics in reports.new():
+            display.update(metrics)
+
+
+class _Reports:
+    """The lines that are added to a file, which may not be there yet, and may be written anew, shorter."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._position = file.stat().st_size if file.exists() else 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Whole lines since the last call."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as lines:
+            self._position = min(self._position, lines.seek(0, os.SEEK_END))
+            lines.seek(self._position)
+            while (line := lines.readline()).endswith(b"\n"):
+                self._position += len(line)
+                try:
+                    metrics = json.loads(line)
+                except ValueError:
+                    continue  # written anew and grown past our place before we looked
+                yield metrics
 
 
 class _PlainLines:
     """One line a report."""
 
-    def __enter__(self) -> "_PlainLines":
-        return self
+    def update(self, metrics: dict[str, Any]) -> None:
+        log("  ".join(describe(metrics).values()))
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
+
+class _LiveLine:
+    """One line, redrawn at each report. What is logged meanwhile appears above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(stderr=True)
+        self._live = Live(
+            "starting the workers",
+            console=self._console,
+            auto_refresh=False,
+            transient=True,  # until there is a report, which stays
+            redirect_stdout=False,
+        )
+        self._live.start(refresh=True)
+
     def update(self, metrics: dict[str, Any]) -> None:
-        log(f"step {metrics['step']}/{metrics['steps']}  {describe(metrics)}")
+        self._live.transient = False
+        bar = "-" if self._console.options.ascii_only else "━"
+        line = _line(metrics, self._console.width - 3, bar)  # leaves room for the ^C that a terminal shows
+        self._live.update(line, refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
 
 
-def _live_line() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+def _line(metrics: dict[str, Any], width: int, bar: str) -> "Text":
+    """Step, bar and the rest in a line of at most `width` characters: the least telling parts are left out first."""
+    from rich.text import Text
 
-    class LiveLine(Progress):
-        def update(self, metrics: dict[str, Any]) -> None:  # type: ignore[override]
-            if not self.tasks:
-                self.add_task("training")
-            super().update(
-                self.tasks[0].id, completed=metrics["step"], total=metrics["steps"], description=describe(metrics)
-            )
-
-    return LiveLine(
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(24),
-        TextColumn("{task.description}"),
-        console=Console(stderr=True),
-    )
+    parts = describe(metrics)
+    for name in ("learning rate", "speed", "data wait", "loss", "ETA"):
+        if len("  ".join(parts.values())) + 5 <= width:  # with a bar of four or more
+            break
+        del parts[name]
+    step, *rest = parts.values()
+    text = "  ".join(["", *rest])
+    length = max(0, min(_BAR, width - len(step) - len(text) - 1))
+    filled = length * metrics["step"] // metrics["steps"]
+    colored = (bar * filled, "green"), (bar * (length - filled), "bright_black")
+    return Text.assemble(step, " ", *colored, text, no_wrap=True, overflow="crop")
 
 
-def describe(metrics: dict[str, Any]) -> str:
-    """A report for people."""
-    return (
-        f"loss {metrics['loss']:.3f}  lr {metrics['learning_rate']:.2e}  {metrics['tokens_per_s']:,.0f} tokens/s  "
-        f"data wait {metrics['data_wait_share']:.1%}  ETA {duration(metrics['eta_s'])}"
-    )
+def describe(metrics: dict[str, Any]) -> dict[str, str]:
+    """A report for people, part by part."""
+    return {
+        "step": f"step {metrics['step']}/{metrics['steps']}",
+        "loss": f"loss {metrics['loss']:.3f}",
+        "learning rate": f"lr {metrics['learning_rate']:.2e}",
+        "speed": f"{metrics['tokens_per_s']:,.0f} tokens/s",
+        "data wait": f"data wait {metrics['data_wait_share']:.1%}",
+        "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
+    }

@@ -14,8 +14,13 @@ from typing import Any
 TIMEOUT_S = 120
 
 
+# Ranks are forked from one process that has imported everything, which takes about ten seconds, and done nothing else.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.train.toy"])
+
+
 class Ranks:
-    """Processes that live through many calls, since starting them costs seconds.
+    """Processes that live through many calls.
 
     Args:
         world: number of ranks.
@@ -51,13 +56,12 @@ class Ranks:
         self._processes, self._pipes = [], []
 
     def _start(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         for rank in range(self.world):
-            ours, theirs = spawn.Pipe()
-            process = spawn.Process(target=_serve, args=(rank, self.world, port, theirs), daemon=True)
+            ours, theirs = _FORKS.Pipe()
+            process = _FORKS.Process(target=_serve, args=(rank, self.world, port, theirs), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)

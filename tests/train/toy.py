@@ -162,7 +162,7 @@ def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {name: of(parameter) for name, parameter in named if parameter.requires_grad}
 
 
-def reference(case: Case) -> Outcome:
+def reference(case: Case, rates: list[float] | None = None) -> Outcome:
     """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW."""
     toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
     trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
@@ -185,7 +185,7 @@ def reference(case: Case) -> Outcome:
             for parameter in trained.values():
                 parameter.grad *= training.max_gradient_norm / norm
         for group in adamw.param_groups:
-            group["lr"] = rate(number)
+            group["lr"] = rates[number] if rates else rate(number)
         adamw.step()
         norms.append(norm.item())
         losses.append(loss.item())

@@ -1,0 +1,167 @@
+"""Real jobs as processes of their own, to be watched, stopped, killed and started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from adapt.train.retain import checkpoints, newest_whole
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 240
+"""For what takes seconds on an idle machine."""
+
+
+class Job:
+    """A run of `jobs/dapt.py`. Its output goes to files, so that nobody has to read along.
+
+    Args:
+        folder: for the output and, as `runs`, for what the job makes.
+        arguments: of the command line.
+    """
+
+    def __init__(self, folder: Path, arguments: list[str]) -> None:
+        folder.mkdir(exist_ok=True)
+        self.root = folder / "runs"
+        number = len(list(folder.glob("out-*")))
+        self._files = folder / f"out-{number}", folder / f"err-{number}"
+        with self._files[0].open("w") as out, self._files[1].open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "jobs" / "dapt.py"), *arguments, f"--storage.root={self.root}"],
+                stdout=out,
+                stderr=err,
+                start_new_session=True,  # a process group of its own, as a shell gives it
+            )
+
+    @property
+    def out(self) -> str:
+        return self._files[0].read_text()
+
+    @property
+    def err(self) -> str:
+        return self._files[1].read_text()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until the running job has come to some point."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None, f"the job ended early:\n{self.err}"
+            assert time.monotonic() < deadline, f"the job did not get there:\n{self.err}"
+            time.sleep(0.01)
+
+    def end(self) -> int:
+        """Waits for the end. Returns the exit code."""
+        return self.process.wait(PATIENCE_S)
+
+    def result(self) -> dict[str, Any]:
+        """Waits for success. Returns what the last line of stdout says."""
+        assert self.end() == 0, self.err
+        found: dict[str, Any] = json.loads(self.out.splitlines()[-1])
+        return found
+
+    def below(self, name: str = "") -> list[psutil.Process]:
+        """The processes below the job whose command line names something."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if name in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def workers(self) -> list[psutil.Process]:
+        """The ranks."""
+        return self.below("RayTrainWorker")
+
+    def interrupt(self, number: signal.Signals) -> None:
+        """Ctrl-C goes to all processes in a terminal's foreground; other signals come to the job alone."""
+        (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
+
+    def first_step(self) -> int:
+        """The first step whose report was shown."""
+        return int(self.err.split("\nstep ", 1)[1].split("/", 1)[0])
+
+
+def gone(processes: list[psutil.Process], within_s: float) -> bool:
+    """Waits for processes to end."""
+    deadline = time.monotonic() + within_s
+    while any(map(_lives, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass
+class Jobs:
+    """Starts jobs, and ends what a failed test has left of them."""
+
+    started: list[Job] = field(default_factory=list)
+
+    def start(self, folder: Path, arguments: list[str]) -> Job:
+        self.started.append(Job(folder, arguments))
+        return self.started[-1]
+
+    def close(self) -> None:
+        for job in self.started:
+            if job.process.poll() is None:
+                for process in (*job.below(), psutil.Process(job.process.pid)):
+                    process.kill()
+                job.process.wait()
+
+
+def jobs() -> Iterator[Jobs]:
+    """The body of a fixture."""
+    made = Jobs()
+    yield made
+    made.close()
+
+
+def run_folder(root: Path) -> Path:
+    """Where the checkpoints of the only training below a root are (to be)."""
+    return next(root.glob("train/*/checkpoints/*"), root / "none")
+
+
+def whole_step(root: Path) -> int:
+    """Step of the newest whole checkpoint; 0 without one."""
+    newest = newest_whole(run_folder(root))
+    return int(newest.name.rsplit("-", 1)[1]) if newest else 0
+
+
+def saved_steps(root: Path) -> list[int]:
+    """Steps of all checkpoints."""
+    return [int(folder.name.rsplit("-", 1)[1]) for folder in checkpoints(run_folder(root))]
+
+
+def reports(root: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl."""
+    return [json.loads(line) for file in root.glob("train/*/metrics.jsonl") for line in file.read_text().splitlines()]
+
+
+def record(root: Path, stage: str) -> dict[str, Any]:
+    """The record of the only stage of a kind."""
+    (file,) = root.glob(f"{stage}/*/stage.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    """When each file below a folder was written."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.stat().st_mtime_ns for file in files}

@@ -1,0 +1,273 @@
+"""Whatever is wrong with what a job is given: the right exit code, one message with its fix, no stack trace.
+
+Where nothing has to be started to see it, nothing is. Ray, where it is needed, is the one that the tests share.
+"""
+
+import gzip
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import adapt.runtime
+from adapt.console import run_job
+from adapt.errors import ConfigError
+from adapt.train.precision import resolve
+from jobs.dapt import main
+from tests.model.checkpoints import write_tokenizer
+from tests.samples import sentences
+
+TEXTS = sentences(200)
+
+
+@pytest.fixture(autouse=True)
+def _keep_handlers() -> Iterator[None]:
+    """`run_job` listens to signals; afterwards pytest does again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs jobs/dapt.py in this process on `corpus.jsonl`, with everything else in order but what the arguments say."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "corpus.jsonl", *map(line, TEXTS))
+    usual = {
+        "model.path": tiny_bert,
+        "corpus.paths": "corpus.jsonl",
+        "corpus.heldout_fraction": 0.1,
+        "training.max_steps": 3,
+        "training.global_batch_size": 4,
+        "training.sequence_length": 64,
+        "evaluation.sequence_length": 64,
+        "storage.root": tmp_path / "runs",
+    }
+
+    def run(**changes: object) -> Ran:
+        given = {**usual, **{name.replace("__", "."): value for name, value in changes.items()}}
+        monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *(f"--{name}={value}" for name, value in given.items())])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            run_job(main)
+        return Ran(int(caught.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same for what must be seen before Ray is started or joined."""
+
+    def connect(_: object) -> None:
+        raise AssertionError("Ray is about to be started")
+
+    monkeypatch.setattr(adapt.runtime, "connect", connect)
+    return run
+
+
+@pytest.fixture
+def run_late(run: Run, ray_cluster: None) -> Run:
+    """The same with Ray running."""
+    return run
+
+
+def check(ran: Ran, code: int, *messages: str) -> None:
+    """One clear message with its fix at the end, and nothing on stdout."""
+    assert ran.code == code, ran.err
+    assert ran.out == ""
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n  fix: ") == ran.err.count("Error: ") == 1
+    last = "\n".join(ran.err.splitlines()[-2:])
+    for message in messages:
+        assert message in last
+
+
+def line(text: str) -> bytes:
+    return json.dumps({"text": text}).encode() + b"\n"
+
+
+def write(path: Path, *lines: bytes) -> None:
+    path.write_bytes(b"".join(lines))
+
+
+def record(folder: Path, stage: str) -> dict[str, Any]:
+    (file,) = folder.glob(f"runs/{stage}/*/stage.json")
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+# --- before Ray
+
+
+def test_a_file_that_is_not_there(run_early: Run) -> None:
+    check(run_early(corpus__paths="gone/*.jsonl"), 3, "DataError: gone/*.jsonl matches no file", "check the path")
+    check(run_early(evaluation__general_paths="gone.txt"), 3, "DataError: gone.txt matches no file")
+
+
+def test_a_field_that_is_not_there(run_early: Run, tmp_path: Path) -> None:
+    fields = "corpus.jsonl has no field 'body'; it has 'text'", "set corpus.text_field"
+    check(run_early(corpus__text_field="body"), 3, *fields)
+    write(tmp_path / "corpus.jsonl", b"broken\n", b'{"id": 1, "content": "a text", "url": ""}\n')
+    check(run_early(), 3, "corpus.jsonl has no field 'text'; it has 'id', 'content', 'url'")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\n"])
+def test_a_file_with_nothing_in_it(run_early: Run, tmp_path: Path, content: bytes) -> None:
+    write(tmp_path / "corpus.jsonl", content)
+    check(run_early(), 3, "the corpus is empty", "corpus.jsonl", "corpus.paths")
+
+
+def test_a_gzip_file_that_is_none(run_early: Run, tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl.gz", b"no gzip")
+    check(run_early(corpus__paths="corpus.jsonl.gz"), 3, "corpus.jsonl.gz is broken", "fetch or write the file again")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("resources__zero_stage", 7, "resources.zero_stage"),
+        ("training__precision", "fp16", "training.precision"),
+        ("training__sequence_length", 129, "training.sequence_length is 129, but the model takes 128 tokens"),
+        ("evaluation__sequence_length", 200, "evaluation.sequence_length is 200, but the model takes 128 tokens"),
+        ("resources__workers", 3, "training.global_batch_size 4 is no multiple of resources.workers 3"),
+        ("resources__workers", 0, "resources.workers"),
+    ],
+)
+def test_what_no_machine_can_do(run_early: Run, field: str, value: object, message: str) -> None:
+    check(run_early(**{field: value}), 2, "ConfigError: ", message)
+
+
+def test_a_storage_root_that_is_a_file(run_early: Run, tmp_path: Path) -> None:
+    for root in ("corpus.jsonl", "corpus.jsonl/below"):
+        check(run_early(storage__root=root), 6, f"StorageError: cannot write {tmp_path / root}", "point storage.root")
+
+
+def test_weights_that_are_cut_short(run_early: Run, model: Path) -> None:
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    check(run_early(model__path=model), 4, f"ModelError: {file} cannot be read", "copy or download the model again")
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
+def test_bf16_where_the_cpu_has_none(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    if precision == "bf16":
+        with pytest.raises(ConfigError, match=r"training\.precision bf16: .* no bf16 arithmetic") as caught:
+            resolve(precision, torch.device("cpu"))
+        assert "fp32" in caught.value.fix
+    else:
+        assert resolve(precision, torch.device("cpu")) == "fp32"
+
+
+def test_bf16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    assert [resolve(wanted, torch.device("cpu")) for wanted in ("auto", "fp32", "bf16")] == ["bf16", "fp32", "bf16"]
+
+
+# --- with Ray
+
+
+@pytest.fixture
+def model(tmp_path: Path, tiny_bert: Path) -> Path:
+    """A copy of the model, to be damaged."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in tiny_bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_corpus_smaller_than_a_batch(run_late: Run, tmp_path: Path) -> None:
+    ran = run_late(training__global_batch_size=512)
+    tokens = record(tmp_path, "prepare")["metrics"]["train_tokens"]
+    rows = -(-tokens // 64)
+    check(
+        ran,
+        3,
+        f"smaller than one batch: {tokens} tokens are {rows} rows of 64, and training.global_batch_size is 512",
+        f"at most {rows}",
+    )
+    assert not (tmp_path / "runs" / "train").exists() or not list((tmp_path / "runs" / "train").glob("*/*"))
+
+
+def test_a_gzip_file_that_ends_in_the_middle(run_late: Run, tmp_path: Path) -> None:
+    whole = gzip.compress(b"".join(map(line, sentences(3000))))
+    write(tmp_path / "corpus.jsonl.gz", whole[: len(whole) // 2])
+    ran = run_late(corpus__paths="corpus.jsonl.gz")
+    check(ran, 3, "DataError: ", f"{tmp_path}/corpus.jsonl.gz is broken", "fetch or write the file again")
+
+
+BROKEN = [b'{"text": "cut of\n', b'{"text": "caf\xe9, in latin 1, as old files are"}\n', b'{"text": 5}\n']
+
+
+def test_few_broken_records_are_skipped_and_counted(run_late: Run, tmp_path: Path) -> None:
+    """The job goes on, up to the next mistake."""
+    write(tmp_path / "corpus.jsonl", *map(line, TEXTS), *BROKEN)
+    ran = run_late(corpus__max_bad_fraction=0.05, training__global_batch_size=512)
+    check(ran, 3, "the corpus is smaller than one batch")
+    assert f"skipped 3 of {len(TEXTS) + 3} records: 1 malformed JSON (first: " in ran.err
+    assert record(tmp_path, "prepare")["metrics"]["bad"] == {
+        "malformed JSON": 1,
+        "invalid UTF-8": 1,
+        "text is not a string": 1,
+    }
+
+
+def test_many_broken_records_end_the_job(run_late: Run, tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", *map(line, TEXTS), *BROKEN)
+    place = f"{tmp_path}/corpus.jsonl, record"
+    check(
+        run_late(),
+        3,
+        f"DataError: 3 of {len(TEXTS) + 3} records are unreadable (1.5%)",
+        f"1 malformed JSON (first: {place} {len(TEXTS) + 1})",
+        f"1 invalid UTF-8 (first: {place} {len(TEXTS) + 2})",
+        "corpus.max_bad_fraction (now 0.01)",
+    )
+    assert not list((tmp_path / "runs").glob("prepare/*/stage.json"))
+
+
+def test_a_tokenizer_of_another_model(run_late: Run, tmp_path: Path, tiny_bert: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_tokenizer(other)
+    check(run_late(model__tokenizer=other), 4, "ModelError: ", str(other), str(tiny_bert), "tokenizer")
+
+
+def test_more_workers_than_the_machine_has_cpus(run_late: Run) -> None:
+    ran = run_late(resources__workers=4)
+    check(ran, 5, "ClusterError: there is room for 2 of 4 workers with 1 CPU each; the cluster has 2 CPU in all")
+    assert "prepare: done" not in ran.err
+
+
+def test_weights_that_are_not_finite(run_late: Run, model: Path, tmp_path: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    weights["bert.encoder.layer.0.output.dense.weight"][3, 3] = torch.nan
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    check(run_late(model__path=model), 7, "TrainingError: step 1: loss nan")
+    assert len(list((tmp_path / "runs").glob("train/*/tensorboard/*"))) == 1  # the ranks lived once
+
+
+def test_precision_that_the_workers_cannot_do(run_late: Run) -> None:
+    if torch.cpu.get_capabilities().get("avx512_bf16"):
+        pytest.skip("this CPU has bf16")
+    check(run_late(training__precision="bf16"), 2, "ConfigError: training.precision bf16", "use fp32, or auto")

@@ -1,0 +1,114 @@
+"""The files for clusters: what Ray makes of them, and that they promise what they say."""
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import ray.autoscaler
+import yaml
+from ray._private.runtime_env.packaging import create_package
+from ray.runtime_env import RuntimeEnv
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (ROOT / "ray-cluster.yaml").read_text()
+
+
+@pytest.fixture(scope="module")
+def launched(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def test_ray_accepts_the_cluster_file(launched: dict[str, Any]) -> None:
+    from ray.autoscaler._private.util import fillout_defaults, validate_config
+
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    jsonschema.validate(launched, schema)
+    validate_config(fillout_defaults(launched))
+
+
+def test_the_cluster_grows_spot_workers_and_keeps_its_head(launched: dict[str, Any]) -> None:
+    types = dict(launched["available_node_types"])
+    head = types.pop(launched["head_node_type"])
+    assert "InstanceMarketOptions" not in head["node_config"]
+    assert types
+    for worker in types.values():
+        assert worker["min_workers"] == 0
+        assert 0 < worker["max_workers"] <= launched["max_workers"]
+        assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+        assert worker["node_config"]["InstanceType"] != head["node_config"]["InstanceType"]
+        assert worker["node_config"]["ImageId"] == head["node_config"]["ImageId"]
+
+
+def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None:
+    (start,) = (command for command in launched["head_start_ray_commands"] if "ray start" in command)
+    assert "--dashboard-host 127.0.0.1" in start
+    assert "--autoscaling-config ~/ray_bootstrap_config.yaml" in start
+    (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
+    assert "RAY_AUTH_MODE=token" in profile  # every command is run by a shell that reads it
+    assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:
+    assert "make --directory ~/dontstop env" in launched["setup_commands"]
+    mounted = {there: here for there, here in launched["file_mounts"].items() if there.startswith("~/dontstop/")}
+    assert {"Makefile", "pyproject.toml", "constraints.txt"} <= set(mounted.values())
+    for there, here in mounted.items():
+        assert there == f"~/dontstop/{here}"
+        assert (ROOT / here).is_file()
+    project = (ROOT / "pyproject.toml").read_text()
+    for field in ("readme", "license-files"):  # without these files the installation fails
+        (named,) = re.findall(rf'^{field} = \[?"(.+?)"', project, re.MULTILINE)
+        assert named in mounted.values()
+
+
+def test_what_is_to_be_filled_in_is_marked(text: str) -> None:
+    gaps = [line for line in text.splitlines() if "FILL-IN" in line]
+    assert ["ami-" in gaps[0], "fs-" in gaps[1], len(gaps)] == [True, True, 2]
+    assert text.count("# FILL IN: ") == len(gaps)
+
+
+# --- what a job takes along
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / "cluster" / "runtime_env.yaml").read_text())
+    return content
+
+
+def test_ray_accepts_the_runtime_environment(environment: dict[str, Any]) -> None:
+    accepted = RuntimeEnv(**environment)
+    assert accepted.working_dir() == "."
+    assert accepted["excludes"] == environment["excludes"]
+    assert accepted.env_vars() == environment["env_vars"]
+    assert not [name for name in accepted.env_vars() if re.search("KEY|TOKEN|PASSWORD|SECRET", name)]
+
+
+def test_a_job_takes_the_code_along_and_nothing_big(environment: dict[str, Any], tmp_path: Path) -> None:
+    left = ["data/big.jsonl", "runs/train/x/stage.json", ".venv/bin/python", ".git/HEAD", ".mypy_cache/a", ".git/b/c"]
+    taken = ["adapt/corpus/data.py", "adapt/data/runs.py", "jobs/dapt.py", "jobs/recipes/demo.yaml", "my.yaml"]
+    for name in (*left, *taken):
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text(name)
+    found = package(tmp_path / "project", tmp_path / "small.zip", environment)
+    assert sorted(found) == sorted(taken)
+
+    found = package(ROOT, tmp_path / "this.zip", environment)
+    assert {"jobs/dapt.py", "jobs/recipes/demo.yaml", "adapt/train/worker.py", "pyproject.toml"} <= found
+    assert (tmp_path / "this.zip").stat().st_size < 10e6
+
+
+def package(project: Path, target: Path, environment: dict[str, Any]) -> set[str]:
+    """The files that Ray uploads."""
+    create_package(str(project), target, include_gitignore=True, excludes=environment["excludes"])
+    with zipfile.ZipFile(target) as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}

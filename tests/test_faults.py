@@ -1,0 +1,190 @@
+"""Jobs that are stopped, killed, starved and set against each other end with what an undisturbed job makes."""
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import drive
+from tests.drive import Job, Jobs, gone, record, reports, run_folder, saved_steps, stamps, whole_step
+from tests.samples import sentences
+
+STEPS = 80
+EVERY = 5
+"""Steps between checkpoints."""
+STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+jobs = pytest.fixture(drive.jobs)
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> list[str]:
+    """A small job on two workers."""
+    corpus = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(1500)))
+    return [
+        f"--model.path={tiny_bert}",
+        f"--corpus.paths={corpus}",
+        "--corpus.heldout_fraction=0.02",
+        f"--training.max_steps={STEPS}",
+        "--training.global_batch_size=16",
+        "--training.micro_batch=4",
+        "--training.sequence_length=64",
+        "--training.log_interval_steps=1",
+        f"--training.checkpoint_interval_steps={EVERY}",
+        "--evaluation.sequence_length=64",
+        "--evaluation.bootstrap_samples=50",
+        "--evaluation.examples=0",
+        "--resources.workers=2",
+        "--resources.zero_stage=2",
+    ]
+
+
+@pytest.fixture(scope="module")
+def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> Iterator[list[Job]]:
+    """Two identical jobs at once, over."""
+    folder = tmp_path_factory.mktemp("peaceful")
+    made = drive.Jobs()
+    for _ in range(2):
+        made.start(folder, arguments)
+    for job in made.started:
+        job.end()
+    yield made.started
+    made.close()
+
+
+def weights(result: dict[str, Any]) -> bytes:
+    return (Path(result["path"]) / "model.safetensors").read_bytes()
+
+
+def check_failed(job: Job, code: int, *messages: str) -> None:
+    """One clear message with its fix, after the progress, and nothing on stdout."""
+    assert job.end() == code, job.err
+    assert job.out == ""
+    assert "Traceback" not in job.err
+    assert job.err.count("\n  fix: ") == 1
+    last = "\n".join(job.err.splitlines()[-2:])
+    for message in messages:
+        assert message in last
+
+
+def test_two_identical_jobs_at_once_do_the_work_once(peaceful: list[Job]) -> None:
+    one, other = (job.result() for job in peaceful)
+    assert one == other
+    said = "".join(job.err for job in peaceful)
+    assert sorted(line.split(":")[0] for line in said.splitlines() if ": done in" in line) == sorted(STAGES)
+    assert "another run works on it" in said
+    assert [line["step"] for line in reports(peaceful[0].root)] == list(range(1, STEPS + 1))
+    assert saved_steps(peaceful[0].root) == [STEPS - EVERY, STEPS]
+
+
+def test_a_job_that_is_killed_again_and_again(
+    jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
+) -> None:
+    """Interrupted, terminated, killed, and last robbed of a worker; each time the same command goes on."""
+    reached = 0  # newest whole checkpoint
+    finished: dict[str, int] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        job = jobs.start(tmp_path, arguments)
+        job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
+        everything, workers, agents = job.below(), job.workers(), job.below("Agent")  # Ray's, which take a minute
+        assert len(workers) == 2
+        job.interrupt(number)
+        if number == signal.SIGKILL:
+            assert job.end() == -number
+            assert gone(workers, within_s=3)
+            everything = [each for each in everything if each not in agents]
+        else:
+            check_failed(job, 130, "Interrupted: interrupted", "run the same command again")
+        assert gone(everything, within_s=20), number
+        check_resumed(job, reached)
+        reached = whole_step(job.root)
+        finished = finished or {**stamps(job.root / "manifest"), **stamps(job.root / "prepare")}
+    shutil.copytree(job.root, tmp_path / "other" / "runs")
+
+    job = jobs.start(tmp_path, arguments)
+    job.until(lambda: whole_step(job.root) > reached)
+    job.workers()[-1].kill()
+    result = job.result()
+    check_resumed(job, reached)
+    assert weights(result) == weights(peaceful[0].result())
+    assert {**stamps(job.root / "manifest"), **stamps(job.root / "prepare")} == finished
+    assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
+    assert saved_steps(job.root) == [STEPS - EVERY, STEPS]
+    assert list(Path(tempfile.gettempdir()).glob(f"checkpoint-{run_folder(job.root).name}*")) == []
+    made = record(job.root, "train")
+    assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
+    assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
+
+    # the same, from the third kill on, with other resources
+    job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
+    moved = job.result()
+    check_resumed(job, reached)
+    assert moved["metrics"]["steps"] == STEPS
+    assert moved["metrics"]["tokens"] == result["metrics"]["tokens"]
+    assert moved["metrics"]["heldout_loss_after"] == pytest.approx(result["metrics"]["heldout_loss_after"], rel=1e-3)
+    made = record(job.root, "train")
+    assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (1, 0)
+    assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
+
+
+def check_resumed(job: Job, reached: int) -> None:
+    """The job has done no step again that a checkpoint held."""
+    assert job.first_step() == reached + 1
+    assert job.err.count("prepare: ") == (0 if reached else 2)  # its start and its end
+
+
+def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
+    more = ["--training.learning_rate=1e38", "--training.checkpoint_interval_steps=1", "--training.warmup_fraction=0"]
+    job = jobs.start(tmp_path, [*arguments, *more])
+    check_failed(job, 7, "TrainingError: step 2: loss ", "training.learning_rate")
+    assert whole_step(job.root) == 1
+    assert [line["step"] for line in reports(job.root)] == [1]
+    assert len(list(job.root.glob("train/*/tensorboard/*"))) == 1  # the ranks lived once
+    assert not list(job.root.glob("train/*/stage.json"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Takes all space that is left."""
+    path = disk / "filler"
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while file.write(b"\0" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return path
+
+
+def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, small_disk: Path) -> None:
+    job = jobs.start(small_disk / "job", arguments)
+    job.until(lambda: whole_step(job.root) > 0)
+    filler = fill(small_disk)
+    check_failed(job, 6, "StorageError: no space left while writing ", str(job.root / "train"), "free some space")
+    filler.unlink()
+    reached = whole_step(job.root)
+    assert reached > 0
+
+    job = jobs.start(small_disk / "job", arguments)
+    assert job.result()["metrics"]["steps"] == STEPS
+    check_resumed(job, reached)

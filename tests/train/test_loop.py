@@ -1,0 +1,170 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.method.base import Method
+from adapt.train.loop import _dropout_seed
+from adapt.train.meter import Progress
+from adapt.train.schedule import learning_rate
+from tests.train.toy import GLOBAL_BATCH, LENGTH, Case, build, columns, feed, model, reference, settings
+
+STEPS = 7
+INTERVALS = {"log_interval_steps": 3, "checkpoint_interval_steps": 2}
+
+
+class Run(NamedTuple):
+    """What a loop did, as one rank saw it."""
+
+    reports: list[dict[str, Any]]
+    saved: list[Progress]
+    asked: int
+    """Batches taken."""
+    progress: Progress
+    weights: dict[str, torch.Tensor]
+
+
+def run(case: Case, progress: Progress) -> Run:
+    """Runs a loop from some progress on, on the calling rank."""
+    loop = build(case)
+    reports: list[dict[str, Any]] = []
+    saved: list[Progress] = []
+    asked = 0
+
+    def batches() -> Iterator[dict[str, Any]]:
+        nonlocal asked
+        for share in feed(progress.step, case.steps):
+            asked += 1
+            yield share
+
+    loop.run(batches(), progress, reports.append, lambda reached: saved.append(replace(reached)))
+    return Run(reports, saved, asked, progress, loop.engine.full_state())
+
+
+@pytest.fixture(scope="module")
+def both(ranks) -> list[Run]:
+    """A whole run on two ranks."""
+    return ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), Progress())
+
+
+def test_reports_and_checkpoints_come_at_their_intervals_and_at_the_end(both):
+    for each in both:
+        assert [report["step"] for report in each.reports] == [3, 6, 7]
+        assert [progress.step for progress in each.saved] == [2, 4, 6, 7]
+        assert each.saved[-1] == each.progress
+
+
+def test_the_last_step_saves_once_when_its_interval_ends_too(ranks):
+    (each,) = ranks(1).run(run, Case(steps=4, training=INTERVALS), Progress())
+    assert [progress.step for progress in each.saved] == [2, 4]
+    assert [report["step"] for report in each.reports] == [3, 4]
+
+
+def test_losses_are_means_over_the_interval_and_all_ranks(both):
+    """The losses of plain torch with the loop's own schedule; the mean over predictions, not over ranks."""
+    training = settings(**INTERVALS)
+    rates = [learning_rate(training, step, STEPS) for step in range(STEPS)]
+    expected = reference(Case(steps=STEPS), rates)
+    means = [sum(expected.losses[first:last]) / (last - first) for first, last in [(0, 3), (3, 6), (6, 7)]]
+    for each in both:
+        assert [report["loss"] for report in each.reports] == pytest.approx(means, rel=1e-5)
+        assert [report["learning_rate"] for report in each.reports] == [rates[2], rates[5], rates[6]]
+        norms = [expected.norms[step] for step in (2, 5, 6)]
+        assert [report["gradient_norm"] for report in each.reports] == pytest.approx(norms, rel=1e-4)
+    torch.testing.assert_close(both[0].weights, expected.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_counted_over_all_ranks(both):
+    tokens = [int(columns(step)["lengths"].sum()) for step in range(STEPS)]
+    for each in both:
+        assert [report["tokens"] for report in each.reports] == [sum(tokens[:last]) for last in (3, 6, 7)]
+        assert each.progress.tokens == sum(tokens) < STEPS * GLOBAL_BATCH * LENGTH
+
+
+def test_times_add_up(both):
+    for each in both:
+        progress = each.progress
+        assert progress.device_seconds == pytest.approx(2 * progress.seconds)
+        assert 0 < progress.data_wait_seconds < progress.seconds
+        for report in each.reports:
+            assert 0 <= report["data_wait_share"] < 1
+            assert report["tokens_per_s"] > 0
+        assert each.reports[-1]["eta_s"] == 0
+
+
+def test_a_resumed_loop_asks_for_the_remaining_batches_only(ranks, both):
+    start = both[0].saved[1]
+    for each in ranks(2).run(run, Case(steps=STEPS, training=INTERVALS), start):
+        assert each.asked == STEPS - start.step == 3
+        assert [report["step"] for report in each.reports] == [6, 7]
+        assert each.progress.tokens == both[0].progress.tokens
+    assert all(each.asked == STEPS for each in both)
+
+
+def test_a_finished_run_asks_for_nothing(ranks):
+    (each,) = ranks(1).run(run, Case(steps=STEPS), Progress(step=STEPS))
+    assert (each.asked, each.reports, each.saved) == (0, [], [])
+
+
+class Pull(Method):
+    """Draws all weights towards 1, as a penalty does that knows nothing of the batch."""
+
+    strength = 0.5
+
+    def extra_loss(self, model, corrupted, step):
+        return self.strength / 2 * sum((parameter - 1).square().sum() for parameter in model.parameters())
+
+
+class Twice(Method):
+    """Adds the mean loss of a micro-batch's predictions again, as distillation adds a mean over them."""
+
+    def __init__(self, objective) -> None:
+        self.objective = objective
+
+    def extra_loss(self, model, corrupted, step):
+        return self.objective.losses(model, corrupted).mean()
+
+
+def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:
+    """The whole first step's gradients, seen through AdamW's mean, with the method and without it."""
+    from tests.train.toy import Objective, moments
+
+    methods = [Method(), Pull() if method_name == "pull" else Twice(Objective())]
+    seen = []
+    for method in methods:
+        loop = build(case, method=method)
+        loop.step(columns(0, dist.get_rank(), dist.get_world_size()), 0, 0.0)
+        seen.append({name: first / (1 - 0.9) for name, (first, _) in moments(loop.engine).items()})
+    return seen
+
+
+SHARDINGS = [(1, 8), (1, 2), (2, 4), (2, 1)]  # ranks, micro-batch
+FREE = {"max_gradient_norm": 0.0}
+
+
+@pytest.mark.parametrize(("world", "micro_batch"), SHARDINGS)
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_a_penalty_on_the_weights_counts_once(ranks, world, micro_batch, zero_stage):
+    """Its gradient is strength x (w - 1), however the global batch is cut."""
+    plain, pulled = ranks(world).run(gradients, Case(zero_stage, micro_batch=micro_batch, training=FREE), "pull")[0]
+    for name, parameter in model().named_parameters():
+        torch.testing.assert_close(
+            pulled[name] - plain[name], Pull.strength * (parameter.detach() - 1), rtol=1e-4, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(("world", "micro_batch"), SHARDINGS)
+def test_a_mean_over_predictions_becomes_that_of_the_global_batch(ranks, world, micro_batch):
+    """Micro-batches hold different numbers of predictions; the objective's own loss added again doubles gradients."""
+    plain, twice = ranks(world).run(gradients, Case(micro_batch=micro_batch, training=FREE), "twice")[0]
+    for name, gradient in plain.items():
+        torch.testing.assert_close(twice[name], 2 * gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_each_step_and_rank_has_a_dropout_of_its_own():
+    seeds = {_dropout_seed(seed, step, rank) for seed in (0, 1, -1) for step in range(50) for rank in range(8)}
+    assert len(seeds) == 3 * 50 * 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
