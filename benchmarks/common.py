@@ -59,10 +59,10 @@ def show(name: str, targets: Targets, result: Result) -> None:
     table = Table(title=f"{name} on {machine()['cpu']}, {machine()['cores']} cores", title_justify="left")
     for column in ("figure", "value", "target"):
         table.add_column(column)
-    for figure, value in result.figures.items():
+    for figure, measured in result.figures.items():
         sign, bound = targets[figure]
-        met = value >= bound if sign == ">=" else value <= bound
-        table.add_row(figure, f"{value:.4g}", f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}")
+        met = measured >= bound if sign == ">=" else measured <= bound
+        table.add_row(figure, f"{measured:.4g}", f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}")
     for what, value in result.details:
         table.add_row(f"[dim]{what}[/]", f"[dim]{value}[/]", "")
     Console().print(table)
@@ -107,7 +107,7 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Waits for a job and reads its last line of stdout."""
     output, _ = process.communicate()
     if process.returncode:
-        raise SystemExit(f"the job failed with exit code {process.returncode}: {' '.join(map(str, process.args))}")
+        raise SystemExit(f"the job failed with exit code {process.returncode}: {process.args!r}")
     return dict(json.loads(output.splitlines()[-1]))
 
 

@@ -47,7 +47,7 @@ def _worker_of(driver: int) -> int:
     """The process of a training worker below a driver."""
     for process in psutil.Process(driver).children(recursive=True):
         if "RayTrainWorker" in " ".join(process.cmdline()):
-            return process.pid
+            return int(process.pid)
     raise SystemExit("no training worker found")
 
 

@@ -3,6 +3,7 @@
 import statistics
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 from benchmarks.common import Options, Result, corpus_file, finished, job, main, wait_for, workplace
@@ -20,7 +21,7 @@ def measure(options: Options) -> Result:
             known = len(_reports(folder))
             began = time.perf_counter()
             process = _start(corpus, folder / "runs", seed)
-            wait_for(lambda known=known: len(_reports(folder)) > known, process)
+            wait_for(partial(_has_more_reports, folder, known), process)
             firsts.append(time.perf_counter() - began)
             finished(process)
             for _ in range(3):
@@ -34,6 +35,10 @@ def measure(options: Options) -> Result:
 def _reports(folder: Path) -> list[Path]:
     """Metrics files that hold a first step."""
     return [file for file in folder.glob("runs/train/*/metrics.jsonl") if file.stat().st_size]
+
+
+def _has_more_reports(folder: Path, known: int) -> bool:
+    return len(_reports(folder)) > known
 
 
 def _start(corpus: Path, root: Path, seed: int) -> subprocess.Popen[str]:

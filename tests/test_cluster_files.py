@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,14 @@ def test_the_cluster_answers_only_to_the_token(launched: dict[str, Any]) -> None
     (profile,) = (command for command in launched["setup_commands"] if "~/.bashrc" in command)
     assert "RAY_AUTH_MODE=token" in profile  # every command is run by a shell that reads it
     assert launched["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_commands_are_in_order_for_the_shell(launched: dict[str, Any]) -> None:
+    commands = [command for name, listed in launched.items() if name.endswith("_commands") for command in listed]
+    assert len(commands) > 10
+    for command in commands:
+        assert "\n" not in command
+        subprocess.run(["bash", "-n", "-c", command], check=True)
 
 
 def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:

@@ -75,8 +75,8 @@ class Cluster:
         return list(found.values())
 
     def stop(self) -> None:
-        while processes := self.processes():  # again, for what one of them may have started meanwhile
-            for process in processes:
+        for _ in range(5):  # again, for what one of them may have started meanwhile
+            for process in (processes := self.processes()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             psutil.wait_procs(processes, timeout=5)

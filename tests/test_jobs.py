@@ -184,6 +184,7 @@ REFUSED = [
     (["--training.learning_rate=-1"], 2, ["training.learning_rate is -1.0, but must be >0"]),
     (["--config=gone.yaml"], 2, ["--config gone.yaml: No such file or directory"]),
     (["--training.sequence_length=129"], 2, ["training.sequence_length is 129, but the model takes 128 tokens"]),
+    (["--tracking.mlflow_uri=http://me:pass@host"], 2, ["ConfigError: tracking.mlflow_uri holds a password"]),
     (["--resources.workers=3"], 2, ["training.global_batch_size 8 is no multiple of resources.workers 3"]),
     (["--corpus.paths=gone.jsonl"], 3, ["DataError: ", "gone.jsonl matches no file"]),
     (["--corpus.paths=."], 3, ["holds no corpus file"]),

@@ -70,6 +70,7 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
                 attention_probs_dropout_prob=dropout,
             )
         )
+    bert.unused = torch.nn.Parameter(torch.ones(3, 5))  # gets no gradient, but decays
     for name, parameter in bert.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
     return bert.train()
@@ -180,6 +181,7 @@ def reference(case: Case, rates: list[float] | None = None) -> Outcome:
         loss = torch.nn.functional.cross_entropy(logits, seen.targets, reduction="sum") / len(seen.targets)
         adamw.zero_grad()
         loss.backward()
+        toy.unused.grad = torch.zeros_like(toy.unused)
         norm = torch.cat([p.grad.flatten() for p in trained.values()]).norm()
         if 0 < training.max_gradient_norm < norm:
             for parameter in trained.values():
