@@ -1,7 +1,5 @@
 """The catalogue: from a configuration to the stages of a job. The only place where the parts are wired together."""
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +7,15 @@ from typing import Any
 
 from adapt.chain import Outcome, Record, Stage
 from adapt.chain.digest import Digests
-from adapt.chain.files import storage_errors, write_atomically
+from adapt.chain.files import write_atomically
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest
-from adapt.errors import ConfigError, StorageError
 from adapt.model.limits import check_sequence_length
-from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files, weight_files
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.preflight import check_shared, check_space, check_writable
 from adapt.train.job import MODEL_FOLDER, Job
 from adapt.train.schedule import length_of, micro_batch
+from adapt.train.track import anchored, check_trackers
 
 Inputs = Mapping[str, Record]
 
@@ -36,9 +35,9 @@ class Catalogue:
         self.config = config
         self.root = root
         self._digests = Digests(root / ".digests.json")
-        _check_shared(config)
+        check_shared(config)
         micro_batch(config.training, config.resources.workers)
-        _check_trackers(config)
+        check_trackers(config.tracking)
         model = locate(config.model.path, config.model.revision)
         tokenizer = locate(config.model.tokenizer, weights=False) if config.model.tokenizer else model
         self.pretrained = Pretrained(model, tokenizer, config.model.trust_remote_code)
@@ -132,7 +131,6 @@ class Catalogue:
         check_space(self.root, self.pretrained.model, self.config.training.keep_checkpoints)
         from adapt.runtime import connect
         from adapt.train.launch import launch
-        from adapt.train.track import anchored
 
         connect(self.config.resources)
         job = Job(
@@ -169,56 +167,6 @@ def _training_outcome(result: Mapping[str, Any]) -> Outcome:
     names = ("workers", "zero_stage", "precision", "micro_batch", "accumulation", "device")
     cost = {"device_seconds": result["device_seconds"], "tokens": result["tokens"]}
     return Outcome(metrics, cost, {name: result[name] for name in names})
-
-
-def check_writable(root: Path) -> None:
-    """Tries the storage root.
-
-    Raises:
-        StorageError: it cannot be written or has no space.
-    """
-    with storage_errors(root):
-        root.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=root).close()
-
-
-def check_space(root: Path, model: Path, keep_checkpoints: int) -> None:
-    """Looks for room for the model and its checkpoints, before training starts.
-
-    Raises:
-        StorageError: they would not fit (weights and two moments of AdamW a checkpoint, one of them on its way).
-    """
-    weights = sum(file.stat().st_size for file in weight_files(model))
-    needed, free = weights * (2 + 3 * (keep_checkpoints + 1)), shutil.disk_usage(root).free
-    if free < needed:
-        raise StorageError(
-            f"{root} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
-            "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
-        )
-
-
-def _check_shared(config: Config) -> None:
-    """On a cluster, refuses results in a folder that nobody finds again."""
-    from adapt.runtime import address_of
-    from adapt.train.track import mlflow_folder
-
-    if address_of(config.resources) is None:
-        return
-    folders = {"storage.root": Path(config.storage.root).expanduser()}
-    if folder := mlflow_folder(config.tracking):
-        folders["tracking.mlflow_uri"] = folder
-    for field, folder in folders.items():
-        if not folder.is_absolute():
-            raise ConfigError(
-                f"{field} is relative, but on a cluster a job runs in a throwaway copy of its working directory",
-                f"give it an absolute path on a file system that all nodes share: --{field} /shared/{folder.name}",
-            )
-
-
-def _check_trackers(config: Config) -> None:
-    from adapt.train.track import check_trackers
-
-    check_trackers(config.tracking)
 
 
 def _general_corpus(config: Config) -> CorpusConfig:

@@ -16,7 +16,8 @@ import pytest
 from adapt.chain import Stage, Store, ensure, plan
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig, flat
 from adapt.errors import ConfigError, DataError, ModelError, StorageError
-from adapt.stages import Catalogue, check_writable
+from adapt.preflight import check_writable
+from adapt.stages import Catalogue
 from tests.chain.toys import pretend
 
 # A job's stages, by the way to them from the last.

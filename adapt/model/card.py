@@ -67,8 +67,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
     Args:
         facts: name, base_model, objective (text); corpus (source, documents, tokens, digest); training (settings);
             results (a list; each has text, which is "domain" or "general", predictions, and before, after and change,
-            which is after - before, each also with _low and _high); lineage (a list; each has stage, key and path); packages
-            (name to version).
+            which is after - before, each also with _low and _high); lineage (a list; each has stage, key and path);
+            packages (name to version).
 
     Returns:
         Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model

@@ -7,12 +7,12 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-TIMEOUT_S = 120
-
+TIMEOUT_S = 240
 
 # Ranks are forked from one process that has imported everything, which takes about ten seconds, and done nothing else.
 _FORKS = multiprocessing.get_context("forkserver")
@@ -50,7 +50,11 @@ class Ranks:
 
     def stop(self) -> None:
         """Ends the processes; the next call starts new ones."""
+        for pipe in self._pipes:
+            with suppress(OSError):
+                pipe.send(None)
         for process in self._processes:
+            process.join(2)
             process.kill()
             process.join()
         self._processes, self._pipes = [], []
@@ -89,8 +93,8 @@ def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
-    while True:
-        function, arguments = pipe.recv()
+    while call := pipe.recv():
+        function, arguments = call
         try:
             answer = True, pickle.dumps(function(*arguments))
         except BaseException:
