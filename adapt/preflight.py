@@ -1,12 +1,13 @@
-"""What is checked of the storage before anything is started. The parts check the rest themselves."""
+"""What is checked of storage and weights before anything is started. The parts check the rest themselves."""
 
+import json
 import shutil
 import tempfile
 from pathlib import Path
 
 from adapt.chain.files import storage_errors
 from adapt.config import Config
-from adapt.errors import ConfigError, StorageError
+from adapt.errors import ConfigError, ModelError, StorageError
 from adapt.model.locate import weight_files
 from adapt.runtime import address_of
 from adapt.train.track import mlflow_folder
@@ -23,19 +24,51 @@ def check_writable(root: Path) -> None:
         tempfile.TemporaryFile(dir=root).close()
 
 
-def check_space(root: Path, model: Path, keep_checkpoints: int) -> None:
+def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
     """Looks for room for the model and its checkpoints, before training starts.
+
+    Args:
+        folder: the training's, which may hold some of them from an earlier start.
+        model: the folder of the model to start from.
+        keep_checkpoints: how many are kept.
 
     Raises:
         StorageError: they would not fit (weights and two moments of AdamW a checkpoint, one of them on its way).
     """
     weights = sum(file.stat().st_size for file in weight_files(model))
-    needed, free = weights * (2 + 3 * (keep_checkpoints + 1)), shutil.disk_usage(root).free
+    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    needed, free = weights * (2 + 3 * (keep_checkpoints + 1)) - held, shutil.disk_usage(folder).free
     if free < needed:
         raise StorageError(
-            f"{root} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
+            f"{folder} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
             "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
         )
+
+
+def check_weights(model: Path) -> None:
+    """Reads the headers of a model's weights, which say how long the files are.
+
+    Raises:
+        ModelError: a file is cut short, or is none in safetensors.
+    """
+    for file in weight_files(model):
+        if file.suffix == ".safetensors" and not _is_whole(file):
+            raise ModelError(
+                f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"
+            )
+
+
+def _is_whole(file: Path) -> bool:
+    """Eight bytes of length, that much JSON with the places of the tensors, the tensors."""
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        try:
+            header = json.loads(content.read(length)) if length < size else {}
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return False
+    return bool(ends) and 8 + length + max(ends) == size
 
 
 def check_shared(config: Config) -> None:

@@ -23,7 +23,7 @@ LOCAL_ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",
 }
-QUIET_LOGGERS = ("ray", "ray.data", "ray.train", "ray.tune")
+QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
 def address_of(resources: ResourcesConfig) -> str | None:
@@ -88,6 +88,7 @@ def _hush() -> None:
     warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it logs errors and raises them; one message is enough
 
 
 def gpus_per_worker(resources: ResourcesConfig) -> float:
@@ -166,6 +167,7 @@ def data_settings(**settings: Any) -> Iterator[None]:
     context.enable_operator_progress_bars = False
     context.print_on_execution_start = False
     context.issue_detectors_config.detectors = []
+    context.raise_original_map_exception = True  # what Ray puts in its place loses its cause between processes
     context.execution_options.preserve_order = True
     for name, value in settings.items():
         setattr(context, name, value)
@@ -185,13 +187,24 @@ def user_errors() -> Iterator[None]:
         raise
 
 
-def find_ours(error: BaseException | None) -> AdaptError | None:
-    """The first error of this package's own in a chain of causes."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, AdaptError):
-            ours = getattr(error, "cause", error)  # Ray raises a double of it, which prints the worker's stack trace
+def find_ours(error: BaseException) -> AdaptError | None:
+    """The first error of this package's own among the causes of one."""
+    for cause in causes(error):
+        if isinstance(cause, AdaptError):
+            ours = getattr(cause, "cause", cause)  # Ray raises a double of it, which prints the worker's stack trace
             return type(ours)(ours.what, ours.fix)
-        error = getattr(error, "cause", None) or error.__cause__ or error.__context__
     return None
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and all that led to it, nearest first, also where only Ray's own attributes say so."""
+    waiting: list[Any] = [error]
+    seen: set[int] = set()
+    for each in waiting:
+        if not isinstance(each, BaseException) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        ranks: dict[int, BaseException] = getattr(each, "worker_failures", {})
+        kept = (getattr(each, name, None) for name in ("controller_failure", "cause"))
+        waiting += [*ranks.values(), *kept, each.__cause__, each.__context__]

@@ -12,7 +12,7 @@ from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
-from adapt.preflight import check_shared, check_space, check_writable
+from adapt.preflight import check_shared, check_space, check_weights, check_writable
 from adapt.train.job import MODEL_FOLDER, Job
 from adapt.train.schedule import length_of, micro_batch
 from adapt.train.track import anchored, check_trackers
@@ -120,15 +120,18 @@ class Catalogue:
 
     def _prepare(self, manifest: Manifest, corpus: CorpusConfig, folder: Path) -> Outcome:
         from adapt.corpus.prepare import check_readable, prepare
-        from adapt.runtime import connect
+        from adapt.runtime import address_of, await_resources, connect
 
         check_readable(manifest, corpus)
+        check_weights(self.pretrained.model)
         connect(self.config.resources)
+        if address_of(self.config.resources) is None:
+            await_resources(self.config.resources)  # for the training: this machine will not grow meanwhile
         return Outcome(prepare(manifest, corpus, self.pretrained, folder))
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
         length = length_of(self.config.training, inputs["corpus"].metrics["train_tokens"])
-        check_space(self.root, self.pretrained.model, self.config.training.keep_checkpoints)
+        check_space(folder, self.pretrained.model, self.config.training.keep_checkpoints)
         from adapt.runtime import connect
         from adapt.train.launch import launch
 

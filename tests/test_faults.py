@@ -1,10 +1,12 @@
 """Jobs that are stopped, killed, starved and set against each other end with what an undisturbed job makes."""
 
+import hashlib
 import json
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ def arguments(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> list
         f"--training.max_steps={STEPS}",
         "--training.global_batch_size=16",
         "--training.micro_batch=4",
+        "--training.precision=fp32",
         "--training.sequence_length=64",
         "--training.log_interval_steps=1",
         f"--training.checkpoint_interval_steps={EVERY}",
@@ -118,7 +121,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert {**stamps(job.root / "manifest"), **stamps(job.root / "prepare")} == finished
     assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
     assert saved_steps(job.root) == [STEPS - EVERY, STEPS]
-    assert list(Path(tempfile.gettempdir()).glob(f"checkpoint-{run_folder(job.root).name}*")) == []
+    assert local_leftovers(job.root) == []
     made = record(job.root, "train")
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
@@ -133,6 +136,12 @@ def test_a_job_that_is_killed_again_and_again(
     made = record(job.root, "train")
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (1, 0)
     assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
+
+
+def local_leftovers(root: Path) -> list[Path]:
+    """What ranks have not come to store of their checkpoints."""
+    name = hashlib.sha256(str(run_folder(root)).encode()).hexdigest()[:12]
+    return list(Path(tempfile.gettempdir()).glob(f"checkpoint-{name}-*"))
 
 
 def check_resumed(job: Job, reached: int) -> None:
@@ -188,3 +197,10 @@ def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, 
     job = jobs.start(small_disk / "job", arguments)
     assert job.result()["metrics"]["steps"] == STEPS
     check_resumed(job, reached)
+
+
+def test_a_cluster_that_is_not_there(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    job = jobs.start(tmp_path, [*arguments, "--resources.address=127.0.0.1:1"])
+    check_failed(job, 5, "ClusterError: no Ray cluster answers at 127.0.0.1:1", "ray start --head", "RAY_ADDRESS")
+    assert time.monotonic() - began < 60  # 2 s on an idle machine

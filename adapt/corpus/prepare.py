@@ -37,9 +37,14 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig) -> None:
     """Looks at the first record of every file, before anything is started.
 
     Raises:
-        DataError: a file is broken at its beginning or lacks the text field.
+        DataError: all files are empty, or one is broken at its beginning or lacks the text field.
     """
     if corpus.source == "files":
+        if not any(part.size for part in manifest.parts):
+            raise DataError(
+                f"the corpus is empty: {len(manifest.parts)} files of 0 bytes, first {manifest.parts[0].path}",
+                "check corpus.paths and whatever wrote these files",
+            )
         for part in manifest.parts:
             check_field(Path(part.path), corpus.text_field)
 

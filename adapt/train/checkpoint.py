@@ -1,7 +1,10 @@
 """Resumable checkpoints: each rank writes its share to local disk, Ray Train stores it while training goes on."""
 
+import hashlib
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,9 +12,13 @@ import ray.train
 import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
+from adapt.errors import StorageError
 from adapt.train.engine import Engine
 from adapt.train.meter import Progress
 from adapt.train.retain import folder_name, newest_whole, remove_torn, seal
+
+_NO_SPACE = 2**20
+"""A disk with less is full [bytes]: a file that did not fit leaves some."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +34,15 @@ class Checkpoints:
     run_folder: Path
 
     def save(self, progress: Progress) -> None:
-        """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background."""
-        folder = Path(tempfile.mkdtemp(prefix=self._prefix))
-        self.engine.save(folder, asdict(progress))
-        seal(folder, dist.get_rank(), dist.get_world_size())
+        """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background.
+
+        Raises:
+            StorageError: there is no space on local disk.
+        """
+        with _local_space():
+            folder = Path(tempfile.mkdtemp(prefix=self._prefix))
+            self.engine.save(folder, asdict(progress))
+            seal(folder, dist.get_rank(), dist.get_world_size())
         ray.train.report(
             {"step": progress.step},
             checkpoint=Checkpoint.from_directory(folder),
@@ -56,4 +68,20 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        return f"checkpoint-{self.run_folder.name}-"
+        """Another for the same run below another storage root, which may be training on this machine, too."""
+        return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
+
+
+@contextmanager
+def _local_space() -> Iterator[None]:
+    """Torch does not say why it could not write, so the disk is looked at."""
+    local = tempfile.gettempdir()
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        if shutil.disk_usage(local).free >= _NO_SPACE:
+            raise
+        raise StorageError(
+            f"no space left for a checkpoint in {local}",
+            "free some there, or set TMPDIR to a larger folder, then run the same command again",
+        ) from error

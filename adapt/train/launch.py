@@ -1,13 +1,15 @@
 """Stage `train`: hands a job to Ray Train, shows its progress, and turns what went wrong into a message."""
 
 import json
+import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
 
 from adapt.chain.files import storage_error
-from adapt.errors import TrainingError
-from adapt.runtime import await_resources, find_ours, gpus_per_worker, hide_unreserved_gpus
+from adapt.errors import ConfigError, ModelError, StorageError, TrainingError
+from adapt.runtime import await_resources, causes, find_ours, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, PROGRESS_FILE, Job
 from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
@@ -21,6 +23,8 @@ def launch(job: Job) -> dict[str, Any]:
 
     Raises:
         ClusterError: the workers cannot be placed.
+        ConfigError, ModelError: the workers' devices cannot do what is asked, or the model cannot be loaded.
+        StorageError: the disk is full, or may not be written.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
     await_resources(job.config.resources)
@@ -30,8 +34,7 @@ def launch(job: Job) -> dict[str, Any]:
     mend_run(run_folder)
     with following(folder / METRICS_FILE):
         _fit(_trainer(job), folder)
-    if (folder / FAILURE_FILE).exists():
-        raise TrainingError(*json.loads((folder / FAILURE_FILE).read_text()))
+    _raise_told(folder / FAILURE_FILE)
     prune(run_folder, job.config.training.keep_checkpoints)
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
 
@@ -54,19 +57,32 @@ def _fit(trainer: Any, folder: Path) -> None:
         _raise(errors[0], folder)
 
 
+def _raise_told(file: Path) -> None:
+    """The error of ours that all ranks met."""
+    if file.exists():
+        kind, what, fix = json.loads(file.read_text())
+        raise {each.__name__: each for each in (ConfigError, ModelError, TrainingError)}[kind](what, fix)
+
+
 def _raise(error: BaseException, folder: Path) -> None:
-    """The cause that a rank met, as an error of ours."""
+    """What ended the run, as an error of ours."""
+    refusals = (_refusal(cause, folder) for cause in causes(error))
+    if found := find_ours(error) or next(filter(None, refusals), None):
+        raise found from error
     ranks: dict[int, BaseException] = getattr(error, "worker_failures", {})
-    for cause in (*ranks.values(), error):
-        if ours := find_ours(cause):
-            raise ours from error
-        if isinstance(cause, OSError) and (refusal := storage_error(cause, folder)):
-            raise refusal from error
     first = next((f"rank {rank}: {type(cause).__name__}: {cause}" for rank, cause in ranks.items()), str(error))
     raise TrainingError(
         f"the workers failed: {_short(first)}",
         "mend the cause (see --debug for the whole story), then run the same command: it resumes",
     ) from error
+
+
+def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
+    """The operating system's refusal to write, in Python's words or, from safetensors, in Rust's."""
+    if isinstance(cause, OSError):
+        return storage_error(cause, folder)
+    number = re.search(r"\(os error (\d+)\)", str(cause))
+    return storage_error(OSError(int(number[1]), os.strerror(int(number[1]))), folder) if number else None
 
 
 def _short(message: str) -> str:

@@ -43,7 +43,7 @@ def work(job: Job) -> None:
             _train(job, rank)
     except (ConfigError, ModelError, TrainingError) as error:
         if rank == 0:
-            write_atomically(Path(job.folder) / FAILURE_FILE, json.dumps(error.args))
+            write_atomically(Path(job.folder) / FAILURE_FILE, json.dumps([type(error).__name__, error.what, error.fix]))
 
 
 def _train(job: Job, rank: int) -> None:

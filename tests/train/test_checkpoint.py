@@ -1,0 +1,75 @@
+"""Saving and finding checkpoints, seen from one rank. What is in them is for test_retain and test_engine."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.train
+import torch.distributed as dist
+
+from adapt.errors import StorageError
+from adapt.train.checkpoint import Checkpoints
+from adapt.train.meter import Progress
+
+
+class Engine:
+    """Writes one file, or fails as torch does on a full disk."""
+
+    fails = False
+
+    def save(self, folder: Path, progress: dict[str, Any]) -> None:
+        (folder / "state").write_text(str(progress["step"]))
+        if self.fails:
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        return {"step": int((folder / "state").read_text())}
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, on a machine of one rank whose uploads stand still."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(ray.train, "report", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda _: None)
+    return folder
+
+
+def test_a_start_resumes_from_the_newest_whole_checkpoint_and_removes_the_rest(tmp_path: Path, disk: Path) -> None:
+    run = Checkpoints(Engine(), tmp_path / "run")
+    for step in (5, 10, 15):
+        run.save(Progress(step))
+        (written,) = disk.iterdir()
+        shutil.move(written, tmp_path / "run" / f"step-{step:08d}")
+    (tmp_path / "run" / "step-00000015" / "state").unlink()
+    assert run.load() == Progress(10)
+    assert sorted(folder.name for folder in (tmp_path / "run").iterdir()) == ["step-00000005", "step-00000010"]
+
+
+def test_what_a_killed_rank_left_is_removed_but_not_what_another_run_is_writing(tmp_path: Path, disk: Path) -> None:
+    """Runs of one configuration have one name, below whatever root."""
+    mine, other = (Checkpoints(Engine(), tmp_path / root / "1a1a1a1a") for root in ("mine", "other"))
+    mine.save(Progress(5))
+    (left,) = disk.iterdir()
+    other.save(Progress(5))
+    assert mine.load() == Progress()
+    assert not left.exists()
+    assert len(list(disk.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("free", "kind"), [(4096, StorageError), (10**9, RuntimeError)])
+def test_a_full_temporary_folder_is_named(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: type[Exception]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    engine = Engine()
+    engine.fails = True
+    with pytest.raises(kind, match=f"no space left for a checkpoint in {disk}" if kind is StorageError else "enforce"):
+        Checkpoints(engine, tmp_path / "run").save(Progress(5))
