@@ -57,6 +57,7 @@ def check(config: Config) -> None:
             f"objective.mask_token_fraction and objective.random_token_fraction add up to {shares:g}",
             "keep their sum at or below 1",
         )
+    _check_entities(config)
     if config.corpus.source == "files" and not config.corpus.paths:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
     if config.corpus.source == "docstrings" and config.corpus.paths:
@@ -65,6 +66,26 @@ def check(config: Config) -> None:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
     if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
         raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def _check_entities(config: Config) -> None:
+    """Entities come from one place, and from nowhere for other objectives."""
+    objective = config.objective
+    given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]
+    if objective.kind != "entity" and given:
+        raise ConfigError(
+            f"objective.{given[0]} is set but objective.kind is {objective.kind}",
+            f"set objective.kind to entity, or remove objective.{given[0]}",
+        )
+    if objective.kind == "entity" and len(given) != 1:
+        raise ConfigError(
+            f"objective.kind is entity, and {'both' if given else 'neither'} of objective.entity_field and"
+            f" objective.tagger {'are' if given else 'is'} set",
+            "set objective.entity_field to the field of the corpus that holds entities, or objective.tagger to"
+            " module:function that finds them",
+        )
+    if objective.entity_field and config.corpus.source == "docstrings":
+        raise ConfigError("objective.entity_field is set but docstrings have no fields", "set objective.tagger instead")
 
 
 def _check_ranges(config: Config) -> None:

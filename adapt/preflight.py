@@ -1,15 +1,25 @@
 """What is checked of storage and weights before anything is started. The parts check the rest themselves."""
 
-import json
 import shutil
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from adapt.chain.files import storage_errors
 from adapt.config import Config
-from adapt.errors import ConfigError, ModelError, StorageError
+from adapt.console import log
+from adapt.errors import ConfigError, StorageError
 from adapt.model.locate import weight_files
+from adapt.model.size import model_size, read_header
 from adapt.runtime import address_of
+from adapt.train.compiler import check_compiler
+from adapt.train.device import has_gpu
+from adapt.train.fit import check_fits
+from adapt.train.flops import mean_length
+from adapt.train.probe import device_of_workers
+from adapt.train.schedule import check_warmup, length_of
 from adapt.train.track import mlflow_folder
 
 
@@ -52,23 +62,56 @@ def check_weights(model: Path) -> None:
         ModelError: a file is cut short, or is none in safetensors.
     """
     for file in weight_files(model):
-        if file.suffix == ".safetensors" and not _is_whole(file):
-            raise ModelError(
-                f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"
-            )
+        if file.suffix == ".safetensors":
+            read_header(file)
 
 
-def _is_whole(file: Path) -> bool:
-    """Eight bytes of length, that much JSON with the places of the tensors, the tensors."""
-    size = file.stat().st_size
-    with file.open("rb") as content:
-        length = int.from_bytes(content.read(8), "little")
-        try:
-            header = json.loads(content.read(length)) if length < size else {}
-            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            return False
-    return bool(ends) and 8 + length + max(ends) == size
+def check_compile(config: Config) -> None:
+    """On this machine, looks for the compiler that training.compile needs. On a cluster, its workers do.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if config.training.compile and address_of(config.resources) is None:
+        check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
+
+
+def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None) -> None:
+    """Compares the memory that a training needs with that of its devices. Needs a connection to Ray.
+
+    Nothing is checked, and that is said, where the model's dimensions or the devices are not known.
+
+    Args:
+        config: the job's.
+        model: folder of the model to start from.
+        corpus: the prepared corpus's metrics, if it is: how long its documents are.
+
+    Raises:
+        ConfigError: the training cannot fit; says what would.
+    """
+    size, device = model_size(model), device_of_workers(config.resources)
+    if size is None:
+        log("memory is not checked: config.json does not name the model's dimensions in a known way")
+    elif device is None:
+        log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
+    else:
+        check_fits(config, size, device, mean_length(corpus) if corpus else None)
+
+
+def check_training(config: Config) -> None:
+    """Looks for settings that contradict each other, as far as they can be judged without the corpus.
+
+    Raises:
+        ConfigError: names the fields.
+    """
+    check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
+    offload, stage = config.resources.offload, config.resources.zero_stage
+    stages = {"none": (0, 1, 2, 3), "optimizer": (2, 3), "all": (3,)}[offload]
+    if stage not in stages:
+        raise ConfigError(
+            f"resources.offload {offload} does not work with resources.zero_stage {stage}",
+            f"use resources.zero_stage {' or '.join(map(str, stages))}, or resources.offload none",
+        )
 
 
 def check_shared(config: Config) -> None:

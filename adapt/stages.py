@@ -1,21 +1,39 @@
 """The catalogue: from a configuration to the stages of a job. The only place where the parts are wired together."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adapt.chain import Outcome, Record, Stage
+from adapt.chain import Outcome, Record, Stage, Store
 from adapt.chain.digest import Digests
 from adapt.chain.files import write_atomically
 from adapt.config import Config, CorpusConfig, what
+from adapt.corpus.entities import tagger_source
+from adapt.corpus.form import Form
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
-from adapt.preflight import check_shared, check_space, check_weights, check_writable
-from adapt.train.job import MODEL_FOLDER, Job
-from adapt.train.schedule import length_of, micro_batch
+from adapt.model.size import model_size
+from adapt.preflight import (
+    check_compile,
+    check_memory,
+    check_shared,
+    check_space,
+    check_training,
+    check_weights,
+    check_writable,
+)
+from adapt.train.branch import start_from_branch
+from adapt.train.flops import mean_length
+from adapt.train.job import CHECKPOINTS, MODEL_FOLDER, Job
+from adapt.train.schedule import branch_step, check_warmup, length_of, micro_batch
 from adapt.train.track import anchored, check_trackers
+
+if TYPE_CHECKING:
+    from adapt.train.forecast import Forecast
 
 Inputs = Mapping[str, Record]
 
@@ -36,11 +54,14 @@ class Catalogue:
         self.root = root
         self._digests = Digests(root / ".digests.json")
         check_shared(config)
+        check_compile(config)
+        check_training(config)
         micro_batch(config.training, config.resources.workers)
         check_trackers(config.tracking)
         model = locate(config.model.path, config.model.revision)
         tokenizer = locate(config.model.tokenizer, weights=False) if config.model.tokenizer else model
         self.pretrained = Pretrained(model, tokenizer, config.model.trust_remote_code)
+        check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
         check_writable(root)
@@ -60,10 +81,15 @@ class Catalogue:
         """A corpus as token shards. Its first input, the manifest, is what ties it to the content of the files."""
         manifest = build_manifest(corpus, self._digests)
         listed = Stage("manifest", name, {"digest": manifest.digest}, lambda folder, _: _list(manifest, corpus, folder))
+        identity = {
+            "corpus": what(corpus),
+            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._form_identity(),
+        }
         return Stage(
             "prepare",
             name,
-            {"corpus": what(corpus), "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer))},
+            identity,
             lambda folder, _: self._prepare(manifest, corpus, folder),
             {"manifest": listed},
         )
@@ -110,6 +136,24 @@ class Catalogue:
         identity = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         return Stage("export", self.config.name, identity, lambda folder, done: self._export(folder, done), inputs)
 
+    def forecast(self, store: Store, corpus: Record | None) -> "Forecast | None":
+        """What the training will take. None where its model's dimensions cannot be told.
+
+        Args:
+            store: holds the records of earlier trainings, which say how fast devices are.
+            corpus: the prepared one, if it is.
+        """
+        from adapt.train.forecast import forecast
+
+        dimensions = model_size(self.pretrained.model)
+        if dimensions is None:
+            return None
+        training, tokens = self.config.training, None
+        if corpus or not training.epochs:  # without epochs the length does not depend on the corpus
+            length = length_of(training, corpus.metrics["train_tokens"] if corpus else sys.maxsize)
+            tokens = length.steps * training.global_batch_size * training.sequence_length
+        return forecast(self.config, dimensions, tokens, mean_length(corpus.metrics) if corpus else None, store)
+
     def _export(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.export import export
 
@@ -118,24 +162,36 @@ class Catalogue:
     def _model_digest(self) -> str:
         return self._digests.of_all(model_files(self.pretrained.model))
 
+    def _form_identity(self) -> dict[str, Any]:
+        """What the objective needs beyond tokens; nothing for token masking. A tagger is known by its source."""
+        form = Form.of(self.config.objective)
+        source = tagger_source(form.tagger) if form.tagger else None
+        return {**form.identity(), **({"tagger_source": self._digests.of(source)} if source else {})}
+
     def _prepare(self, manifest: Manifest, corpus: CorpusConfig, folder: Path) -> Outcome:
         from adapt.corpus.prepare import check_readable, prepare
         from adapt.runtime import address_of, await_resources, connect
 
-        check_readable(manifest, corpus)
+        form = Form.of(self.config.objective)
+        check_readable(manifest, corpus, form.entity_field if corpus is self.config.corpus else None)
         check_weights(self.pretrained.model)
         connect(self.config.resources)
         if address_of(self.config.resources) is None:
             await_resources(self.config.resources)  # for the training: this machine will not grow meanwhile
-        return Outcome(prepare(manifest, corpus, self.pretrained, folder))
+        check_memory(self.config, self.pretrained.model)
+        return Outcome(prepare(manifest, corpus, self.pretrained, folder, form))
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
-        length = length_of(self.config.training, inputs["corpus"].metrics["train_tokens"])
-        check_space(folder, self.pretrained.model, self.config.training.keep_checkpoints)
+        training = self.config.training
+        length = length_of(training, inputs["corpus"].metrics["train_tokens"])
+        check_warmup(training, length.steps)
+        kept = training.keep_checkpoints + (branch_step(training, length.steps) is not None)
+        check_space(folder, self.pretrained.model, kept)
         from adapt.runtime import connect
         from adapt.train.launch import launch
 
         connect(self.config.resources)
+        check_memory(self.config, self.pretrained.model, inputs["corpus"].metrics)
         job = Job(
             config=replace(self.config, tracking=anchored(self.config.tracking)),
             key=stage.key,
@@ -144,7 +200,9 @@ class Catalogue:
             pretrained=self.pretrained,
             steps=length.steps,
         )
-        return _training_outcome(launch(job))
+        run_folder = folder / CHECKPOINTS / job.run_name
+        start_from_branch(stage, Store(self.root), training, length.steps, run_folder)
+        return _training_outcome(launch(job), self.config.resources.price_per_device_hour)
 
     def _evaluate(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.measure import Measurement, measure
@@ -158,7 +216,7 @@ class Catalogue:
         return Outcome(measure(Measurement(self.config, model, corpora), folder))
 
 
-def _training_outcome(result: Mapping[str, Any]) -> Outcome:
+def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -> Outcome:
     seconds = max(result["seconds"], 1e-9)
     metrics = {
         "steps": result["step"],
@@ -166,10 +224,25 @@ def _training_outcome(result: Mapping[str, Any]) -> Outcome:
         "tokens_per_s": result["tokens"] / seconds,
         "data_wait_share": result["data_wait_seconds"] / seconds,
         "device_seconds": result["device_seconds"],
+        "flops": result.get("flops"),
+        "mfu": result.get("mfu"),
+        "peak_memory_bytes": result["peak_memory_bytes"],
     }
-    names = ("workers", "zero_stage", "precision", "micro_batch", "accumulation", "device")
-    cost = {"device_seconds": result["device_seconds"], "tokens": result["tokens"]}
-    return Outcome(metrics, cost, {name: result[name] for name in names})
+    hours = result["device_seconds"] / 3600
+    cost = {
+        "device_seconds": result["device_seconds"],
+        "device_hours": hours,
+        "tokens": result["tokens"],
+        "cost": None if price_per_hour is None else hours * price_per_hour,
+    }
+    return Outcome(metrics, cost, {name: result[name] for name in RAN_ON})
+
+
+RAN_ON = (
+    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
+    *("gradient_checkpointing", "compile", "device"),
+)
+"""What a training's record says of how it ran."""
 
 
 def _general_corpus(config: Config) -> CorpusConfig:

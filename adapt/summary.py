@@ -1,6 +1,7 @@
 """Tables for people, on stderr: what a job achieved, and what a chain has done."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ def show_summary(record: Record) -> None:
     log(
         f"{metrics['steps']} steps, {metrics['tokens']:,} tokens, {metrics['tokens_per_s']:,.0f} tokens/s, "
         f"data wait {metrics['data_wait_share']:.1%}, {duration(metrics['device_seconds'])} of device time"
+        + _more(record)
     )
     log(f"model: {record.path}")
 
@@ -47,6 +49,29 @@ def show_plan(planned: list[Planned]) -> None:
         folder = Text(f"{line.folder.parent.name}/{line.folder.name}")  # Text: brackets in it are not rich's markup
         table.add_row(line.stage.stage, state, folder, Text(_because(line)))
     _print(table)
+
+
+def show_forecast(lines: Mapping[str, str]) -> None:
+    """What the training will take, a line a figure."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="the training ahead", title_justify="left", show_header=False)
+    for name, text in lines.items():
+        table.add_row(name, Text(text))
+    _print(table)
+
+
+def _more(record: Record) -> str:
+    """Utilization, memory and price, as far as they were measured or are known."""
+    mfu, peak = (record.metrics.get(name) for name in ("mfu", "peak_memory_bytes"))
+    cost = record.cost.get("cost")
+    parts = (
+        "" if mfu is None else f", MFU {mfu:.0%}",
+        "" if peak is None else f", at most {peak / 2**30:.1f} GiB a device",
+        "" if cost is None else f", cost {cost:,.2f}",
+    )
+    return "".join(parts)
 
 
 def _because(line: Planned) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
@@ -12,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 Targets = dict[str, tuple[str, float]]
+T = TypeVar("T")
 
 
 @dataclass
@@ -124,6 +126,23 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], time
         if process.poll() is not None or time.monotonic() > deadline:
             raise SystemExit(f"the job ended, or took over {timeout_s} s, before it came to the point waited for")
         time.sleep(0.02)
+
+
+def peak_bytes() -> int:
+    """Most memory that this process held: of the GPU, else of the machine."""
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def apart(function: Callable[..., T], *arguments: Any) -> T:
+    """A function's result, computed in a fresh process, so that nothing of one measurement reaches the next."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
 @contextmanager

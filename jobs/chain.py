@@ -2,7 +2,8 @@
 
     python jobs/chain.py plan --config FILE [--section.field VALUE ...]
 
-prints, for each stage, whether it is done or would run, and against the nearest finished stage which field changed.
+prints, for each stage, whether it is done or would run, and against the nearest finished stage which field changed;
+then what the training ahead will take: memory, work, time and price, as far as they can be said.
 """
 
 import sys
@@ -12,7 +13,7 @@ from adapt.console import finish, run_job
 from adapt.errors import ConfigError
 from adapt.parse import parse
 from adapt.stages import Catalogue
-from adapt.summary import show_plan
+from adapt.summary import show_forecast, show_plan
 
 
 def main() -> None:
@@ -22,8 +23,14 @@ def main() -> None:
             f"unknown command {' '.join(sys.argv[1:2]) or '(none)'}", "use: jobs/chain.py plan --config FILE"
         )
     catalogue = Catalogue(parse(sys.argv[2:], "jobs/chain.py plan", "What a job would do."))
-    planned = plan(catalogue.dapt(), Store(catalogue.root))
+    store = Store(catalogue.root)
+    planned = plan(catalogue.dapt(), store)
     show_plan(planned)
+    training = next(line for line in planned if line.stage.stage == "train")
+    corpus = next(line.record for line in planned if line.stage.key == training.stage.inputs["corpus"].key)
+    ahead = None if training.record else catalogue.forecast(store, corpus)
+    if ahead:
+        show_forecast(ahead.lines())
     finish("plan", catalogue.root, {"done": sum(p.record is not None for p in planned), "stages": len(planned)})
 
 

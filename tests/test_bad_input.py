@@ -286,6 +286,6 @@ def test_a_model_without_its_head(run_late: Run, model: Path, tmp_path: Path) ->
     weights = {name: value for name, value in load_file(model / "model.safetensors").items() if "cls." not in name}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     check(
-        run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its masked-LM model", "cls.predictions"
+        run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its language model", "cls.predictions"
     )
     assert not list((tmp_path / "runs").glob("train/*/tensorboard"))

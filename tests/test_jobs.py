@@ -86,6 +86,8 @@ METRICS = {
     "tokens_per_s": 1024.0,
     "data_wait_share": 0.01,
     "device_seconds": 10.0,
+    "train_documents": 20,
+    "train_tokens": 4096,
 }
 
 
@@ -100,10 +102,15 @@ def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
-    ran = run("chain.py", "plan", *job)
+    ran = run("chain.py", "plan", *job, "--resources.price_per_device_hour=2")
     assert ran.code == 0, ran.err
-    rows = [row.split("│")[1:3] for row in ran.err.splitlines() if row.startswith("│") and row.split("│")[1].strip()]
+    stages, ahead = ran.err.split("the training ahead")
+    rows = [row.split("│")[1:3] for row in stages.splitlines() if row.startswith("│") and row.split("│")[1].strip()]
     assert [(stage.strip(), state.strip()) for stage, state in rows] == [(stage, "run") for stage in STAGES]
+    figures = [row.split("│")[1].strip() for row in ahead.splitlines() if row.startswith("│")]
+    assert [name for name in figures if name] == [
+        *("parameters", "memory a device", "micro-batch", "work", "device time", "cost"),
+    ]
     assert ran.out.count("\n") == 1
     assert last_line(ran) == {
         "stage": "plan",
@@ -118,6 +125,8 @@ def test_a_plan_after_a_run_says_what_changed(
 ) -> None:
     finish(job, tmp_path, monkeypatch)
     assert last_line(run("chain.py", "plan", *job))["metrics"] == {"done": 6, "stages": 6}
+    ran = run("chain.py", "plan", *job)
+    assert "the training ahead" not in ran.err  # it is done
     ran = run("chain.py", "plan", *job, "--training.learning_rate=1e-4")
     assert last_line(ran)["metrics"] == {"done": 3, "stages": 6}
     assert ran.err.count("training.learning_rate: 0.0005 -> 0.0001") == 1

@@ -188,7 +188,7 @@ WRONG = [
     ("resources.workers", "[1]", "int"),
     ("resources.zero_stage", "4", "Literal[0, 1, 2, 3]"),
     ("training.precision", "fp16", "Literal['auto', 'fp32', 'bf16']"),
-    ("objective.kind", "clm", "Literal['mlm']"),
+    ("objective.kind", "clm", "Literal['mlm', 'whole_word', 'entity', 'span', 'causal']"),
 ]
 
 
@@ -300,6 +300,16 @@ CONTRADICTIONS = [
         [PATHS, "--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.2"],
         "objective.mask_token_fraction and objective.random_token_fraction add up to 1.1",
     ),
+    ([PATHS, "--objective.kind=entity"], "neither of objective.entity_field and objective.tagger is set"),
+    (
+        [PATHS, "--objective.kind=entity", "--objective.entity_field=names", "--objective.tagger=a:b"],
+        "both of objective.entity_field and objective.tagger are set",
+    ),
+    ([PATHS, "--objective.tagger=a:b"], "objective.tagger is set but objective.kind is mlm"),
+    (
+        ["--corpus.source=docstrings", "--objective.kind=entity", "--objective.entity_field=names"],
+        "objective.entity_field is set but docstrings have no fields",
+    ),
     ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
     ([PATHS, "--name="], "name '' cannot name a folder"),
     ([PATHS, "--name=.."], "name '..' cannot name a folder"),
@@ -316,6 +326,7 @@ def test_what_does_not_contradict() -> None:
     whole = ["--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.1"]
     assert parsed(PATHS, *whole).objective.random_token_fraction == 0.1
     assert parsed("--corpus.source=docstrings").corpus.paths == []
+    assert parsed(PATHS, "--objective.kind=entity", "--objective.tagger=a:b").objective.tagger == "a:b"
     assert parsed(PATHS, "--corpus.heldout_fraction=0").corpus.heldout_fraction == 0
 
 

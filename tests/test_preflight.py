@@ -2,13 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from adapt.errors import ModelError, StorageError
-from adapt.preflight import check_space, check_weights
+from adapt import preflight
+from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.errors import ConfigError, ModelError, StorageError
+from adapt.preflight import check_compile, check_memory, check_space, check_training, check_weights
 
 
 @pytest.fixture
@@ -63,3 +66,56 @@ def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, mon
     check_space(folder, model, 1)
     (folder / "checkpoint").write_bytes(b"1")  # what an earlier start has left need not be free again
     check_space(folder, model, 2)
+
+
+@pytest.mark.parametrize(("offload", "stages"), [("none", {0, 1, 2, 3}), ("optimizer", {2, 3}), ("all", {3})])
+@pytest.mark.parametrize("zero_stage", range(4))
+def test_offloading_needs_what_zero_shards(offload: str, stages: set[int], zero_stage: int) -> None:
+    config = Config(resources=ResourcesConfig(offload=offload, zero_stage=zero_stage))
+    if zero_stage in stages:
+        check_training(config)
+        return
+    with pytest.raises(
+        ConfigError, match=f"offload {offload} does not work with resources.zero_stage {zero_stage}"
+    ) as e:
+        check_training(config)
+    assert f"use resources.zero_stage {' or '.join(map(str, sorted(stages)))}" in e.value.fix
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest"),
+    [({"max_steps": 100}, 100), ({"max_tokens": 100 * 2048 * 512}, 100), ({}, 12_500), ({"epochs": 1.0}, 10**9)],
+)
+def test_a_warm_up_longer_than_any_run(limits: dict[str, float], longest: int) -> None:
+    """With epochs alone, the length is known when the corpus is prepared, and looked at then."""
+    check_training(Config(training=TrainingConfig(warmup_steps=longest, **limits)))
+    if "epochs" in limits:
+        return
+    with pytest.raises(ConfigError, match="is longer than the run"):
+        check_training(Config(training=TrainingConfig(warmup_steps=longest + 1, **limits)))
+
+
+def test_a_training_that_does_not_fit(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def job(**resources: float) -> Config:
+        return Config(training=TrainingConfig(sequence_length=128), resources=ResourcesConfig(**resources))
+
+    check_memory(job(device_memory_gib=4.0), model)
+    with pytest.raises(ConfigError, match=r"the training does not fit: .* its device has 0\.1 GiB"):
+        check_memory(job(device_memory_gib=0.1), model, {"train_documents": 10, "train_tokens": 100})
+    assert capsys.readouterr().err == ""
+    config = json.loads((model / "config.json").read_text())
+    del config["hidden_size"]
+    (model / "config.json").write_text(json.dumps(config))
+    check_memory(job(device_memory_gib=0.1), model)
+    assert "memory is not checked" in capsys.readouterr().err
+
+
+def test_compiling_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(training=TrainingConfig(compile=True))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(preflight, "has_gpu", lambda: False)
+    with pytest.raises(ConfigError, match="looked for no-such-compiler"):
+        check_compile(config)
+    check_compile(Config())
+    check_compile(replace(config, resources=ResourcesConfig(address="10.0.0.1:6379")))  # its workers look

@@ -14,7 +14,16 @@ from typing import Any
 import pytest
 
 from adapt.chain import Stage, Store, ensure, plan
-from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig, flat
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    EvaluationConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    StorageConfig,
+    TrainingConfig,
+    flat,
+)
 from adapt.errors import ConfigError, DataError, ModelError, StorageError
 from adapt.preflight import check_writable
 from adapt.stages import Catalogue
@@ -41,12 +50,23 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.mask_fraction": (0.2, {"before", *TRAINED}),
     "objective.mask_token_fraction": (0.7, {"before", *TRAINED}),
     "objective.random_token_fraction": (0.2, {"before", *TRAINED}),
+    "objective.entity_fraction": (0.2, {"before", *TRAINED}),
+    "objective.entity_field": ("names", {"before", *TRAINED}),
+    "objective.tagger": ("json:loads", {"before", *TRAINED}),
+    "objective.span_stop": (0.3, {"before", *TRAINED}),
+    "objective.span_max_words": (5, {"before", *TRAINED}),
     "training.max_steps": (7, TRAINED),
     "training.max_tokens": (7, TRAINED),
     "training.epochs": (7.0, TRAINED),
     "training.learning_rate": (1e-4, TRAINED),
+    "training.schedule": ("wsd", TRAINED),
     "training.warmup_fraction": (0.1, TRAINED),
+    "training.warmup_steps": (7, TRAINED),
+    "training.cooldown_fraction": (0.2, TRAINED),
+    "training.floor_fraction": (0.1, TRAINED),
+    "training.optimizer": ("stable_adamw", TRAINED),
     "training.weight_decay": (0.1, TRAINED),
+    "training.decay_embeddings": (False, TRAINED),
     "training.beta1": (0.8, TRAINED),
     "training.beta2": (0.8, TRAINED),
     "training.epsilon": (1e-8, TRAINED),
@@ -65,6 +85,8 @@ HOW: dict[str, Any] = {
     "corpus.max_bad_fraction": 0.5,
     "training.precision": "bf16",
     "training.micro_batch": 1,
+    "training.gradient_checkpointing": True,
+    "training.compile": True,
     "training.checkpoint_interval_steps": 7,
     "training.keep_checkpoints": 7,
     "training.log_interval_steps": 7,
@@ -74,6 +96,9 @@ HOW: dict[str, Any] = {
     "resources.cpus_per_worker": 2.0,
     "resources.gpus_per_worker": 0.5,
     "resources.zero_stage": 3,
+    "resources.offload": "optimizer",
+    "resources.device_memory_gib": 24.0,
+    "resources.price_per_device_hour": 2.5,
     "resources.max_failures": 7,
     "resources.wait_s": 1.0,
     "storage.root": "elsewhere",
@@ -156,10 +181,79 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
     assert differing(keys(config), keys(other)) == expected
 
 
+PREPARED = {"domain", "general", "before", *TRAINED}
+
+
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ({"kind": "mlm", "mask_fraction": 0.3}, {"before", *TRAINED}),
+        ({"kind": "whole_word"}, PREPARED),
+        ({"kind": "span"}, PREPARED),
+        ({"kind": "entity", "entity_field": "names"}, PREPARED),
+        ({"kind": "causal"}, PREPARED),
+    ],
+)
+def test_an_objective_prepares_again_if_it_needs_other_columns(
+    config: Config, objective: dict[str, Any], expected: set[str]
+) -> None:
+    assert differing(keys(config), keys(replace(config, objective=ObjectiveConfig(**objective)))) == expected
+
+
+def test_objectives_on_words_share_their_corpus(config: Config) -> None:
+    words, spans = (keys(changed(config, "objective.kind", kind)) for kind in ("whole_word", "span"))
+    assert differing(words, spans) == {"before", *TRAINED}
+
+
+def test_the_field_of_entities_and_the_source_of_a_tagger_count(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "names_of_genes.py"
+    source.write_text("def find(text): return []\n")
+
+    def found(**given: str) -> dict[str, str]:
+        return keys(replace(config, objective=ObjectiveConfig(kind="entity", **given)))
+
+    assert differing(found(entity_field="a"), found(entity_field="b")) == PREPARED
+    before = found(tagger="names_of_genes:find")
+    assert differing(before, found(tagger="names_of_genes:find")) == set()
+    source.write_text("def find(text): return [(0, 1)]\n")
+    assert differing(before, found(tagger="names_of_genes:find")) == PREPARED
+    with pytest.raises(ConfigError, match="there is no module names_of_nobody") as caught:
+        found(tagger="names_of_nobody:find")
+    assert "PYTHONPATH" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "fault"),
+    [
+        ("GPT2LMHeadModel", "mlm", "masked language modelling needs an encoder"),
+        ("LlamaForCausalLM", "span", "masked language modelling needs an encoder"),
+        ("BertForMaskedLM", "causal", "causal language modelling needs a decoder"),
+        ("BertForMaskedLM", "whole_word", None),
+        ("XLMWithLMHeadModel", "mlm", None),
+        ("GPT2LMHeadModel", "causal", None),
+    ],
+)
+def test_a_model_that_looks_the_wrong_way(
+    config: Config, model: Path, architecture: str, kind: str, fault: str | None
+) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "x", "architectures": [architecture]}))
+    wanted = changed(config, "objective.kind", kind)
+    if fault is None:
+        Catalogue(wanted)
+    else:
+        with pytest.raises(ModelError, match=f"holds a {architecture}, but {fault}"):
+            Catalogue(wanted)
+
+
 @pytest.mark.parametrize("name", HOW)
 def test_a_field_about_how_changes_no_key(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # both trackers are installed
     other = changed(config, name, HOW[name])
+    if name == "resources.offload":
+        other = changed(other, "resources.zero_stage", 2)
     assert flat(other) != flat(config)
     assert differing(keys(config), keys(other)) == set()
 

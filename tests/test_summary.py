@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.chain import Outcome, Stage, Store, ensure, plan
-from adapt.summary import show_plan, show_summary
+from adapt.summary import show_forecast, show_plan, show_summary
 from tests.chain.test_record import record
 
 METRICS = {
@@ -22,6 +22,8 @@ METRICS = {
     "tokens_per_s": 20_000.4,
     "data_wait_share": 0.0123,
     "device_seconds": 245.0,
+    "mfu": 0.234,
+    "peak_memory_bytes": 3 * 2**29,
 }
 STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
 
@@ -31,14 +33,20 @@ def row(shown: str, *cells: str) -> bool:
     return any([cell.strip() for cell in line.split("│")[1:-1]] == list(cells) for line in shown.splitlines())
 
 
-def shown_summary(capsys: pytest.CaptureFixture[str], folder: Path, examples: dict[str, Any] | None = None) -> str:
+def shown_summary(
+    capsys: pytest.CaptureFixture[str],
+    folder: Path,
+    examples: dict[str, Any] | None = None,
+    metrics: dict[str, Any] = METRICS,
+    cost: float | None = None,
+) -> str:
     inputs = {}
     for name in ("before", "after"):
         inputs[name] = {"stage": "evaluate", "key": "k", "path": str(folder / name)}
         if examples:
             (folder / name).mkdir()
             (folder / name / "examples.json").write_text(json.dumps([examples]))
-    show_summary(record(folder, name="[demo] x", metrics=METRICS, inputs=inputs))
+    show_summary(record(folder, name="[demo] x", metrics=metrics, inputs=inputs, cost={"cost": cost}))
     out, err = capsys.readouterr()
     assert out == ""  # stdout is for programs
     return err
@@ -49,8 +57,25 @@ def test_the_summary_shows_losses_cost_and_place(capsys: pytest.CaptureFixture[s
     assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250")
     assert "general" not in shown  # it was not measured
     assert "600 steps, 4,915,200 tokens, 20,000 tokens/s, data wait 1.2%, 4 min 05 s of device time" in shown
+    assert ", MFU 23%, at most 1.5 GiB a device\n" in shown
     assert f"model: {tmp_path}\n" in shown
     assert "[demo] x: " in shown
+
+
+def test_the_summary_shows_a_price_where_there_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ", cost 1,234.50\n" in shown_summary(capsys, tmp_path, cost=1234.5)
+
+
+def test_a_summary_of_a_run_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    less = {name: value for name, value in METRICS.items() if name not in ("mfu", "peak_memory_bytes")}
+    assert "4 min 05 s of device time\n" in shown_summary(capsys, tmp_path, metrics=less)
+
+
+def test_a_forecast_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show_forecast({"memory a device": "1.0 GiB of 2.0 GiB", "refused": "[/x] does not fit"})
+    shown = capsys.readouterr().err
+    assert row(shown, "memory a device", "1.0 GiB of 2.0 GiB")
+    assert row(shown, "refused", "[/x] does not fit")
 
 
 def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from adapt.config import CorpusConfig
+from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.formats import Bad
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
@@ -56,7 +58,15 @@ def clean(records: Iterable[str | Bad], corpus: CorpusConfig, tally: Tally, sour
             tally.dropped[reason] = tally.dropped.get(reason, 0) + 1
             continue
         tally.kept += 1
-        yield text
+        yield Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
+
+
+def _moved(record: Tagged, text: str) -> list[Span]:
+    """Where the entities of a record are in its clean text."""
+    kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
+    stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
+    spans = (tuple(min(max(kept[place] - stripped, 0), len(text)) for place in span) for span in record.entities)
+    return [(start, end) for start, end in spans if start < end]
 
 
 def _reason_to_drop(text: str, corpus: CorpusConfig) -> str | None:

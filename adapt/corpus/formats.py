@@ -3,11 +3,12 @@
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from adapt.corpus.entities import Tagged, parse_entities
 from adapt.errors import DataError
 
 Format = Literal["jsonl", "text", "parquet"]
@@ -19,6 +20,8 @@ SUFFIXES = tuple(
     for suffix in _FORMATS
     for compression in (("",) if suffix == ".parquet" else ("", *_COMPRESSIONS))
 )
+
+TEXT_FIX = "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text"
 
 
 class Bad(str):
@@ -39,8 +42,14 @@ def format_of(path: Path) -> tuple[Format, str | None]:
     return kind, compression
 
 
-def read_records(path: Path, text_field: str, text_unit: str) -> Iterator[str | Bad]:
+def read_records(path: Path, text_field: str, text_unit: str, entity_field: str | None = None) -> Iterator[str | Bad]:
     """The texts of a file, in order; for a record without text, the reason.
+
+    Args:
+        path: the file.
+        text_field: of a record.
+        text_unit: of plain text, `line` or `paragraph`.
+        entity_field: of a record, for texts that are `Tagged` with their entities. Without it there are none.
 
     Raises:
         DataError: the file as a whole is broken (cut short, not what its name says, no such column).
@@ -48,11 +57,11 @@ def read_records(path: Path, text_field: str, text_unit: str) -> Iterator[str | 
     kind, compression = format_of(path)
     with _broken_files(path):
         if kind == "parquet":
-            yield from _parquet(path, text_field)
+            yield from _parquet(path, text_field, entity_field)
         elif kind == "jsonl":
             for line in _lines(path, compression):
                 if not line.isspace():
-                    yield _json_text(line, text_field)
+                    yield _json_text(line, text_field, entity_field)
         elif text_unit == "line":
             for line in _lines(path, compression):
                 yield _decoded(line)
@@ -60,22 +69,27 @@ def read_records(path: Path, text_field: str, text_unit: str) -> Iterator[str | 
             yield from _paragraphs(path, compression)
 
 
-def check_field(path: Path, text_field: str) -> None:
+def check_field(path: Path, name: str, fix: str = TEXT_FIX, needs_fields: bool = False) -> None:
     """Looks at a file's first record, so that a wrong field name costs a second and not a job.
 
+    Args:
+        path: the file.
+        name: of the field.
+        fix: what to do if there is no such field.
+        needs_fields: plain text will not do.
+
     Raises:
-        DataError: the first readable record lacks the text field; names the fields there are.
+        DataError: the first readable record lacks the field; names the fields there are.
     """
     kind, compression = format_of(path)
     if kind == "text":
+        if needs_fields:
+            raise DataError(f"{path} is plain text, which has no field {name!r}", "use .jsonl or .parquet files")
         return
     with _broken_files(path):
         fields = _parquet_columns(path) if kind == "parquet" else _first_fields(path, compression)
-    if fields is not None and text_field not in fields:
-        raise DataError(
-            f"{path} has no field {text_field!r}; it has {', '.join(map(repr, fields)) or 'none'}",
-            "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text",
-        )
+    if fields is not None and name not in fields:
+        raise DataError(f"{path} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}", fix)
 
 
 def _lines(path: Path, compression: str | None) -> Iterator[bytes]:
@@ -92,7 +106,7 @@ def _decoded(line: bytes) -> str | Bad:
         return Bad("invalid UTF-8")
 
 
-def _json_text(line: bytes, text_field: str) -> str | Bad:
+def _json_text(line: bytes, text_field: str, entity_field: str | None) -> str | Bad:
     try:
         record = json.loads(line)
     except UnicodeDecodeError:
@@ -101,10 +115,18 @@ def _json_text(line: bytes, text_field: str) -> str | Bad:
         return Bad("malformed JSON")
     if not isinstance(record, dict):
         return Bad("not a JSON object")
-    text = record.get(text_field)
+    return _text(record.get(text_field), record, entity_field)
+
+
+def _text(text: Any, record: Mapping[str, Any], entity_field: str | None) -> str | Bad:
     if text is None:
         return Bad("no text")
-    return text if isinstance(text, str) else Bad("text is not a string")
+    if not isinstance(text, str):
+        return Bad("text is not a string")
+    if entity_field is None:
+        return text
+    entities = parse_entities(record.get(entity_field), len(text))
+    return Bad("malformed entities") if entities is None else Tagged.of(text, entities)
 
 
 def _paragraphs(path: Path, compression: str | None) -> Iterator[str | Bad]:
@@ -119,24 +141,23 @@ def _paragraphs(path: Path, compression: str | None) -> Iterator[str | Bad]:
         yield _decoded(b"".join(lines))
 
 
-def _parquet(path: Path, text_field: str) -> Iterator[str | Bad]:
+def _parquet(path: Path, text_field: str, entity_field: str | None) -> Iterator[str | Bad]:
     import pyarrow.parquet as pq
 
     check_field(path, text_field)
+    columns = [text_field, *({entity_field} & {*_parquet_columns(path)} - {text_field})]
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024, columns=[text_field]):
-            for value in batch.column(0):
-                yield _parquet_text(value)
+        for batch in file.iter_batches(batch_size=1024, columns=columns):
+            for number in range(batch.num_rows):
+                yield _parquet_text(batch, number, text_field, entity_field)
 
 
-def _parquet_text(value: Any) -> str | Bad:
+def _parquet_text(batch: Any, number: int, text_field: str, entity_field: str | None) -> str | Bad:
     try:
-        text = value.as_py()
+        record = {name: batch.column(name)[number].as_py() for name in batch.schema.names}
     except UnicodeDecodeError:
         return Bad("invalid UTF-8")
-    if text is None:
-        return Bad("no text")
-    return text if isinstance(text, str) else Bad("text is not a string")
+    return _text(record[text_field], record, entity_field)
 
 
 def _parquet_columns(path: Path) -> list[str]:

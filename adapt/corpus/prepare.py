@@ -5,12 +5,10 @@ Memory holds a few chunks, whatever the corpus weighs, and any number of workers
 """
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,13 @@ import pyarrow as pa
 
 from adapt.config import CorpusConfig
 from adapt.console import log
-from adapt.corpus.clean import Tally, clean, is_heldout
+from adapt.corpus.clean import Tally, clean
 from adapt.corpus.docstrings import package_sources, read_docstrings
+from adapt.corpus.encode import Encode
+from adapt.corpus.entities import Tagged
+from adapt.corpus.form import PLAIN, Form
 from adapt.corpus.formats import check_field, read_records
 from adapt.corpus.manifest import Manifest
-from adapt.corpus.tokens import write_shard
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runtime import data_settings, user_errors
@@ -33,11 +33,11 @@ SOURCES_PER_ITEM = 100
 MAX_UNKNOWN_FRACTION = 0.2
 
 
-def check_readable(manifest: Manifest, corpus: CorpusConfig) -> None:
+def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
     """Looks at the first record of every file, before anything is started.
 
     Raises:
-        DataError: all files are empty, or one is broken at its beginning or lacks the text field.
+        DataError: all files are empty, or one is broken at its beginning or lacks the text field, or the entity field.
     """
     if corpus.source == "files":
         if not any(part.size for part in manifest.parts):
@@ -47,10 +47,21 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig) -> None:
             )
         for part in manifest.parts:
             check_field(Path(part.path), corpus.text_field)
+            if entity_field is not None:
+                check_field(Path(part.path), entity_field, "set objective.entity_field", needs_fields=True)
 
 
-def prepare(manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, folder: Path) -> dict[str, Any]:
+def prepare(
+    manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, folder: Path, form: Form = PLAIN
+) -> dict[str, Any]:
     """Reads, cleans, tokenizes and writes a corpus into `folder`.
+
+    Args:
+        manifest: the parts.
+        corpus: how to read and clean them.
+        pretrained: has the tokenizer.
+        folder: emptied first.
+        form: what the objective needs beyond tokens.
 
     Returns:
         Metrics: documents, held-out documents, tokens, and what was dropped or bad, by reason.
@@ -69,14 +80,14 @@ def prepare(manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, fo
         chunks = (
             ray.data.from_items(_items(manifest, corpus))
             .map_batches(
-                Read(corpus, CHUNK_CHARACTERS),
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                Encode(pretrained, folder, corpus.heldout_fraction),
+                Encode(pretrained, folder, corpus.heldout_fraction, form),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,
@@ -105,6 +116,7 @@ class Read:
 
     corpus: CorpusConfig
     chunk_characters: int
+    entity_field: str | None = None
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """One table of one row for each chunk; the last carries the item's counts."""
@@ -125,58 +137,22 @@ class Read:
             if self.corpus.source == "docstrings":
                 records = read_docstrings(path)
             else:
-                records = read_records(path, self.corpus.text_field, self.corpus.text_unit)
+                records = read_records(path, self.corpus.text_field, self.corpus.text_unit, self.entity_field)
             yield from clean(records, self.corpus, tally, source)
 
 
 def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
     counts = json.dumps(vars(tally)) if tally else ""
+    entities = json.dumps([text.entities if isinstance(text, Tagged) else () for text in texts])
     return pa.table(
         {
             "item": [item],
             "chunk": [chunk],
             "texts": pa.array([texts], pa.large_list(pa.large_string())),
+            "entities": [entities],
             "tally": [counts],
         }
     )
-
-
-@dataclass(frozen=True)
-class Encode:
-    """Tokenizes a chunk, each document with its special tokens, and writes its shards."""
-
-    pretrained: Pretrained
-    folder: Path
-    heldout_fraction: float
-
-    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Counts of the chunk; the tokens go to the shards."""
-        tokenizer = _tokenizer(self.pretrained)
-        row = table.to_pylist()[0]
-        texts = row["texts"]
-        ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
-        heldout = [is_heldout(text, self.heldout_fraction) for text in texts]
-        counts = Counter(characters=sum(map(len, texts)))
-        for kind, wanted in (("train", False), ("heldout", True)):
-            documents = [document for document, out in zip(ids, heldout, strict=True) if out is wanted]
-            counts[f"{kind}_documents"] = len(documents)
-            counts[f"{kind}_tokens"] = sum(map(len, documents))
-            if documents:
-                name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_shard(self.folder / name, documents, len(tokenizer))
-        unknown = tokenizer.unk_token_id
-        if unknown is not None:
-            counts["unknown_tokens"] = sum(document.count(unknown) for document in ids)
-        return {"item": [row["item"]], "tally": [row["tally"]], "counts": [json.dumps(counts)]}
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(pretrained: Pretrained) -> Any:
-    """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
-    os.environ["RAYON_NUM_THREADS"] = "1"
-    from adapt.model.load import load_tokenizer
-
-    return load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
 
 
 def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:

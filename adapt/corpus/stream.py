@@ -35,19 +35,20 @@ class Feed:
     """Exclusive."""
     rank: int
     world: int
+    marks: tuple[str, ...] = ()
+    """Columns beyond the tokens that the objective asks for."""
 
     def step(self, step: int) -> dict[str, np.ndarray]:
         """The rank's share of one step's global batch.
 
         Returns:
-            tokens [rows, sequence_length], lengths, epochs and row numbers [rows].
+            tokens, starts and marks [rows, sequence_length], lengths, epochs and row numbers [rows].
         """
         stream = _stream(self.folder)
         epochs, rows = samples(
             step, self.rank, self.world, self.global_batch_size, stream.rows(self.sequence_length), self.seed
         )
-        tokens, lengths = stream.take(rows.tolist(), self.sequence_length)
-        return {"tokens": tokens, "lengths": lengths, "epochs": epochs, "rows": rows}
+        return {**stream.take(rows.tolist(), self.sequence_length, self.marks), "epochs": epochs, "rows": rows}
 
     def read(self) -> Iterator[dict[str, np.ndarray]]:
         """The batches, read in this process (for a machine without Ray)."""

@@ -3,13 +3,14 @@
 A shard's list column is, in memory, one flat array of token ids and one of document offsets. All shards of a corpus
 together, in order, are therefore one token stream; training row i is its i-th piece of `sequence_length` tokens. So
 nothing is padded but the last row, no token is lost, rows can be read in any order in constant time, and the same
-shards serve every sequence length.
+shards serve every sequence length. What tokenization knows of each token (where words start) lies beside the tokens, a
+bit each.
 """
 
 import bisect
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,16 +20,29 @@ import pyarrow as pa
 
 from adapt.chain.files import storage_errors
 from adapt.errors import DataError
-from adapt.schema import TOKENS, token_schema
+from adapt.schema import STARTS, TOKENS, token_schema
+
+Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
 
-def write_shard(path: Path, documents: Sequence[Sequence[int]], vocabulary_size: int) -> None:
-    """Writes tokenized documents aside and renames the file into place."""
-    schema = token_schema(vocabulary_size)
+def write_shard(
+    path: Path, documents: Documents, vocabulary_size: int, marks: Mapping[str, Documents] | None = None
+) -> None:
+    """Writes tokenized documents aside and renames the file into place.
+
+    Args:
+        path: of the shard.
+        documents: token ids of each document.
+        vocabulary_size: decides their type.
+        marks: further columns by name; of each document as many truth values as it has tokens.
+    """
+    marks = marks or {}
+    schema = token_schema(vocabulary_size, tuple(marks))
+    columns = [pa.array(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors(path):
         with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch([pa.array(documents, schema.field(TOKENS).type)], schema=schema))
+            writer.write_batch(pa.record_batch(columns, schema=schema))
         os.replace(aside, path)
 
 
@@ -44,13 +58,13 @@ class TokenStream:
         return cls(tuple(sorted(folder.glob(pattern))))
 
     @cached_property
-    def _arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [_map(shard) for shard in self.shards]
+    def _shards(self) -> list["_Shard"]:
+        return [_Shard.open(shard) for shard in self.shards]
 
     @cached_property
     def _ends(self) -> list[int]:
         """Where each shard ends in the stream [tokens]."""
-        return list(itertools.accumulate(len(tokens) for tokens, _ in self._arrays))
+        return list(itertools.accumulate(int(shard.offsets[-1]) for shard in self._shards))
 
     @property
     def tokens(self) -> int:
@@ -60,52 +74,84 @@ class TokenStream:
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return sum(len(offsets) - 1 for _, offsets in self._arrays)
+        return sum(len(shard.offsets) - 1 for shard in self._shards)
 
-    def slice(self, start: int, stop: int) -> np.ndarray:
-        """Tokens [start, stop) of the stream."""
-        pieces = []
+    def slice(self, start: int, stop: int, column: str = TOKENS) -> np.ndarray:
+        """Positions [start, stop) of the stream: their tokens, whether documents start there, or their marks."""
+        return np.concatenate([shard.slice(begin, end, column) for shard, begin, end in self._pieces(start, stop)])
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple["_Shard", int, int]]:
+        """The shards that hold [start, stop), with the positions in each."""
         shard = bisect.bisect_right(self._ends, start)
         while start < stop:
-            begin = self._ends[shard - 1] if shard else 0
-            piece = self._arrays[shard][0][start - begin : stop - begin]
-            pieces.append(piece)
-            start += len(piece)
+            begin, end = self._ends[shard - 1] if shard else 0, min(stop, self._ends[shard])
+            if start < end:
+                yield self._shards[shard], start - begin, end - begin
+            start = end
             shard += 1
-        return np.concatenate(pieces)
 
     def rows(self, sequence_length: int) -> int:
         """Number of rows: the stream's length over the sequence length, rounded up."""
         return -(-self.tokens // sequence_length)
 
-    def take(self, rows: Iterable[int], sequence_length: int) -> tuple[np.ndarray, np.ndarray]:
+    def take(self, rows: Iterable[int], sequence_length: int, marks: Iterable[str] = ()) -> dict[str, np.ndarray]:
         """Training rows by number.
 
         Returns:
-            Token ids [rows, sequence_length] (the stream's last row is filled up with 0) and lengths [rows].
+            `tokens` [rows, sequence_length] (the stream's last row is filled up with 0), `lengths` [rows], `starts`
+            bool [rows, sequence_length], True where a document starts and at the row's first position, and the marks
+            asked for, bool [rows, sequence_length]. Filling is marked False.
         """
-        pieces = [self.slice(row * sequence_length, min((row + 1) * sequence_length, self.tokens)) for row in rows]
-        tokens = np.zeros((len(pieces), sequence_length), pieces[0].dtype)
-        for filled, piece in zip(tokens, pieces, strict=True):
-            filled[: len(piece)] = piece
-        return tokens, np.array([len(piece) for piece in pieces], np.int32)
+        length = sequence_length
+        ranges = [(row * length, min((row + 1) * length, self.tokens)) for row in rows]
+        columns = {name: self._filled(ranges, length, name) for name in (TOKENS, STARTS, *marks)}
+        columns[STARTS][:, 0] = True
+        return {**columns, "lengths": np.array([stop - start for start, stop in ranges], np.int32)}
 
-    def document(self, number: int) -> np.ndarray:
-        """Tokens of one document."""
-        for tokens, offsets in self._arrays:
-            if number < len(offsets) - 1:
-                return tokens[offsets[number] : offsets[number + 1]]
-            number -= len(offsets) - 1
+    def _filled(self, ranges: Sequence[tuple[int, int]], length: int, column: str) -> np.ndarray:
+        pieces = [self.slice(start, stop, column) for start, stop in ranges]
+        filled = np.zeros((len(pieces), length), pieces[0].dtype)
+        for row, piece in zip(filled, pieces, strict=True):
+            row[: len(piece)] = piece
+        return filled
+
+    def document(self, number: int, column: str = TOKENS) -> np.ndarray:
+        """One document: its tokens or marks."""
+        for shard in self._shards:
+            if number < len(shard.offsets) - 1:
+                return shard.slice(int(shard.offsets[number]), int(shard.offsets[number + 1]), column)
+            number -= len(shard.offsets) - 1
         raise IndexError(number)
 
 
-def _map(shard: Path) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with pa.memory_map(str(shard)) as source:
-            column = pa.ipc.open_file(source).get_batch(0).column(TOKENS)  # shards have one batch, which is not copied
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{shard} cannot be read: {error}", f"delete {shard.parent} to prepare the corpus again"
-        ) from error
-    offsets = column.offsets.to_numpy()
-    return column.values.to_numpy()[offsets[0] : offsets[-1]], offsets - offsets[0]
+@dataclass(frozen=True)
+class _Shard:
+    """A memory-mapped file."""
+
+    batch: pa.RecordBatch
+    offsets: np.ndarray
+    """Where each document starts, and the end of the last."""
+    tokens: np.ndarray
+
+    @classmethod
+    def open(cls, path: Path) -> "_Shard":
+        try:
+            with pa.memory_map(str(path)) as source:
+                batch = pa.ipc.open_file(source).get_batch(0)  # shards have one batch, which is not copied
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(
+                f"{path} cannot be read: {error}", f"delete {path.parent} to prepare the corpus again"
+            ) from error
+        column = batch.column(TOKENS)
+        return cls(batch, column.offsets.to_numpy(), column.values.to_numpy())
+
+    def slice(self, start: int, stop: int, column: str) -> np.ndarray:
+        if column == TOKENS:
+            return self.tokens[start:stop]
+        if column == STARTS:
+            starts = np.zeros(stop - start, bool)
+            first, last = np.searchsorted(self.offsets, [start, stop])
+            starts[self.offsets[first:last] - start] = True
+            return starts
+        bits: np.ndarray = self.batch.column(column).values.slice(start, stop - start).to_numpy(zero_copy_only=False)
+        return bits

@@ -100,10 +100,21 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
             "steps": training.metrics["steps"],
             "tokens": training.metrics["tokens"],
             **training.resources,
+            **_price(training),
         },
         "results": results,
         "lineage": [{"stage": r.stage, "key": r.key, "path": str(r.path)} for r in inputs.values()],
         "packages": training.packages,
+    }
+
+
+def _price(training: Record) -> dict[str, str]:
+    """What the training took, as far as it is known."""
+    hours, cost, mfu = training.cost.get("device_hours"), training.cost.get("cost"), training.metrics.get("mfu")
+    return {
+        **({"device-hours": f"{hours:.3g}"} if hours is not None else {}),
+        **({"cost": f"{cost:,.2f}"} if cost is not None else {}),
+        **({"model FLOPs utilization": f"{mfu:.1%}"} if mfu is not None else {}),
     }
 
 

@@ -1,17 +1,22 @@
-"""Examples for the eye: a held-out sentence with one word masked, and what the model would write there."""
+"""Examples for the eye: a held-out sentence with one word left out, and what the model would write there."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.evaluate.mlm_loss import Heldout
 from adapt.model.head import predict_at
+from adapt.model.packed import Packed
 from adapt.objective.noise import uniform
 
 TOP = 3
 SHORTEST, LONGEST = 10, 40
 """Documents of a length that reads well [tokens]."""
+SHORTEST_PREFIX = 4
+"""Tokens before a word that can be guessed from them."""
 
 
 def filled_masks(
@@ -24,22 +29,45 @@ def filled_masks(
     Returns:
         One dict each: text, answer, guesses as [word, probability].
     """
-    examples: list[dict[str, Any]] = []
-    for number, tokens in zip(sample.documents, sample.tokens, strict=True):
-        if len(examples) == count:
-            break
-        ids = torch.tensor(tokens.astype("int64"))
-        if SHORTEST <= len(ids) <= LONGEST and (places := _whole_words(ids, tokenizer)):
-            chosen = places[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(places))]
-            examples.append(_example(model.to(device), tokenizer, ids.to(device), chosen))
+    examples = []
+    for ids, place in _chosen(tokenizer, sample, count, first=1):
+        masked = ids.clone()
+        masked[place] = tokenizer.mask_token_id
+        text = str(tokenizer.decode(masked[1:-1]))
+        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), place, int(ids[place])))
     return examples
+
+
+def next_words(
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """The same for a causal model: the text up to a word, the word, and the model's first guesses."""
+    examples = []
+    for ids, place in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
+        text = f"{tokenizer.decode(ids[:place], skip_special_tokens=True)} …"
+        prefix = ids[:place].to(device)
+        examples.append(_example(model.to(device), tokenizer, text, prefix, place - 1, int(ids[place])))
+    return examples
+
+
+def _chosen(
+    tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Documents, int64 [tokens], and the place of a word in each, from place `first` on."""
+    for number, tokens in zip(sample.documents, sample.tokens, strict=True):
+        ids = torch.tensor(tokens.astype("int64"))
+        if not SHORTEST <= len(ids) <= LONGEST:
+            continue
+        if count > 0 and (places := [place for place in _whole_words(ids, tokenizer) if place >= first]):
+            count -= 1
+            yield ids, places[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(places))]
 
 
 def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
     return str(tokenizer.decode(ids)).strip()
 
 
-def _whole_words(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Places of words of four letters or more that are a single token."""
     words = [_word(tokenizer, [i]) for i in ids.tolist()]
     pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
@@ -55,17 +83,15 @@ def _whole_words(ids: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> list[
 
 @torch.inference_mode()
 def _example(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor, place: int
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, place: int, answer: int
 ) -> dict[str, Any]:
-    masked = ids.clone()
-    masked[place] = tokenizer.mask_token_id
-    positions = torch.zeros_like(ids, dtype=torch.bool)
-    positions[place] = True
-    logits = predict_at(model.eval(), masked[None], torch.ones_like(positions)[None], positions[None])[0]
+    """What the model predicts at a place of some tokens."""
+    positions = torch.arange(len(ids), device=ids.device) == place
+    logits = predict_at(model.eval(), Packed.single(ids), positions)[0]
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {
-        "text": tokenizer.decode(masked[1:-1]),
-        "answer": _word(tokenizer, ids[place : place + 1]),
+        "text": text,
+        "answer": _word(tokenizer, [answer]),
         "guesses": [
             [_word(tokenizer, [guess]), round(probability, 4)]
             for guess, probability in zip(guesses.tolist(), probabilities.tolist(), strict=True)

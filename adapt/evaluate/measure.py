@@ -16,7 +16,7 @@ from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 LOSSES_FILE = "losses.json"
 """For each corpus: summed loss and number of predictions of each document of the sample."""
 EXAMPLES_FILE = "examples.json"
-"""Held-out sentences of the domain with filled masks."""
+"""Held-out sentences of the domain with a word for the model to guess."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]
     hide_unreserved_gpus()
     import torch
 
-    from adapt.evaluate.fill import filled_masks
+    from adapt.evaluate.fill import filled_masks, next_words
     from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
-    from adapt.model.load import load_masked_lm, load_tokenizer
-    from adapt.objective.mlm import MaskedLanguageModelling
+    from adapt.model.load import load_model, load_tokenizer
+    from adapt.objective.build import make
 
     config = measurement.config
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -67,16 +67,17 @@ def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]
         torch.set_num_threads(len(os.sched_getaffinity(0)))
     start = measurement.pretrained
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-    model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
-    objective = MaskedLanguageModelling(config.objective, tokenizer, SAMPLE_SEED)
+    model = load_model(start.model, config.objective.kind == "causal", start.trust_remote_code)
+    objective = make(config.objective, tokenizer, SAMPLE_SEED)
     losses: dict[str, dict[str, list[float]]] = {}
     examples: list[dict[str, Any]] = []
     for name, corpus in measurement.corpora.items():
-        sample = Heldout.sample(Path(corpus), config.evaluation)
+        sample = Heldout.sample(Path(corpus), config.evaluation, objective.columns())
         values, counts = heldout_losses(model, objective, sample, config.evaluation, device)
         losses[name] = {"losses": values.tolist(), "counts": counts.tolist()}
         if not examples:
-            examples = filled_masks(model, tokenizer, sample, config.evaluation.examples, device)
+            show = next_words if config.objective.kind == "causal" else filled_masks
+            examples = show(model, tokenizer, sample, config.evaluation.examples, device)
     return losses, examples
 
 

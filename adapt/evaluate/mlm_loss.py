@@ -1,11 +1,11 @@
-"""Held-out masked-LM loss (Don't Stop Pretraining, table 12), document by document.
+"""Held-out loss (Don't Stop Pretraining, table 12), document by document: of masked words, or of next ones.
 
 The sample, its masks and their replacements are functions of the document's number alone: every model that shares the
 tokenizer predicts the same tokens in the same contexts, so differences between models are paired.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +28,15 @@ class Heldout:
     Args:
         documents: numbers of the documents in their corpus.
         tokens: the tokens of each.
+        marks: further columns by name, for each document a truth value a token.
     """
 
     documents: list[int]
     tokens: list[np.ndarray]
+    marks: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     @classmethod
-    def sample(cls, folder: Path, evaluation: EvaluationConfig) -> "Heldout":
+    def sample(cls, folder: Path, evaluation: EvaluationConfig, marks: Iterable[str] = ()) -> "Heldout":
         """The first documents in a fixed random order, up to the configured numbers of documents and tokens."""
         stream = TokenStream.open(folder, HELDOUT_GLOB)
         order = permute(
@@ -47,7 +49,7 @@ class Heldout:
             total += len(tokens[-1])
             if total >= evaluation.max_tokens:
                 break
-        return cls(numbers, tokens)
+        return cls(numbers, tokens, {mark: [stream.document(number, mark) for number in numbers] for mark in marks})
 
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Pieces of at most `sequence_length` tokens, similar lengths together.
@@ -55,20 +57,34 @@ class Heldout:
         Yields:
             Index of each row's document in this sample [B], and the batch.
         """
+        length = sequence_length
         pieces = [
-            (index, piece, tokens[start : start + sequence_length])
+            (index, piece, start, min(start + length, len(tokens)))
             for index, tokens in enumerate(self.tokens)
-            for piece, start in enumerate(range(0, len(tokens), sequence_length))
+            for piece, start in enumerate(range(0, len(tokens), length))
         ]
-        pieces.sort(key=lambda entry: len(entry[2]))
-        for start in range(0, len(pieces), micro_batch):
-            index, piece, tokens = zip(*pieces[start : start + micro_batch], strict=True)
-            lengths = torch.tensor([len(row) for row in tokens])
-            padded = torch.zeros(len(tokens), int(lengths.max()), dtype=torch.int64)
-            for filled, row in zip(padded, tokens, strict=True):
-                filled[: len(row)] = torch.from_numpy(row.astype(np.int64))
-            address = torch.tensor([self.documents[i] for i in index]) * 2**20 + torch.tensor(piece)
-            yield np.array(index), Batch(padded, lengths, torch.zeros_like(lengths), address)
+        pieces.sort(key=lambda entry: entry[3] - entry[2])
+        for first in range(0, len(pieces), micro_batch):
+            chosen = pieces[first : first + micro_batch]
+            tokens = _padded([self.tokens[index][start:stop] for index, _, start, stop in chosen])
+            starts = torch.zeros(tokens.shape, dtype=torch.bool)
+            starts[:, 0] = True
+            marks = {
+                name: _padded([values[index][start:stop] for index, _, start, stop in chosen])
+                for name, values in self.marks.items()
+            }
+            lengths = torch.tensor([stop - start for *_, start, stop in chosen])
+            address = torch.tensor([self.documents[index] * 2**20 + piece for index, piece, *_ in chosen])
+            batch = Batch(tokens, lengths, torch.zeros_like(lengths), address, starts, marks)
+            yield np.array([index for index, *_ in chosen]), batch
+
+
+def _padded(rows: list[np.ndarray]) -> torch.Tensor:
+    """Rows of unequal length, filled up with 0."""
+    filled = np.zeros((len(rows), max(map(len, rows))), bool if rows[0].dtype == bool else np.int64)
+    for row, values in zip(filled, rows, strict=True):
+        row[: len(values)] = values
+    return torch.from_numpy(filled)
 
 
 def heldout_losses(

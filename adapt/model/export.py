@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
-from adapt.model.load import listed, load_config
+from adapt.model.load import listed, load_config, model_class
 from adapt.model.quiet import quiet
 
 
@@ -38,7 +38,7 @@ def save_model(
     config = load_config(config_folder, trust_remote_code)
     with quiet():
         with torch.device("meta"):  # only its names, shapes and ties are wanted
-            model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+            model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
         weights = untied(model, {name: plain(tensor) for name, tensor in state_dict.items()})
         check_weights(model, weights)
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)

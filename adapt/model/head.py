@@ -8,7 +8,7 @@ leaves the model's own forward in place: DeepSpeed, autocast and gradient checkp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
+from adapt.model.cross_entropy import linear_cross_entropy
+from adapt.model.limits import first_position
+from adapt.model.packed import Packed
 
 ATTRIBUTE = "_target_gather"
+NO_MASK = torch.zeros(1, 1, 1, 1)
+"""Four dimensions tell transformers that the mask is made already. It builds none, and attention looks at documents."""
 
 
 class TargetGather:
@@ -48,35 +53,84 @@ class TargetGather:
         return output
 
 
-def predict_at(
-    model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None, positions: Tensor, **inputs: Tensor
-) -> Tensor:
-    """The logits at some positions, without computing them at the others.
+def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
+    """Summed cross entropy of the predictions at some positions of a packed sequence.
 
     Args:
-        model: a transformers model with a language-model head, masked or causal, or a wrapper (DeepSpeed engine,
-            DistributedDataParallel) with it as `.module`.
-        input_ids: int64 [B, L].
-        attention_mask: [B, L], 1 for tokens and 0 for padding, or None for no padding.
-        positions: bool [B, L], where to predict.
-        **inputs: further inputs of the model, for example position_ids.
+        model: a transformers model with a language-model head, masked or causal, made ready by
+            `adapt.model.load`, or a wrapper (DeepSpeed engine, DistributedDataParallel) with it as `.module`.
+        packed: N tokens.
+        positions: bool [N], where to predict.
+        targets: int64 [T], T = positions.sum(): the tokens to predict, from left to right.
 
     Returns:
-        [T, vocabulary], T = positions.sum(), row by row from left to right, like `input_ids[positions]`. Logits and
-        gradients are those of the full computation.
+        float32 scalar [nats]. Value and gradients are those of the full computation.
 
     Raises:
         ModelError: the architecture does not compute its logits from the last hidden state of its `base_model`.
     """
+    return _losses(model, packed, positions, targets)[0]
+
+
+def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
+    """The same one by one and without gradients, float32 [T]."""
+    with torch.no_grad():
+        return _losses(model, packed, positions, targets)[1]
+
+
+def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
+    """The logits at some positions, [T, vocabulary]; arguments as of `loss_at`."""
+    logits: Tensor = _forward(model, packed, positions).squeeze(0)
+    return logits
+
+
+def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    each: list[Tensor] = []
+
+    def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        total, losses = linear_cross_entropy(hidden.squeeze(0), weight, bias, targets)
+        each.append(losses)
+        return total.expand(hidden.shape[:2])[..., None]  # the shape the model expects; all the same number
+
+    with answering(getattr(model, "module", model), compare):
+        logits = _forward(model, packed, positions)
+    return (logits.flatten()[0] if len(targets) else logits.sum()), each[0]
+
+
+@contextmanager
+def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]) -> Iterator[None]:
+    """Inside the block, the model's last linear layer gives function(input, weight, bias).
+
+    It is asked for losses in place of logits from within its own call, so that whatever surrounds that call (ZeRO 3
+    brings the weights for just that long) does its work.
+    """
+    linear = model.get_output_embeddings()
+    if not isinstance(linear, nn.Linear):
+        raise unsupported(model)
+    vars(linear)["forward"] = lambda hidden: function(hidden, linear.weight, linear.bias)
+    try:
+        yield
+    finally:
+        del vars(linear)["forward"]
+
+
+def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
     inner: Any = getattr(model, "module", model)
     gather = gather_of(inner)
     options = {"use_cache": False} if inner.can_generate() else {}
-    with gather.only(positions):
-        output = model(input_ids=input_ids, attention_mask=attention_mask, return_dict=True, **options, **inputs)
+    with gather.only(positions[None]):
+        output = model(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids + first_position(inner.config),
+            documents=packed.documents,
+            attention_mask=NO_MASK.to(packed.input_ids.device),
+            return_dict=True,
+            **options,
+        )
     logits: Tensor = output.logits
     if gather.count is None or logits.shape[:2] != torch.Size([1, gather.count]):
         raise unsupported(inner)
-    return logits.squeeze(0)
+    return logits
 
 
 def gather_of(model: Any) -> TargetGather:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from adapt.errors import ConfigError
 from adapt.model.locate import CONFIG, read_json
@@ -11,10 +12,15 @@ COUNT_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "
 """Model types whose positions start at pad_token_id + 1, so that the table of positions holds fewer usable ones."""
 
 
+def first_position(config: Any) -> int:
+    """The number of a document's first position in a model (its transformers configuration)."""
+    return int(config.pad_token_id) + 1 if config.model_type in COUNT_FROM_PADDING else 0
+
+
 def max_sequence_length(folder: Path) -> int | None:
     """The longest sequence [tokens] a model has positions for; None where its config sets no limit."""
     config = read_json(folder / CONFIG)
-    positions = config.get("max_position_embeddings")
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # the latter in GPT-2 and its kind
     if not isinstance(positions, int):
         return None
     if config.get("model_type") in COUNT_FROM_PADDING:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
     PreTrainedConfig,
@@ -18,6 +21,8 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
+from adapt.model.apart import keep_documents_apart
+from adapt.model.direction import not_a_decoder, not_an_encoder
 from adapt.model.locate import has_tokenizer, weight_files
 from adapt.model.match import check_fits, check_same
 from adapt.model.quiet import quiet
@@ -45,7 +50,7 @@ def load_tokenizer(
     source = tokenizer_folder or model_folder
     config = load_config(model_folder, trust_remote_code)
     tokenizer = read_tokenizer(source, config, trust_remote_code)
-    check_fits(tokenizer, config, source, model_folder)
+    check_fits(tokenizer, config, source, model_folder, causal=is_decoder(config))
     if source != model_folder and has_tokenizer(model_folder):
         own = read_tokenizer(model_folder, config, trust_remote_code)
         check_same(tokenizer, own, source, model_folder)
@@ -55,33 +60,42 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_masked_lm(
-    folder: Path, dtype: torch.dtype = torch.float32, trust_remote_code: bool = False
-) -> PreTrainedModel:
-    """Load a masked language model with its head, complete and from safetensors only.
+def load_masked_lm(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Load a masked language model; see `load_model`."""
+    return load_model(folder, causal=False, trust_remote_code=trust_remote_code)
+
+
+def load_causal_lm(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Load a causal language model; see `load_model`."""
+    return load_model(folder, causal=True, trust_remote_code=trust_remote_code)
+
+
+def load_model(folder: Path, causal: bool, trust_remote_code: bool = False) -> PreTrainedModel:
+    """Load a language model with its head, complete and from safetensors only.
 
     Args:
         folder: folder of the model.
-        dtype: type of the weights, whatever they are stored as.
+        causal: it is to predict next tokens, and not masked ones.
         trust_remote_code: run code that comes with the checkpoint.
 
     Returns:
-        The model in evaluation mode, on the CPU. Its attention is PyTorch's fused one (sdpa) where the architecture
-        has it, which is the default of transformers.
+        The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as. Its attention keeps
+        packed documents apart.
 
     Raises:
-        ModelError: not an encoder, unreadable weights, or weights that are missing or of another shape. transformers
+        ModelError: a decoder where an encoder is needed or the other way round, an architecture whose attention cannot
+            be kept inside documents, unreadable weights, or weights that are missing or of another shape. transformers
             would fill those with random numbers and go on.
     """
     config = load_config(folder, trust_remote_code)
-    check_encoder(config, folder)
+    check_direction(config, causal, folder)
     check_readable(folder)
     with quiet():
         try:
-            model, report = AutoModelForMaskedLM.from_pretrained(
+            model, report = model_class(config).from_pretrained(
                 folder,
                 config=config,
-                dtype=dtype,
+                dtype=torch.float32,
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=trust_remote_code,
@@ -90,8 +104,9 @@ def load_masked_lm(
             )
         except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
             raise unloadable("model", folder, error) from error
-    check_complete(report["missing_keys"], report["mismatched_keys"], folder)
-    loaded: PreTrainedModel = model
+        check_complete(report["missing_keys"], report["mismatched_keys"], folder)
+        loaded: PreTrainedModel = model
+        keep_documents_apart(loaded)
     return loaded
 
 
@@ -128,16 +143,31 @@ def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bo
     return tokenizer
 
 
-def check_encoder(config: PreTrainedConfig, folder: Path) -> None:
-    """Refuse architectures that see only what is to the left of a token, or that have no head for masked tokens."""
-    named = (config.architectures or [config.model_type])[0]
+def is_encoder(config: PreTrainedConfig) -> bool:
+    """Whether a model sees both sides of a token and has a head for masked ones."""
     has_head = type(config) in MODEL_FOR_MASKED_LM_MAPPING or "AutoModelForMaskedLM" in getattr(config, "auto_map", {})
     decodes = getattr(config, "is_decoder", False) or getattr(config, "is_encoder_decoder", False)
-    if decodes or not has_head:
-        raise ModelError(
-            f"{folder} holds a {named}, but masked language modelling needs an encoder",
-            "set model.path to an encoder with a masked-LM head, such as BERT, RoBERTa or ModernBERT",
-        )
+    return has_head and not decodes
+
+
+def is_decoder(config: PreTrainedConfig) -> bool:
+    """Whether a model sees only what is to the left of a token, and predicts the next one."""
+    has_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in getattr(config, "auto_map", {})
+    return has_head and not is_encoder(config) and not getattr(config, "is_encoder_decoder", False)
+
+
+def model_class(config: PreTrainedConfig) -> Any:
+    """What transformers loads and builds a model of this kind with."""
+    return AutoModelForCausalLM if is_decoder(config) else AutoModelForMaskedLM
+
+
+def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> None:
+    """Refuse decoders for masked language modelling, and all but them for the causal one."""
+    named = (config.architectures or [config.model_type])[0]
+    if causal and not is_decoder(config):
+        raise not_a_decoder(named, folder)
+    if not causal and not is_encoder(config):
+        raise not_an_encoder(named, folder, is_decoder(config))
 
 
 def check_readable(folder: Path) -> None:
@@ -158,8 +188,8 @@ def check_complete(
     """Refuse a checkpoint that does not give every weight its value. Tied weights count as given."""
     if absent := sorted(missing):
         raise ModelError(
-            f"{folder} lacks weights of its masked-LM model: {listed(absent)}",
-            "use a checkpoint that was saved with its masked-LM head (not a bare encoder or a classifier)",
+            f"{folder} lacks weights of its language model: {listed(absent)}",
+            "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier)",
         )
     if wrong := sorted(f"{name} {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched):
         raise ModelError(

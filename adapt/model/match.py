@@ -14,7 +14,9 @@ SMALLEST_SHARE = 0.5
 FIX = "use the tokenizer that came with the model"
 
 
-def check_fits(tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, source: Path, model: Path) -> None:
+def check_fits(
+    tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, source: Path, model: Path, causal: bool = False
+) -> None:
     """Check a tokenizer against a model's configuration.
 
     Args:
@@ -22,11 +24,15 @@ def check_fits(tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, sou
         config: the model's configuration.
         source: the folder the tokenizer came from, for the messages.
         model: the folder of the model, for the messages.
+        causal: the model predicts next tokens: it needs an end-of-text token, and neither mask nor padding.
 
     Raises:
-        ModelError: it has no mask token, ids without an embedding, another padding id, or far too few tokens.
+        ModelError: it has no mask token (if causal, no end-of-text token), ids without an embedding, another padding
+            id, or far too few tokens.
     """
-    if tokenizer.mask_token_id is None:
+    if causal and tokenizer.eos_token_id is None:
+        raise ModelError(f"the tokenizer in {source} has no end-of-text token", "name its eos_token in its files")
+    if not causal and tokenizer.mask_token_id is None:
         raise ModelError(f"the tokenizer in {source} has no mask token", "choose a model made for masked prediction")
     size = max(len(tokenizer), 1 + max([*tokenizer.get_vocab().values(), *tokenizer.all_special_ids]))
     rows = config.vocab_size

@@ -1,9 +1,16 @@
 """The seam between training and what is trained: rows in, corrupted rows and a summed loss out."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+from adapt.model.head import loss_at, losses_at
+from adapt.model.packed import Packed
+
+_COLUMNS = "tokens", "lengths", "epochs", "rows", "starts"
 
 
 @dataclass(frozen=True)
@@ -18,16 +25,32 @@ class Batch:
     """int64 [B]: which pass over the corpus a row belongs to."""
     rows: torch.Tensor
     """int64 [B]: the rows' numbers in the corpus."""
+    starts: torch.Tensor
+    """bool [B, L]: where a document starts, or goes on from another row: always at the first position."""
+    marks: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """bool [B, L] each: the columns that the objective asked of tokenization."""
 
     @classmethod
-    def of(cls, columns: dict[str, Any], device: torch.device | str) -> "Batch":
+    def of(cls, columns: Mapping[str, Any], device: torch.device | str) -> "Batch":
         """From the arrays of `adapt.corpus.stream.Feed`."""
-        names = ("tokens", "lengths", "epochs", "rows")
-        return cls(*(torch.as_tensor(columns[name].astype("int64")).to(device, non_blocking=True) for name in names))
+        pinned = torch.device(device).type == "cuda"  # then the copy goes on while the host prepares the next
+
+        def moved(name: str) -> torch.Tensor:
+            kind = bool if columns[name].dtype == bool else "int64"
+            values = torch.from_numpy(columns[name].astype(kind))
+            return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
+
+        return cls(
+            **{name: moved(name) for name in _COLUMNS},
+            marks={name: moved(name) for name in columns if name not in _COLUMNS},
+        )
 
     def to(self, device: torch.device) -> "Batch":
         """The same rows on another device."""
-        return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return Batch(
+            **{name: getattr(self, name).to(device) for name in _COLUMNS},
+            marks={name: mark.to(device) for name, mark in self.marks.items()},
+        )
 
     @property
     def real(self) -> torch.Tensor:
@@ -41,8 +64,10 @@ class Corrupted:
 
     input_ids: torch.Tensor
     """int64 [B, L]."""
-    attention_mask: torch.Tensor
-    """bool [B, L]."""
+    real: torch.Tensor
+    """bool [B, L]: True where there is text and not filling."""
+    starts: torch.Tensor
+    """bool [B, L]: where a document starts."""
     positions: torch.Tensor
     """bool [B, L]: where a prediction is asked."""
     targets: torch.Tensor
@@ -50,29 +75,39 @@ class Corrupted:
 
     def split(self, size: int) -> "list[Corrupted]":
         """The same rows in micro-batches of at most `size`."""
-        per_row = self.positions.sum(1)
-        counts = [int(part.sum()) for part in per_row.split(size)]
+        if size >= len(self.input_ids):
+            return [self]
+        counts = [int(part.sum()) for part in self.positions.split(size)]
         parts = zip(
             self.input_ids.split(size),
-            self.attention_mask.split(size),
+            self.real.split(size),
+            self.starts.split(size),
             self.positions.split(size),
             self.targets.split(counts),
             strict=True,
         )
         return [Corrupted(*part) for part in parts]
 
+    def packed(self) -> Packed:
+        """The rows' text one after another, without filling."""
+        return Packed.of(self.input_ids, self.real, self.starts)
 
-class Objective(Protocol):
+
+class Objective(ABC):
     """What the training loop needs of an objective."""
 
     def columns(self) -> tuple[str, ...]:
-        """Columns beyond the tokens that tokenization must write (word starts, entity spans)."""
-        ...
+        """Columns beyond the tokens that tokenization must write (word starts, entities)."""
+        return ()
 
+    @abstractmethod
     def corrupt(self, batch: Batch) -> Corrupted:
         """Draws what is to be predicted, by (seed, epoch, row)."""
-        ...
+
+    def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
+        """Summed cross entropy of the predictions [nats], float32 scalar, to be minimized."""
+        return loss_at(model, corrupted.packed(), corrupted.positions[corrupted.real], corrupted.targets)
 
     def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
-        """Cross entropy of each prediction [nats], float32 [T]."""
-        ...
+        """Cross entropy of each prediction [nats], float32 [T], for measurement."""
+        return losses_at(model, corrupted.packed(), corrupted.positions[corrupted.real], corrupted.targets)

@@ -28,10 +28,14 @@ class Checkpoints:
     Args:
         engine: whose state is saved.
         run_folder: the Ray Train run's folder, where they are stored.
+        branches: folder on the same storage for the state after `branch_step`, which is kept.
+        branch_step: see `adapt.train.branch`.
     """
 
     engine: Engine
     run_folder: Path
+    branches: Path | None = None
+    branch_step: int | None = None
 
     def save(self, progress: Progress) -> None:
         """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background.
@@ -43,6 +47,8 @@ class Checkpoints:
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
             self.engine.save(folder, asdict(progress))
             seal(folder, dist.get_rank(), dist.get_world_size())
+        if self.branches and progress.step == self.branch_step:
+            _keep(folder, self.branches / folder_name(progress.step))
         ray.train.report(
             {"step": progress.step},
             checkpoint=Checkpoint.from_directory(folder),
@@ -70,6 +76,16 @@ class Checkpoints:
     def _prefix(self) -> str:
         """Another for the same run below another storage root, which may be training on this machine, too."""
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
+
+
+def _keep(folder: Path, target: Path) -> None:
+    """Copies all ranks' shares. Before the step's checkpoint is stored, so that no run resumes beyond it without it."""
+    if dist.get_rank() == 0:
+        shutil.rmtree(target, ignore_errors=True)  # torn, or other ranks' before a crash
+        target.mkdir(parents=True)
+    dist.barrier()
+    shutil.copytree(folder, target, dirs_exist_ok=True)
+    dist.barrier()
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 import json
 import math
 import warnings
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import deepspeed
 import torch
@@ -12,7 +13,8 @@ import torch.distributed as dist
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
-from adapt.train.precision import Precision
+from adapt.train.optimizer import build_optimizer
+from adapt.train.precision import LossScale, Precision
 from adapt.train.reshape import TAG, read_parameter, taken_apart
 
 # DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
@@ -21,12 +23,14 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 # DeepSpeed calls collectives by names that torch is about to change, several times a step.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
+Offload = Literal["none", "optimizer", "all"]
+
 _STATE_FILE = "state.json"
 _REDUCED_ELEMENTS = 4_000_000
 
 
 class Engine:
-    """A model and its AdamW, sharded by ZeRO over the ranks of the default process group.
+    """A model and its optimizer, sharded by ZeRO over the ranks of the default process group.
 
     Args:
         model: weights in fp32, on any device.
@@ -35,6 +39,7 @@ class Engine:
         precision: arithmetic of forward and backward; weights and optimizer stay fp32.
         micro_batch: sequences in one pass.
         accumulation: passes in a step.
+        offload: what is kept in the machine's memory, not the device's: see `adapt.config.ResourcesConfig`.
     """
 
     def __init__(
@@ -45,18 +50,32 @@ class Engine:
         precision: Precision,
         micro_batch: int,
         accumulation: int,
+        offload: Offload = "none",
     ) -> None:
         self.max_norm = training.max_gradient_norm
         self.zero_stage = zero_stage
-        self._adamw = _adamw(model, training)
+        self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=self._adamw,
-            config=_deepspeed_config(self.max_norm, zero_stage, precision, micro_batch, accumulation),
+            config=_deepspeed_config(self.max_norm, zero_stage, precision, micro_batch, accumulation, offload),
         )
         self._engine.enable_backward_allreduce = zero_stage > 0  # stage 0: see _reduce
+        self._set_scale(LossScale() if precision == "fp16" else None)
+
+    def _set_scale(self, scale: LossScale | None) -> None:
+        """Puts our loss scale in place of DeepSpeed's.
+
+        That is torch's GradScaler. At stages 1 to 3 DeepSpeed clips gradients before it divides them by its scale, and
+        changes the scale between the parameter groups of one step.
+        """
+        self.scale = scale
+        self._engine.torch_autocast_z0_gradscaler = None
+        if self.zero_stage > 0:
+            self._engine.optimizer.torch_autocast_gradscaler = None
+            self._engine.optimizer.loss_scale = scale.value if scale else 1.0
 
     @property
     def model(self) -> torch.nn.Module:
@@ -71,7 +90,10 @@ class Engine:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds a micro-batch's gradients. The sum over micro-batches and ranks of what is passed here is minimized."""
-        self._engine.backward(loss * dist.get_world_size(), scale_wrt_gas=False)  # DeepSpeed averages over ranks
+        factor = float(dist.get_world_size())  # DeepSpeed averages over ranks
+        if self.scale and self.zero_stage == 0:  # the other stages multiply and divide by themselves
+            factor *= self.scale.value
+        self._engine.backward(loss * factor, scale_wrt_gas=False)
         if self.zero_stage == 0 and self._engine.is_gradient_accumulation_boundary():
             self._reduce()
 
@@ -87,10 +109,11 @@ class Engine:
         """One optimizer step at the end of each pass; a real one after the last micro-batch.
 
         Returns:
-            Global gradient norm before clipping (0 between steps).
+            Global gradient norm before clipping: 0 between steps, and infinite where fp16 overflowed, which skips the
+            step and lowers the loss scale.
 
         Raises:
-            TrainingError: the norm is not finite. The weights are those before the step.
+            TrainingError: the norm is not finite, with fp16 at any scale. The weights are those before the step.
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -99,21 +122,42 @@ class Engine:
         self._engine.step()
         if at_boundary and self.zero_stage > 0:
             norm = float(self._engine.get_global_grad_norm() or 0.0)  # inf where DeepSpeed refused the step
-            _refuse_unless_finite(norm)
+            self._judge(norm)
         return norm
 
     def _clip(self) -> float:
         """At stage 0 DeepSpeed checks nothing, so the gradients are looked at before the step."""
-        parameters = self._engine.module.parameters()
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.max_norm or math.inf))
-        _refuse_unless_finite(norm)
+        gradients = [parameter.grad for parameter in self._trained.values()]
+        if self.scale:
+            torch._foreach_div_(gradients, self.scale.value)
+        norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self.max_norm or math.inf))
+        self._judge(norm)
+        if not math.isfinite(norm):
+            self._engine.zero_grad()  # without gradients the optimizer does nothing
+            return math.inf  # as at the other stages, also for nan
         return norm
+
+    def _judge(self, norm: float) -> None:
+        """Takes note of the norm of a step; raises TrainingError where the run cannot go on."""
+        finite = math.isfinite(norm)
+        if self.scale:
+            self.scale.update(overflowed=not finite)
+            self._set_scale(self.scale)
+        elif not finite:
+            raise TrainingError(
+                f"the gradient norm is {norm}", "lower training.learning_rate or use training.precision fp32"
+            )
+
+    def report(self) -> dict[str, float]:
+        """How fp16's loss scale fares; nothing in other precisions."""
+        return {"loss_scale": self.scale.value, "skipped_steps": self.scale.skipped_steps} if self.scale else {}
 
     def save(self, folder: Path, progress: dict[str, Any]) -> None:
         """Writes this rank's share of the resumable state, and `progress`, into a folder. All ranks call it."""
         self._engine.save_checkpoint(str(folder), tag=TAG)
         if dist.get_rank() == 0:
-            (folder / _STATE_FILE).write_text(json.dumps({**self._shape, "progress": progress}))
+            scale = {"scale": asdict(self.scale)} if self.scale else {}
+            (folder / _STATE_FILE).write_text(json.dumps({**self._shape, **scale, "progress": progress}))
 
     def load(self, folder: Path) -> dict[str, Any]:
         """Restores what `save` wrote, and returns its `progress`. All ranks call it.
@@ -130,6 +174,8 @@ class Engine:
             self._engine.load_checkpoint(str(folder), tag=TAG)
         else:
             self._load_other(folder, shape)
+        if self.scale:
+            self._set_scale(LossScale(**written.get("scale", {})))
         return dict(written["progress"])
 
     @property
@@ -158,7 +204,7 @@ class Engine:
         self._engine.load_checkpoint(str(parts), tag=TAG)
         self._engine._config.load_universal_checkpoint = False
         for state in self._adamw.state.values():  # stage 3 gives all parameters one counter, to be counted up by each
-            state["step"] = state["step"].to(self.device, copy=True)
+            state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 
     def full_state(self) -> dict[str, torch.Tensor]:
         """The model's weights, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
@@ -168,40 +214,20 @@ class Engine:
             return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()} if first else {}
 
 
-def _refuse_unless_finite(norm: float) -> None:
-    if not math.isfinite(norm):
-        raise TrainingError(
-            f"the gradient norm is {norm}", "lower training.learning_rate or use training.precision fp32"
-        )
-
-
-def _adamw(model: torch.nn.Module, training: TrainingConfig) -> torch.optim.AdamW:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=training.learning_rate,
-        betas=(training.beta1, training.beta2),
-        eps=training.epsilon,
-        fused=True,
-    )
-
-
 def _deepspeed_config(
-    max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int
+    max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int, offload: Offload
 ) -> dict[str, Any]:
+    left = {"none": (), "optimizer": ("offload_optimizer",), "all": ("offload_optimizer", "offload_param")}[offload]
     return {
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # stage 0: see Engine._clip
-        "zero_optimization": {"stage": zero_stage},
+        "zero_optimization": {"stage": zero_stage, **{part: {"device": "cpu"} for part in left}},
         "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs is compiled on first use
         "torch_autocast": {
             "enabled": precision != "fp32",
-            "dtype": "bfloat16",
+            "dtype": "float16" if precision == "fp16" else "bfloat16",
             "lower_precision_safe_modules": [],  # gradients are summed, and parameters gathered, in fp32
         },
         "steps_per_print": None,

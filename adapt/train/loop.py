@@ -15,7 +15,7 @@ from adapt.method.base import Method
 from adapt.objective.base import Batch, Objective
 from adapt.train.engine import Engine
 from adapt.train.meter import Meter, Progress
-from adapt.train.schedule import learning_rate
+from adapt.train.schedule import branch_step, learning_rate
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ class Loop:
             batches: this rank's share of each global batch, from step `progress.step` on.
             progress: where to start; updated.
             report: gets the metrics of every `log_interval_steps` steps.
-            save: is called by all ranks every `checkpoint_interval_steps` steps and at the end.
+            save: is called by all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown and at the
+                end.
 
         Raises:
             TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
         """
-        meter = Meter(progress, self.steps)
+        meter, branch = Meter(progress, self.steps), branch_step(self.training, self.steps)
         while progress.step < self.steps:
             meter.start()
             columns = next(batches)
@@ -67,8 +68,8 @@ class Loop:
             loss, tokens, norm = self.step(columns, progress.step, rate)
             meter.stop(loss, tokens)
             if self._is_due(progress.step, self.training.log_interval_steps):
-                report({**meter.report(), "learning_rate": rate, "gradient_norm": norm})
-            if self._is_due(progress.step, self.training.checkpoint_interval_steps):
+                report({**meter.report(), "learning_rate": rate, "gradient_norm": norm, **self.engine.report()})
+            if self._is_due(progress.step, self.training.checkpoint_interval_steps) or progress.step == branch:
                 save(progress)
 
     def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
@@ -87,13 +88,13 @@ class Loop:
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
         dist.all_reduce(counts)
         targets, tokens = counts.tolist()
+        targets = max(targets, 1)  # documents of one token have none under the causal objective
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         for part in corrupted.split(self.micro_batch):
-            losses = self.objective.losses(self.engine.model, part)
-            loss = losses.sum() / targets
+            loss = self.objective.loss(self.engine.model, part) / targets
             extra = self.method.extra_loss(self.engine.model, part, step)
-            self.engine.backward(loss if extra is None else loss + extra * (len(losses) / targets))
+            self.engine.backward(loss if extra is None else loss + extra * (len(part.targets) / targets))
             total += loss.detach()
             try:
                 norm = self.engine.step(rate)

@@ -85,6 +85,13 @@ class Meter:
         return values
 
 
+def peak_memory(device: torch.device) -> int:
+    """The most memory that any rank's device held since its process began [bytes]. All ranks call it."""
+    peak = torch.tensor(_peak_memory(), device=device)
+    dist.all_reduce(peak, dist.ReduceOp.MAX)
+    return int(peak)
+
+
 def _peak_memory() -> int:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()

@@ -1,12 +1,16 @@
-"""Which arithmetic a machine can do."""
+"""Which arithmetic a machine can do, and the scaling of the loss that fp16 needs."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, TrainingError
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+_MIN_SCALE, _MAX_SCALE = 1.0, 2.0**24
+_GROWTH_STEPS = 2000
 
 
 def resolve(wanted: str, device: torch.device) -> Precision:
@@ -15,13 +19,50 @@ def resolve(wanted: str, device: torch.device) -> Precision:
     Raises:
         ConfigError: the machine cannot do what is asked.
     """
+    on_gpu = device.type == "cuda"
     has_bf16 = (
-        torch.cuda.is_bf16_supported()
-        if device.type == "cuda"
+        torch.cuda.is_bf16_supported(including_emulation=False)
+        if on_gpu
         else torch.cpu.get_capabilities().get("avx512_bf16", False)
     )
     if wanted == "auto":
         return "bf16" if has_bf16 else "fp32"
     if wanted == "bf16" and not has_bf16:
         raise ConfigError("training.precision bf16: this device has no bf16 arithmetic", "use fp32, or auto")
+    if wanted == "fp16" and not on_gpu:
+        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
     return wanted  # type: ignore[return-value]
+
+
+@dataclass
+class LossScale:
+    """Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740).
+
+    In fp16 gradients vanish below 6e-8. So the loss is multiplied by about the largest scale at which they do not
+    overflow, and their sums, in fp32, are divided by it. A step that overflows is skipped and halves the scale; 2000
+    steps without one double it.
+    """
+
+    value: float = 2.0**16
+    good_steps: int = 0
+    """Since the scale last changed."""
+    skipped_steps: int = 0
+    """In the whole run."""
+
+    def update(self, overflowed: bool) -> None:
+        """After each step.
+
+        Raises:
+            TrainingError: even the smallest scale overflows: it is not the scale.
+        """
+        if overflowed:
+            if self.value <= _MIN_SCALE:
+                raise TrainingError(
+                    "gradients are not finite at any loss scale",
+                    "lower training.learning_rate or use training.precision fp32",
+                )
+            self.value, self.good_steps, self.skipped_steps = self.value / 2, 0, self.skipped_steps + 1
+            return
+        self.good_steps += 1
+        if self.good_steps == _GROWTH_STEPS:
+            self.value, self.good_steps = min(self.value * 2, _MAX_SCALE), 0

@@ -19,6 +19,11 @@ def folder_name(step: int) -> str:
     return _NAME.format(step)
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint, from its name."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def seal(folder: Path, rank: int, world: int) -> None:
     """Lists what a rank has written into its share of a checkpoint, as the last thing it writes there."""
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}

@@ -1,7 +1,7 @@
 """How long a run is, how its batch is divided, and the learning rate at each step: all functions without state."""
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, cos, pi
 
 from adapt.config import TrainingConfig
 from adapt.errors import ConfigError, DataError
@@ -41,8 +41,14 @@ def length_of(training: TrainingConfig, corpus_tokens: int) -> Length:
     return Length(min((limit for limit in limits if limit), default=PAPER_STEPS), rows)
 
 
-def micro_batch(training: TrainingConfig, workers: int) -> tuple[int, int]:
+def micro_batch(training: TrainingConfig, workers: int, most: int | None = None) -> tuple[int, int]:
     """Sequences in one pass of one device, and passes in a step; their product times the workers is the global batch.
+
+    Args:
+        training: settings.
+        workers: training processes.
+        most: sequences that a pass may have; None takes the configured number, or for `auto` all of a worker's share
+            (see `adapt.train.fit`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -54,13 +60,54 @@ def micro_batch(training: TrainingConfig, workers: int) -> tuple[int, int]:
             f"training.global_batch_size {training.global_batch_size} is no multiple of resources.workers {workers}",
             f"use {f'{lower} or ' if lower else ''}{lower + workers}, or another number of workers",
         )
-    size = next(n for n in range(min(training.micro_batch, share), 0, -1) if share % n == 0)
+    configured = share if training.micro_batch == "auto" else training.micro_batch
+    size = next(n for n in range(min(most or configured, share), 0, -1) if share % n == 0)
     return size, share // size
 
 
 def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
-    """Learning rate of step 0, 1, ... steps - 1: linear rise over the warm-up, then linear fall to 0 at `steps`."""
-    warmup = ceil(training.warmup_fraction * steps)
+    """Learning rate of step 0, 1, ... steps - 1.
+
+    It rises linearly over the warm-up, to the peak at its last step. Then `linear` and `cosine` (arXiv 1608.03983) fall
+    to the floor, which the step after the last would have; `constant` stays; `wsd` (arXiv 2404.06395) stays and falls
+    linearly from `cooldown_start` on.
+    """
+    warmup = warmup_steps(training, steps)
     if step < warmup:
         return training.learning_rate * (step + 1) / warmup
-    return training.learning_rate * (steps - step) / max(1, steps - warmup)
+    fall = {"constant": steps, "wsd": cooldown_start(training, steps)}.get(training.schedule, warmup)
+    left = (steps - step) / (steps - fall) if step > fall else 1.0
+    if training.schedule == "cosine":
+        left = (1 - cos(pi * left)) / 2
+    return training.learning_rate * (training.floor_fraction + (1 - training.floor_fraction) * left)
+
+
+def warmup_steps(training: TrainingConfig, steps: int) -> int:
+    """Steps over which the learning rate rises."""
+    return ceil(training.warmup_fraction * steps) if training.warmup_steps is None else training.warmup_steps
+
+
+def cooldown_start(training: TrainingConfig, steps: int) -> int:
+    """The first step of the cooldown of schedule `wsd`.
+
+    Where the warm-up is given in steps, the rates of the steps before do not depend on the length of the run.
+    """
+    return max(warmup_steps(training, steps), steps - round(training.cooldown_fraction * steps))
+
+
+def branch_step(training: TrainingConfig, steps: int) -> int | None:
+    """Steps after which the state is kept for longer runs (see `adapt.train.branch`), if any."""
+    return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
+
+
+def check_warmup(training: TrainingConfig, steps: int) -> None:
+    """Refuses a run that would end before its learning rate has risen.
+
+    Raises:
+        ConfigError: the warm-up is longer than the run.
+    """
+    if (warmup := warmup_steps(training, steps)) > steps:
+        raise ConfigError(
+            f"training.warmup_steps {warmup} is longer than the run of {steps} steps",
+            f"use at most {steps}, or a longer run",
+        )

@@ -113,10 +113,10 @@ def _line(metrics: dict[str, Any], width: int, bar: str) -> "Text":
     from rich.text import Text
 
     parts = describe(metrics)
-    for name in ("learning rate", "speed", "data wait", "loss", "ETA"):
+    for name in ("learning rate", "MFU", "speed", "data wait", "loss", "ETA"):
         if len("  ".join(parts.values())) + 5 <= width:  # with a bar of four or more
             break
-        del parts[name]
+        parts.pop(name, None)
     step, *rest = parts.values()
     text = "  ".join(["", *rest])
     length = max(0, min(_BAR, width - len(step) - len(text) - 1))
@@ -132,6 +132,7 @@ def describe(metrics: dict[str, Any]) -> dict[str, str]:
         "loss": f"loss {metrics['loss']:.3f}",
         "learning rate": f"lr {metrics['learning_rate']:.2e}",
         "speed": f"{metrics['tokens_per_s']:,.0f} tokens/s",
+        **({"MFU": f"MFU {metrics['mfu']:.0%}"} if "mfu" in metrics else {}),
         "data wait": f"data wait {metrics['data_wait_share']:.1%}",
         "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
     }

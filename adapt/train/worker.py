@@ -14,20 +14,29 @@ import torch.distributed as dist
 from ray.train.torch import get_device
 
 from adapt.chain.files import write_atomically
+from adapt.chain.record import load_record
 from adapt.corpus.stream import Feed, streamed
 from adapt.errors import ConfigError, ModelError, TrainingError
 from adapt.method.base import Method
 from adapt.model.export import save_model
-from adapt.model.load import load_masked_lm, load_tokenizer
-from adapt.objective.mlm import MaskedLanguageModelling
+from adapt.model.load import load_model, load_tokenizer
+from adapt.model.size import model_size
+from adapt.objective.base import Objective
+from adapt.objective.build import make
+from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
+from adapt.train.flops import mean_length, workload
 from adapt.train.guard import alone, die_with_parent
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
+from adapt.train.meter import Progress, peak_memory
+from adapt.train.options import apply_options
+from adapt.train.passes import Place, passes
 from adapt.train.precision import resolve
-from adapt.train.schedule import micro_batch
+from adapt.train.schedule import branch_step
 from adapt.train.track import Trackers
+from adapt.train.utilization import Utilization
 
 
 def work(job: Job) -> None:
@@ -48,15 +57,17 @@ def work(job: Job) -> None:
 
 def _train(job: Job, rank: int) -> None:
     parts = Parts.of(job)
-    checkpoints = Checkpoints(parts.loop.engine, Path(job.folder) / CHECKPOINTS / job.run_name)
+    folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
+    checkpoints = Checkpoints(parts.loop.engine, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
     progress = checkpoints.load()
-    feed = _feed(job, progress.step)
+    feed = _feed(job, progress.step, parts.loop.objective)
     with Trackers(job, progress.step, active=rank == 0) as trackers, streamed(feed) as batches:
-        parts.loop.run(batches, progress, trackers.log, checkpoints.save)
+        parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
     state = parts.loop.method.merge(parts.loop.engine.full_state())
+    figures = parts.figures(progress)
     if rank == 0:
         _export(job, state, parts.tokenizer)
-        write_atomically(Path(job.folder) / PROGRESS_FILE, json.dumps({**asdict(progress), **parts.resources}))
+        write_atomically(Path(job.folder) / PROGRESS_FILE, json.dumps(figures))
     dist.barrier()
 
 
@@ -68,35 +79,67 @@ class Parts:
     tokenizer: Any
     resources: dict[str, Any]
     """What it runs on, for the record."""
+    utilization: Utilization | None
+    """None where the model's dimensions are not known."""
 
     @classmethod
     def of(cls, job: Job) -> "Parts":
         """Loads the model and wraps it for this rank's device."""
         config, context = job.config, ray.train.get_context()
-        world, zero_stage = context.get_world_size(), config.resources.zero_stage
+        training, world = config.training, context.get_world_size()
         device = _device(context.get_local_world_size())
-        size, accumulation = micro_batch(config.training, world)
-        precision = resolve(config.training.precision, device)
+        precision = resolve(training.precision, device)
 
         start, method = job.pretrained, Method()
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        model = load_masked_lm(start.model, trust_remote_code=start.trust_remote_code)
+        model = load_model(start.model, config.objective.kind == "causal", start.trust_remote_code)
+        objective = make(config.objective, tokenizer, config.seed)
         method.prepare_model(model, {})
-        engine = Engine(model.train().to(device), config.training, zero_stage, precision, size, accumulation)
-        objective = MaskedLanguageModelling(config.objective, tokenizer, config.seed)
-        loop = Loop(engine, objective, method, config.training, size, job.steps, config.seed)
+        model.train().to(device)
+        apply_options(model, training, device)
+        dimensions, document_length = model_size(start.model), _document_length(job)
+        place = Place(device, precision, context.get_local_world_size())
+        size, accumulation = passes(config, dimensions, model, objective, place, document_length)
+        zero_stage, offload = config.resources.zero_stage, config.resources.offload
+        engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
+        loop = Loop(engine, objective, method, training, size, job.steps, config.seed)
         resources = {
             "workers": world,
             "zero_stage": zero_stage,
+            "offload": offload,
             "precision": precision,
             "micro_batch": size,
             "accumulation": accumulation,
+            "gradient_checkpointing": training.gradient_checkpointing,
+            "compile": training.compile,
             "device": _device_name(device),
         }
-        return cls(loop, tokenizer, resources)
+        utilization = None
+        if dimensions:
+            work = workload(config.objective, training.sequence_length, document_length)
+            recompute = training.gradient_checkpointing
+            utilization = Utilization.measure(dimensions, work, recompute, device, precision)
+        return cls(loop, tokenizer, resources, utilization)
+
+    def report(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The loop's metrics and what can be said beside them."""
+        return self.utilization.added(metrics) if self.utilization else metrics
+
+    def figures(self, progress: Progress) -> dict[str, Any]:
+        """The final counts, for the record. All ranks call it."""
+        figures = {**asdict(progress), **self.resources, "peak_memory_bytes": peak_memory(self.loop.engine.device)}
+        if self.utilization:
+            speed = progress.tokens / max(progress.seconds, 1e-9)
+            figures |= {"flops": progress.tokens * self.utilization.done, "mfu": self.utilization.mfu(speed)}
+        return figures
 
 
-def _feed(job: Job, first_step: int) -> Feed:
+def _document_length(job: Job) -> float | None:
+    corpus = load_record(Path(job.corpus))
+    return mean_length(corpus.metrics) if corpus else None
+
+
+def _feed(job: Job, first_step: int, objective: Objective) -> Feed:
     training, context = job.config.training, ray.train.get_context()
     return Feed(
         folder=job.corpus,
@@ -107,6 +150,7 @@ def _feed(job: Job, first_step: int) -> Feed:
         last_step=job.steps,
         rank=context.get_world_rank(),
         world=context.get_world_size(),
+        marks=objective.columns(),
     )
 
 

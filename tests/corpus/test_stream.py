@@ -14,6 +14,9 @@ from adapt.corpus.tokens import TokenStream, write_shard
 from adapt.schema import SHARD_GLOB
 
 LENGTH, BATCH, SEED = 8, 12, 5
+_draw = np.random.default_rng(0)
+DOCUMENTS = np.split(np.arange(1, 484), np.sort(_draw.choice(np.arange(1, 483), 99, replace=False)))
+FIRSTS = {int(tokens[0]) for tokens in DOCUMENTS}
 Batches = list[dict[str, np.ndarray]]
 
 
@@ -21,15 +24,15 @@ Batches = list[dict[str, np.ndarray]]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """100 documents in 4 shards: 61 rows of 8 tokens, the last of 3; an epoch is 5 batches and a row."""
     folder = tmp_path_factory.mktemp("corpus")
-    draw = np.random.default_rng(0)
-    documents = np.split(np.arange(1, 484), np.sort(draw.choice(np.arange(1, 483), 99, replace=False)))
     for number in range(4):
-        write_shard(folder / f"train-{number:06d}-000000.arrow", documents[25 * number : 25 * number + 25], 1000)
+        documents = DOCUMENTS[25 * number : 25 * number + 25]
+        even = [tokens % 2 == 0 for tokens in documents]
+        write_shard(folder / f"train-{number:06d}-000000.arrow", documents, 1000, {"even": even})
     return str(folder)
 
 
 def feed(corpus: str, first: int = 0, last: int = 5, rank: int = 0, world: int = 1) -> Feed:
-    return Feed(corpus, LENGTH, BATCH, SEED, first, last, rank, world)
+    return Feed(corpus, LENGTH, BATCH, SEED, first, last, rank, world, ("even",))
 
 
 def brute_force(first: int, last: int, rank: int, world: int) -> Iterator[tuple[list[list[int]], list[int], list[int]]]:
@@ -49,6 +52,8 @@ def check(batches: Batches, first: int, last: int, rank: int, world: int) -> Non
         assert batch["tokens"].tolist() == tokens
         assert batch["epochs"].tolist() == epochs
         assert batch["rows"].tolist() == rows
+        assert batch["starts"].tolist() == [[t in FIRSTS or (i == 0) for i, t in enumerate(row)] for row in tokens]
+        assert batch["even"].tolist() == [[t > 0 and t % 2 == 0 for t in row] for row in tokens]
         assert batch["lengths"].tolist() == [3 if row == 60 else LENGTH for row in rows]
 
 
@@ -108,7 +113,7 @@ def test_nothing_to_do_needs_no_ray(corpus: str) -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_wider_vocabulary(corpus: str, tmp_path: Path) -> None:
     write_shard(tmp_path / "train-000000-000000.arrow", [list(range(99_000, 99_100))], 100_000)
-    with streamed(replace(feed(corpus, 0, 1), folder=str(tmp_path))) as batches:
+    with streamed(replace(feed(corpus, 0, 1), folder=str(tmp_path), marks=())) as batches:
         tokens = next(batches)["tokens"]
     assert tokens.dtype == np.uint32
     assert set(tokens.ravel().tolist()) <= {0, *range(99_000, 99_100)}

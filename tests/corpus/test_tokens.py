@@ -49,7 +49,8 @@ def test_rows_joined_are_documents_joined(lengths: list[int], cuts: list[int], s
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), shards, vocabulary_size=10_000)
         rows = stream.rows(sequence_length)
-        tokens, filled = stream.take(range(rows), sequence_length)
+        taken = stream.take(range(rows), sequence_length)
+        tokens, filled = taken["tokens"], taken["lengths"]
         assert stream.tokens == len(everything)
         assert tokens.shape == (rows, sequence_length)
         assert [token for row, length in zip(tokens, filled, strict=True) for token in row[:length]] == everything
@@ -70,19 +71,48 @@ def test_any_rows_in_any_order(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         stream = write(Path(folder), [documents[:7], [], documents[7:8], documents[8:]])
         wanted = data.draw(st.lists(st.integers(0, stream.rows(4) - 1), min_size=1))
-        tokens, filled = stream.take(wanted, 4)
-        for row, got, length in zip(wanted, tokens.tolist(), filled.tolist(), strict=True):
+        taken = stream.take(wanted, 4)
+        for row, got, length in zip(wanted, taken["tokens"].tolist(), taken["lengths"].tolist(), strict=True):
             assert got[:length] == everything[4 * row : 4 * row + 4]
         start = data.draw(st.integers(0, len(everything) - 1))
         stop = data.draw(st.integers(start + 1, len(everything)))
         assert stream.slice(start, stop).tolist() == everything[start:stop]
 
 
+@settings(max_examples=100)
+@given(
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=30).filter(any),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    sequence_length=st.integers(1, 20),
+)
+def test_starts_and_marks_are_those_of_the_documents(lengths: list[int], cuts: list[int], sequence_length: int) -> None:
+    draw = np.random.default_rng(sum(lengths))
+    documents = [[1] * length for length in lengths]
+    marks = [draw.random(length) < 0.5 for length in lengths]
+    places = [0, *sorted(min(cut, len(documents)) for cut in cuts), len(documents)]
+    starts = [place == 0 for length in lengths for place in range(length)]
+    marked = np.concatenate(marks).tolist()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (first, last) in enumerate(pairwise(places)):
+            path = Path(folder) / f"train-{number:06d}-000000.arrow"
+            write_shard(path, documents[first:last], 1000, {"marked": marks[first:last]})
+        stream = TokenStream.open(Path(folder), SHARD_GLOB)
+        taken = stream.take(range(stream.rows(sequence_length)), sequence_length, ["marked"])
+        read = [stream.document(number, "marked").tolist() for number in range(len(marks))]
+    assert read == [mark.tolist() for mark in marks]
+    assert taken["starts"].dtype == taken["marked"].dtype == bool
+    missing = taken["starts"].size - len(starts)
+    starts = [start or place % sequence_length == 0 for place, start in enumerate(starts)]
+    assert taken["starts"].ravel().tolist() == starts + [False] * missing
+    assert taken["marked"].ravel().tolist() == marked + [False] * missing
+
+
 def test_a_row_across_several_shards(tmp_path: Path) -> None:
     stream = write(tmp_path, [[[1, 2], [3]], [[4]], [], [[5]], [[6, 7, 8, 9]]])
-    tokens, lengths = stream.take([0, 1], 6)
-    assert tokens.tolist() == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]]
-    assert lengths.tolist() == [6, 3]
+    taken = stream.take([0, 1], 6)
+    assert taken["tokens"].tolist() == [[1, 2, 3, 4, 5, 6], [7, 8, 9, 0, 0, 0]]
+    assert taken["lengths"].tolist() == [6, 3]
+    assert taken["starts"].tolist() == [[True, False, True, True, True, True], [True, *[False] * 5]]
     assert stream.rows(6) == 2
     assert stream.rows(9) == 1
     assert stream.rows(3) == 3
@@ -95,7 +125,7 @@ def test_smallest_type_that_holds_every_id(tmp_path: Path, vocabulary_size: int,
     documents = [[0, 1, vocabulary_size - 1], [vocabulary_size - 2]]
     stream = write(tmp_path, [documents], vocabulary_size)
     assert [stream.document(number).tolist() for number in (0, 1)] == documents
-    tokens, _ = stream.take([0], 5)
+    tokens = stream.take([0], 5)["tokens"]
     assert tokens.dtype == kind
     assert tokens.tolist() == [[*documents[0], *documents[1], 0]]
 

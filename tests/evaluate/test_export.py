@@ -24,6 +24,7 @@ CONFIG = Config(
     evaluation=EvaluationConfig(bootstrap_samples=200),
 )
 TRAINED = {"steps": 7, "tokens": 12_345, "tokens_per_s": 99.0, "data_wait_share": 0.01, "device_seconds": 70.0}
+TRAINED |= {"mfu": 0.25, "flops": 1e15, "peak_memory_bytes": 2**30}
 KEYS = {name: f"{number}" * 64 for number, name in enumerate(("manifest", "domain", "general", "training"))}
 
 
@@ -60,7 +61,7 @@ def stages(tmp_path: Path) -> Callable[..., dict[str, Record]]:
             "train",
             KEYS["training"],
             metrics=TRAINED,
-            cost={"seconds": 80.0, "device_seconds": 70.0},
+            cost={"seconds": 80.0, "device_seconds": 70.0, "device_hours": 0.019444, "cost": 0.038},
             resources={"workers": 2, "device": "CPU"},
         )
         model = training.path / "model"
@@ -151,6 +152,9 @@ def test_model_files_and_card(stages: Make, tmp_path: Path) -> None:
         "| objective.mask_fraction | 0.15 |",
         "| seed | 3 |",
         "| workers | 2 |",
+        "| device-hours | 0.0194 |",
+        "| cost | 0.04 |",
+        "| model FLOPs utilization | 25.0% |",
         "| torch | 9.9 |",
         KEYS["manifest"],
         KEYS["domain"],

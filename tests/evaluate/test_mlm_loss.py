@@ -101,6 +101,7 @@ def test_pieces_hold_every_token_once(corpus: Path, length: int, micro_batch: in
     for index, batch in sample.batches(length, micro_batch):
         assert 1 <= len(index) <= micro_batch
         assert batch.tokens.shape[1] == batch.lengths.max() <= length
+        assert batch.starts.nonzero()[:, 1].tolist() == [0] * len(index)  # one start a row
         for document, row, tokens, size in zip(index, batch.rows, batch.tokens, batch.lengths, strict=True):
             found.setdefault(int(document), []).append((int(row), tokens[:size].tolist()))
             assert not tokens[size:].any()
@@ -108,6 +109,15 @@ def test_pieces_hold_every_token_once(corpus: Path, length: int, micro_batch: in
     assert len(addresses) == len(set(addresses))
     for index, number in enumerate(sample.documents):
         assert [token for _, tokens in sorted(found[index]) for token in tokens] == DOCUMENTS[number]
+
+
+@pytest.mark.parametrize("length", [7, 32, 200])
+def test_marks_come_with_their_tokens(tmp_path: Path, length: int) -> None:
+    even = [[token % 2 == 0 for token in document] for document in DOCUMENTS]
+    write_shard(tmp_path / "heldout-000000-000000.arrow", DOCUMENTS, 154, {"even": even})
+    sample = Heldout.sample(tmp_path, EVALUATION, ["even"])
+    for _, batch in sample.batches(length, 4):
+        assert torch.equal(batch.marks["even"], (batch.tokens % 2 == 0) & batch.real)
 
 
 # Losses
@@ -128,7 +138,9 @@ def brute_force(
         for piece, start in enumerate(range(0, len(tokens), length)):
             ids = torch.tensor(tokens[start : start + length].tolist())[None]
             address = torch.tensor([number * 2**20 + piece])
-            corrupted = objective.corrupt(Batch(ids, torch.tensor([ids.shape[1]]), torch.tensor([0]), address))
+            starts = torch.arange(ids.shape[1])[None] == 0
+            size = torch.tensor([ids.shape[1]])
+            corrupted = objective.corrupt(Batch(ids, size, torch.tensor([0]), address, starts))
             with torch.no_grad():
                 scores = model(input_ids=corrupted.input_ids).logits[corrupted.positions].double()
             chosen = scores[torch.arange(len(scores)), corrupted.targets]

@@ -7,15 +7,30 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import (
+    AutoTokenizer,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+)
 
 from adapt.errors import ModelError
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_causal_lm, load_masked_lm, load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]
 Said = Callable[[], str]
 LONG = "the cell the cell the cell the cell the cell the cell"
+
+
+def gpt2_config() -> GPT2Config:
+    return GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=40, n_positions=32)
 
 
 def test_tokenizer_neither_cuts_nor_pads_nor_warns(bert: Path, said: Said) -> None:
@@ -90,16 +105,15 @@ def test_broken_tokenizer_file(bert: Path) -> None:
         load_tokenizer(bert)
 
 
-def test_model_loads_whole_in_the_type_asked_for_and_in_silence(bert: Path, said: Said) -> None:
+def test_model_loads_whole_in_fp32_and_in_silence(bert: Path, said: Said) -> None:
     model = load_masked_lm(bert)
     assert isinstance(model, BertForMaskedLM)
     assert not model.training
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert model.config._attn_implementation == "sdpa"
+    assert model.config._attn_implementation == "documents"
     saved = load_file(bert / "model.safetensors")
     assert torch.equal(model.bert.embeddings.word_embeddings.weight, saved["bert.embeddings.word_embeddings.weight"])
     assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
-    assert {p.dtype for p in load_masked_lm(bert, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
     assert said() == ""
 
 
@@ -141,16 +155,49 @@ def test_truncated_shard_is_named(bert: Path) -> None:
         load_masked_lm(bert)
 
 
-def test_decoder_is_refused(tmp_path: Path) -> None:
-    GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=20)).save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder"):
+def test_decoder_is_refused_for_masked_words(tmp_path: Path) -> None:
+    GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder") as caught:
         load_masked_lm(tmp_path)
+    assert "objective.kind to causal" in caught.value.fix
 
 
-def test_encoder_set_up_as_decoder_is_refused(bert: Path, edit_config: Edit) -> None:
+def test_encoder_is_refused_for_next_words(bert: Path) -> None:
+    with pytest.raises(ModelError, match="BertForMaskedLM, but causal language modelling needs a decoder") as caught:
+        load_causal_lm(bert)
+    assert "objective.kind to mlm" in caught.value.fix
+
+
+def test_model_that_encodes_and_decodes_is_refused_for_both(tmp_path: Path) -> None:
+    T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
+    for load in (load_masked_lm, load_causal_lm):
+        with pytest.raises(ModelError, match="holds a T5ForConditionalGeneration"):
+            load(tmp_path)
+
+
+def test_encoder_set_up_as_decoder_counts_as_one(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, is_decoder=True)
     with pytest.raises(ModelError, match="needs an encoder"):
         load_masked_lm(bert)
+    BertLMHeadModel(bert_config(is_decoder=True)).save_pretrained(bert)
+    assert isinstance(load_causal_lm(bert), BertLMHeadModel)
+
+
+def test_decoder_loads_and_needs_neither_mask_nor_padding(tmp_path: Path) -> None:
+    GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path)
+    backend = Tokenizer(WordLevel({"<|endoftext|>": 0, **{word: 1 + i for i, word in enumerate(WORDS)}}))
+    for names, fault in (({"eos_token": "<|endoftext|>"}, None), ({}, "has no end-of-text token")):
+        PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(tmp_path)
+        if fault:
+            with pytest.raises(ModelError, match=fault):
+                load_tokenizer(tmp_path)
+        else:
+            tokenizer = load_tokenizer(tmp_path)
+            assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (None, None)
+    model = load_causal_lm(tmp_path)
+    assert isinstance(model, GPT2LMHeadModel)
+    assert not model.training
+    assert model.lm_head.weight is model.transformer.wte.weight
 
 
 @pytest.mark.parametrize("changes", [{"model_type": "no-such-type"}, {"hidden_size": "wide"}, {"hidden_size": 9}])

@@ -41,7 +41,8 @@ def batch_of(rows: list[list[int]], numbers: list[int] | None = None, epoch: int
     tokens = torch.zeros(len(rows), length or int(lengths.max()), dtype=torch.int64)
     for filled, row in zip(tokens, rows, strict=True):
         filled[: len(row)] = torch.tensor(row)
-    return Batch(tokens, lengths, torch.full_like(lengths, epoch), torch.tensor(numbers or range(len(rows))))
+    starts = (torch.arange(tokens.shape[1]) == 0).expand_as(tokens)
+    return Batch(tokens, lengths, torch.full_like(lengths, epoch), torch.tensor(numbers or range(len(rows))), starts)
 
 
 def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
@@ -82,9 +83,8 @@ def test_what_is_shown_and_what_is_asked(objective: MaskedLanguageModelling) -> 
     assert torch.equal(corrupted.targets, batch.tokens[corrupted.positions])
     untouched = ~corrupted.positions
     assert torch.equal(corrupted.input_ids[untouched], batch.tokens[untouched])
-    assert corrupted.attention_mask.dtype == torch.bool
-    assert torch.equal(corrupted.attention_mask.sum(1), batch.lengths)
-    assert torch.equal(corrupted.attention_mask, batch.real)
+    assert torch.equal(corrupted.real, batch.real)
+    assert torch.equal(corrupted.starts, batch.starts)
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
@@ -129,7 +129,7 @@ def test_positions_and_replacements_are_drawn_apart(objective: MaskedLanguageMod
 
 def same(left: Corrupted, right: Corrupted, places: list[int], length: int) -> None:
     """Rows `places` of `right`, cut at `length`, are the rows of `left`."""
-    for name in ("input_ids", "positions", "attention_mask"):
+    for name in ("input_ids", "positions", "real"):
         assert torch.equal(getattr(left, name)[:, :length], getattr(right, name)[places][:, :length])
 
 
@@ -176,7 +176,7 @@ def test_split_keeps_everything(objective: MaskedLanguageModelling, size: int) -
     corrupted = objective.corrupt(batch_of(random_rows(7, 1, 50)))
     parts = corrupted.split(size)
     assert [len(part.input_ids) for part in parts] == [min(size, 7 - start) for start in range(0, 7, size)]
-    for name in ("input_ids", "attention_mask", "positions", "targets"):
+    for name in ("input_ids", "real", "positions", "targets"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(corrupted, name))
     for part in parts:
         assert len(part.targets) == int(part.positions.sum())
@@ -186,7 +186,7 @@ def test_losses_are_cross_entropy_on_all_logits(objective: MaskedLanguageModelli
     corrupted = objective.corrupt(batch_of(random_rows(6, 3, 50)))
     with torch.no_grad():
         losses = objective.losses(model, corrupted)
-        logits = model(input_ids=corrupted.input_ids, attention_mask=corrupted.attention_mask.long()).logits
+        logits = model(input_ids=corrupted.input_ids, attention_mask=corrupted.real.long()).logits
     scores = logits[corrupted.positions].double()
     expected = scores.logsumexp(1) - scores[torch.arange(len(scores)), corrupted.targets]
     assert losses.dtype == torch.float32
@@ -207,7 +207,7 @@ def test_summed_and_divided_once_the_sharding_does_not_matter(
         model.zero_grad()
         total = 0.0
         for part in parts:
-            loss = objective.losses(model, part).sum() / count
+            loss = objective.loss(model, part) / count
             loss.backward()
             total += float(loss)
         return total, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
@@ -228,11 +228,16 @@ def test_batch_of_columns_as_the_corpus_gives_them() -> None:
         "lengths": np.array([2, 1], np.int32),
         "epochs": np.array([0, 1]),
         "rows": np.array([10**12, 0]),
+        "starts": np.array([[True, False], [True, False]]),
+        "word_starts": np.array([[True, True], [True, False]]),
     }
     for column in columns.values():
         column.flags.writeable = False  # as Ray hands them over
     batch = Batch.of(columns, "cpu")
-    assert {value.dtype for value in vars(batch).values()} == {torch.int64}
+    assert {batch.tokens.dtype, batch.lengths.dtype, batch.epochs.dtype, batch.rows.dtype} == {torch.int64}
+    assert batch.starts.tolist() == [[True, False], [True, False]]
+    assert batch.marks.keys() == {"word_starts"}
+    assert batch.marks["word_starts"].tolist() == [[True, True], [True, False]]
     assert batch.tokens.tolist() == [[5, 65_535], [6, 0]]
     assert batch.rows.tolist() == [10**12, 0]
     assert batch.real.tolist() == [[True, True], [True, False]]

@@ -68,9 +68,9 @@ class Poisoned(Objective):
 
     calls = 0
 
-    def losses(self, module, corrupted):
+    def loss(self, module, corrupted):
         self.calls += torch.distributed.get_rank() == 0
-        return super().losses(module, corrupted) * (math.nan if self.calls == 6 else 1.0)
+        return super().loss(module, corrupted) * (math.nan if self.calls == 6 else 1.0)
 
 
 def poisoned(case: Case) -> tuple[int, str, bool]:
@@ -122,3 +122,35 @@ def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
         assert resumed.progress.tokens == expected.progress.tokens
         assert all(torch.equal(value, expected.weights[name]) for name, value in resumed.weights.items())
         assert all(map(torch.equal, resumed.moments[name], pair) for name, pair in expected.moments.items())
+
+
+OFFLOADED = [Case(2, offload="optimizer"), Case(3, offload="optimizer"), Case(3, offload="all")]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_offloading_changes_nothing(ranks, world):
+    inside = [replace(case, offload="none") for case in OFFLOADED]
+    outcomes = ranks(world).run(train_all, [*OFFLOADED, *inside])[0]
+    for outside, expected in zip(outcomes[:3], outcomes[3:], strict=True):
+        assert_close(outside, expected)
+        assert_close(outside, reference(Case()))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *zip(OFFLOADED, OFFLOADED, strict=True),
+        *[(OFFLOADED[0], Case(2)), (Case(2), OFFLOADED[0]), (OFFLOADED[2], Case(3)), (Case(3), OFFLOADED[2])],
+        *[(OFFLOADED[0], OFFLOADED[2]), (OFFLOADED[2], Case(0))],
+    ],
+)
+def test_an_offloaded_run_resumes_with_or_without_offloading(ranks, tmp_path, before, after):
+    ranks(2).run(train, replace(before, steps=3, save=tmp_path))
+    resumed = ranks(2).run(train, replace(after, steps=6, load=tmp_path))[0]
+    assert_close(resumed, reference(Case(steps=6)), last=3)
+
+
+@pytest.mark.parametrize("case", OFFLOADED)
+def test_a_poisoned_offloaded_run_ends_before_the_step(ranks, case):
+    for step, _, untouched in ranks(2).run(poisoned, case):
+        assert (step, untouched) == (2, True)

@@ -125,7 +125,7 @@ class Twice(Method):
         self.objective = objective
 
     def extra_loss(self, model, corrupted, step):
-        return self.objective.losses(model, corrupted).mean()
+        return self.objective.loss(model, corrupted) / len(corrupted.targets)
 
 
 def gradients(case: Case, method_name: str) -> list[dict[str, torch.Tensor]]:

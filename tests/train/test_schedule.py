@@ -2,17 +2,22 @@
 
 import re
 from itertools import pairwise
-from math import ceil
+from math import ceil, cos, pi
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import get_linear_schedule_with_warmup
+from transformers import (
+    get_constant_schedule_with_warmup,
+    get_cosine_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+    get_wsd_schedule,
+)
 
 from adapt.config import TrainingConfig
 from adapt.errors import ConfigError, DataError
-from adapt.train.schedule import Length, learning_rate, length_of, micro_batch
+from adapt.train.schedule import Length, branch_step, check_warmup, learning_rate, length_of, micro_batch
 
 
 def config(**settings: object) -> TrainingConfig:
@@ -162,3 +167,75 @@ def test_against_transformers(steps: int, fraction: float) -> None:
         assert theirs[0] == 0
         peak = [5e-4] if warmup == steps else []  # where theirs has no fall, it has jumped to 0 by then
         assert ours[:warmup] == pytest.approx([*theirs[1:warmup], *(peak or theirs[warmup : warmup + 1])])
+
+
+# The other schedules
+
+
+@given(st.integers(1, 300), st.floats(0, 0.9), st.floats(0, 1), st.floats(0, 1))
+def test_schedules_in_closed_form(steps: int, warmup_fraction: float, cooldown: float, floor: float) -> None:
+    """Each by its formula, at every step, in units of the peak."""
+    warmup = ceil(warmup_fraction * steps)
+    given_ = {"learning_rate": 1.0, "warmup_fraction": warmup_fraction, "floor_fraction": floor}
+    after = [(step - warmup) / (steps - warmup) for step in range(warmup, steps)]
+    expected = {
+        "linear": [1 - (1 - floor) * done for done in after],
+        "cosine": [floor + (1 - floor) * cos(pi / 2 * done) ** 2 for done in after],
+        "constant": [1.0 for _ in after],
+    }
+    for schedule, fall in expected.items():
+        assert rates(steps, schedule=schedule, **given_) == pytest.approx(
+            [(step + 1) / warmup for step in range(warmup)] + fall
+        )
+    start = max(warmup, steps - round(cooldown * steps))
+    stable = rates(steps, schedule="wsd", cooldown_fraction=cooldown, **given_)
+    assert stable[:start] == pytest.approx([min(1, (step + 1) / warmup) if warmup else 1 for step in range(start)])
+    assert stable[start:] == pytest.approx([1 - (1 - floor) * n / (steps - start) for n in range(steps - start)])
+
+
+def test_wsd_by_example() -> None:
+    found = rates(10, schedule="wsd", learning_rate=1.0, warmup_steps=2, cooldown_fraction=0.4, floor_fraction=0.2)
+    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4])
+    assert branch_step(config(schedule="wsd", warmup_steps=2, cooldown_fraction=0.4), 10) == 6
+    assert branch_step(config(schedule="linear"), 10) is None
+    assert branch_step(config(schedule="wsd", warmup_fraction=0.0, cooldown_fraction=1.0), 10) is None
+
+
+@given(st.integers(1, 200), st.integers(0, 200), st.integers(0, 400), st.floats(0, 1))
+def test_up_to_its_cooldown_a_longer_run_is_the_same(steps: int, warmup: int, more: int, cooldown: float) -> None:
+    """Exactly, so that a branch continues it."""
+    settings = {"schedule": "wsd", "warmup_steps": min(warmup, steps), "cooldown_fraction": cooldown}
+    start = branch_step(config(**settings), steps) or 0
+    assert rates(steps, **settings)[:start] == rates(steps + more, **settings)[:start]
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant", "wsd"])
+def test_the_others_against_transformers(schedule: str) -> None:
+    """As for `linear`: after the warm-up they are equal, during it theirs is a step behind."""
+    warmup, steps, cooldown = 6, 60, 15
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=5e-4)
+    theirs = {
+        "cosine": lambda: get_cosine_schedule_with_warmup(optimizer, warmup, steps),
+        "constant": lambda: get_constant_schedule_with_warmup(optimizer, warmup),
+        "wsd": lambda: get_wsd_schedule(optimizer, warmup, cooldown, steps, decay_type="linear", min_lr_ratio=0.1),
+    }[schedule]()
+    expected = []
+    for _ in range(steps):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    floor = {"floor_fraction": 0.1} if schedule == "wsd" else {}
+    ours = rates(steps, learning_rate=5e-4, schedule=schedule, warmup_steps=warmup, cooldown_fraction=0.25, **floor)
+    assert ours[warmup:] == pytest.approx(expected[warmup:])
+    if schedule != "wsd":  # theirs begins at the floor
+        assert ours[: warmup - 1] == pytest.approx(expected[1:warmup])
+
+
+def test_a_warm_up_longer_than_the_run() -> None:
+    training = config(warmup_steps=11)
+    check_warmup(training, 11)
+    with pytest.raises(ConfigError, match=r"training\.warmup_steps 11 is longer than the run of 10 steps") as caught:
+        check_warmup(training, 10)
+    assert caught.value.fix == "use at most 10, or a longer run"
+    check_warmup(config(warmup_fraction=1.0), 10)
+    assert rates(4, warmup_steps=0, warmup_fraction=1.0, learning_rate=1.0)[0] == 1  # steps win over the fraction

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adapt.train.watch import _line, _Reports, following
+from adapt.train.watch import _line, _Reports, describe, following
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,6 +124,11 @@ def test_an_error_does_not_keep_the_last_line_back(file: Path, capsys: pytest.Ca
     assert capsys.readouterr().err.startswith("step 10/600  loss 2.500")
 
 
+def test_utilization_is_shown_where_it_is_known() -> None:
+    assert "MFU" not in describe(report(10))
+    assert describe(report(10, mfu=0.314))["MFU"] == "MFU 31%"
+
+
 # --- the live line
 
 PROGRAM = """
@@ -223,14 +228,14 @@ def test_a_terminal_that_cannot_erase_gets_plain_lines(file: Path) -> None:
     assert "step 10/600  loss 2.500  lr 5.00e-04  12,346 tokens/s  data wait 0.1%  ETA 1 min 58 s\r\n" in sent
 
 
-BIG = report(12_340, steps=12_500, loss=10.123, tokens_per_s=1_234_567, data_wait_share=1, eta_s=360_000)
+BIG = report(12_340, steps=12_500, loss=10.123, tokens_per_s=1_234_567, mfu=1, data_wait_share=1, eta_s=360_000)
 
 
-@pytest.mark.parametrize("metrics", [report(10), BIG], ids=["small", "big"])
+@pytest.mark.parametrize("metrics", [report(10, mfu=0.3), BIG], ids=["small", "big"])
 def test_the_line_fits_any_width(metrics: dict[str, Any]) -> None:
     shown = {width: _line(metrics, width, "━").plain for width in range(20, 201)}
     assert all(len(line) <= width for width, line in shown.items())
-    parts = ["step", "ETA", "loss", "data wait", "tokens/s", "lr"]
+    parts = ["step", "ETA", "loss", "data wait", "tokens/s", "MFU", "lr"]
     kept = [[part for part in parts if part in line] for line in shown.values()]
     assert all(found == parts[: len(found)] for found in kept)  # the least telling go first
     assert [len(found) for found in kept] == sorted(len(found) for found in kept)

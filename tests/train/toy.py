@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +12,13 @@ from transformers import BertConfig, BertForMaskedLM
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
+from adapt.model.apart import keep_documents_apart
 from adapt.objective.base import Batch
 from adapt.objective.mlm import MaskedLanguageModelling
-from adapt.train.engine import Engine
+from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
 from adapt.train.meter import Progress
+from adapt.train.precision import Precision
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
@@ -28,7 +30,8 @@ class Case:
     zero_stage: int = 0
     steps: int = 4
     micro_batch: int = 2
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
+    offload: Offload = "none"
     dropout: float = 0.0
     frozen: str = ""
     """Parameters whose name contains this are not trained."""
@@ -70,6 +73,7 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
                 attention_probs_dropout_prob=dropout,
             )
         )
+    keep_documents_apart(bert.eval())
     bert.unused = torch.nn.Parameter(torch.ones(3, 5))  # gets no gradient, but decays
     for name, parameter in bert.named_parameters():
         parameter.requires_grad_(not frozen or frozen not in name)
@@ -85,6 +89,7 @@ def columns(step: int, rank: int = 0, world: int = 1) -> dict[str, np.ndarray]:
         "lengths": draw.integers(3, LENGTH + 1, GLOBAL_BATCH),
         "epochs": np.zeros(GLOBAL_BATCH, np.int64),
         "rows": step * GLOBAL_BATCH + np.arange(GLOBAL_BATCH),
+        "starts": np.arange(LENGTH) == np.zeros((GLOBAL_BATCH, 1)),
     }
     return {name: values[share] for name, values in batch.items()}
 
@@ -116,7 +121,8 @@ def build(case: Case, objective: Objective | None = None, method: Method | None 
     share = GLOBAL_BATCH // dist.get_world_size()
     training = settings(**case.training)
     toy = model(case.dropout, case.frozen)
-    engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, share // case.micro_batch)
+    passes = share // case.micro_batch
+    engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)
     return Loop(engine, objective or Objective(), method or Method(), training, case.micro_batch, case.steps, seed=5)
 
 
@@ -163,11 +169,13 @@ def moments(engine: Engine) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return {name: of(parameter) for name, parameter in named if parameter.requires_grad}
 
 
-def reference(case: Case, rates: list[float] | None = None) -> Outcome:
+def reference(
+    case: Case, rates: list[float] | None = None, optimizer: type[torch.optim.Optimizer] = torch.optim.AdamW
+) -> Outcome:
     """The same in plain torch, in one process: one pass over each global batch, and torch's plainest AdamW."""
     toy, training, masking = model(frozen=case.frozen), settings(**case.training), Objective()
     trained = {name: p for name, p in toy.named_parameters() if p.requires_grad}
-    adamw = torch.optim.AdamW(
+    adamw = optimizer(
         [{"params": [p], "weight_decay": training.weight_decay if p.ndim > 1 else 0.0} for p in trained.values()],
         betas=(training.beta1, training.beta2),
         eps=training.epsilon,
@@ -177,7 +185,7 @@ def reference(case: Case, rates: list[float] | None = None) -> Outcome:
     for number in range(case.steps):
         batch = Batch.of(columns(number), "cpu")
         seen = masking.corrupt(batch)
-        logits = toy(input_ids=seen.input_ids, attention_mask=seen.attention_mask).logits[seen.positions]
+        logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         loss = torch.nn.functional.cross_entropy(logits, seen.targets, reduction="sum") / len(seen.targets)
         adamw.zero_grad()
         loss.backward()

@@ -1,0 +1,49 @@
+"""Dropout that costs little on CPUs, where torch's own draws numbers one by one and takes a tenth of a step."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_PER_DRAW = 4
+"""16-bit numbers in one of the generator's 64 bits."""
+
+
+class QuickDropout(nn.Dropout):
+    """`torch.nn.Dropout`, four decisions a random number on CPUs; the same elsewhere, and in evaluation."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Sets each value to 0 with probability p (to the nearest 1/65536) and scales the others by 1 / (1 - p)."""
+        if input.is_cuda or not self.training:
+            return super().forward(input)
+        return dropout(input, self.p)
+
+
+def use_quick_dropout(model: nn.Module) -> None:
+    """Replaces a model's dropout layers."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, QuickDropout(child.p))
+
+
+def dropout(values: Tensor, p: float) -> Tensor:
+    """Dropout on the CPU, from its default generator."""
+    dropped: Tensor = _Dropout.apply(values, p) if p else values  # type: ignore[no-untyped-call]
+    return dropped
+
+
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor, p: float) -> Tensor:
+        draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
+        numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
+        keep = numbers >= round(p * 2**16) - 2**15
+        context.save_for_backward(keep)
+        context.scale = 1 / (1 - p) if p < 1 else 0.0
+        return (values * keep).mul_(context.scale)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep,) = context.saved_tensors
+        return (gradient * keep).mul_(context.scale), None

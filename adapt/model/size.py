@@ -1,0 +1,166 @@
+"""How large a model is, from its config.json and the headers of its weights. Loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.errors import ModelError
+from adapt.model.locate import CONFIG, read_json, weight_files
+
+Shapes = dict[str, tuple[int, ...]]
+
+ALIASES = {
+    "hidden": ("hidden_size", "n_embd", "dim", "d_model"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "inner": ("intermediate_size", "n_inner", "hidden_dim", "ffn_dim"),
+    "activation": ("hidden_act", "activation_function", "hidden_activation", "activation"),
+    "attention_dropout": ("attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"),
+    "positions": ("max_position_embeddings", "n_positions"),
+}
+"""What config.json calls a dimension, by architecture."""
+DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt2": 0.1}
+"""Dropout of the attention weights where config.json leaves it out, by model type."""
+TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
+IN_LAYER = re.compile(r"\.(\d+)\.")
+UNUSED = ("pooler.", "seq_relationship.")
+"""Parts of a checkpoint that pre-training does not run."""
+REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The dimensions of a transformer that memory and work depend on."""
+
+    parameters: int
+    """Trained numbers; tied ones count once."""
+    layer_parameters: int
+    """Elements of the matrices that a token is multiplied with in all layers together."""
+    head_parameters: int
+    """The same for a predicted token in the language-model head."""
+    layers: int
+    hidden: int
+    """Width of the hidden states."""
+    attention: int
+    """Width of all queries of a token together."""
+    heads: int
+    inner: int
+    """Width inside the feed-forward blocks."""
+    vocabulary: int
+    gated: bool
+    """Whether the feed-forward blocks multiply two projections (GLU)."""
+    activation: str
+    """Name of their activation function."""
+    root_mean_square: bool
+    """RMSNorm in place of LayerNorm."""
+    attention_dropout: float
+    """Dropout of the attention weights, which some kernels cannot do."""
+
+
+def model_size(folder: Path) -> ModelSize | None:
+    """Reads the dimensions of a checkpoint; None where its config.json names them in a way unknown here.
+
+    Raises:
+        ModelError: a file is missing, or is not what its name says.
+    """
+    config = read_json(folder / CONFIG)
+    dimensions = {name: _first(config, keys) for name, keys in ALIASES.items()}
+    hidden, layers, heads = (dimensions[name] for name in ("hidden", "layers", "heads"))
+    shapes = _shapes(folder)
+    tables = {name: shape for name, shape in shapes.items() if TABLE.search(name) and not IN_LAYER.search(name)}
+    if not (hidden and layers and heads and tables and "vocab_size" in config):
+        return None
+    matrices = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name not in tables}
+    repeated = {name: size for name, size in matrices.items() if IN_LAYER.search(name)}
+    if not repeated:
+        return None
+    outside = {name: size for name, size in matrices.items() if name not in repeated}
+    words = next((shape for shape in tables.values() if shape[0] == config["vocab_size"]), None)
+    if words is None:
+        return None
+    output = {name: size for name, size in outside.items() if shapes[name] == words}
+    projections = sum(size for name, size in outside.items() if "embed" in name)
+    transforms = sum(size for name, size in outside.items() if name not in output and "embed" not in name)
+    copies = sum(output.values()) if _tied(config) else 0  # some checkpoints hold the tied matrix twice
+    return ModelSize(
+        parameters=sum(map(math.prod, shapes.values())) - copies,
+        layer_parameters=sum(repeated.values()) * layers // _distinct_layers(repeated) + projections,
+        head_parameters=transforms + math.prod(words),
+        layers=layers,
+        hidden=hidden,
+        attention=heads * (config.get("head_dim") or hidden // heads),
+        heads=heads,
+        inner=dimensions["inner"] or 4 * hidden,
+        vocabulary=config["vocab_size"],
+        gated=_is_gated(repeated, shapes, hidden, dimensions["inner"] or 4 * hidden),
+        activation=dimensions["activation"] or "gelu",
+        root_mean_square="rms_norm_eps" in config,
+        attention_dropout=_attention_dropout(config, dimensions["attention_dropout"]),
+    )
+
+
+def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((config[key] for key in keys if config.get(key) is not None), None)
+
+
+def _tied(config: dict[str, Any]) -> bool:
+    return bool(config.get("tie_word_embeddings", config.get("model_type") not in UNTIED))
+
+
+UNTIED = {"llama", "mistral", "qwen2", "qwen3", "gpt_neox", "phi", "olmo"}
+"""Model types whose head has weights of its own unless config.json says otherwise."""
+
+
+def _attention_dropout(config: dict[str, Any], given: float | None) -> float:
+    return float(DEFAULTS.get(config.get("model_type", ""), 0.0) if given is None else given)
+
+
+def _distinct_layers(matrices: dict[str, int]) -> int:
+    """Layers that have weights of their own (ALBERT runs one several times)."""
+    return len({match[0] for name in matrices if (match := re.match(r".*?\.\d+\.", "." + name))})
+
+
+def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int) -> bool:
+    if any("gate_proj" in name for name in matrices):
+        return True
+    return any(shapes[name] in ((2 * inner, hidden), (hidden, 2 * inner)) for name in matrices)
+
+
+def _shapes(folder: Path) -> Shapes:
+    """The shapes of all trained tensors of a checkpoint."""
+    found: Shapes = {}
+    for file in weight_files(folder):
+        if file.suffix == ".safetensors":
+            found |= {
+                name: tuple(tensor["shape"])
+                for name, tensor in read_header(file).items()
+                if tensor["dtype"] in REAL and len(tensor["shape"]) < 4 and not any(part in name for part in UNUSED)
+            }
+    return found
+
+
+def read_header(file: Path) -> dict[str, dict[str, Any]]:
+    """Type, shape and place of each tensor of a safetensors file: 8 bytes of length, and that much JSON.
+
+    Raises:
+        ModelError: the file is none.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        try:
+            header = json.loads(content.read(length)) if length < size else {}
+            tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+            whole = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values()) == size
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            whole = False
+    if not whole:
+        raise ModelError(
+            f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"
+        )
+    return tensors

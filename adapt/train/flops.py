@@ -1,0 +1,70 @@
+"""Floating point operations of training, from the dimensions of the model. Loads no heavy library: a plan asks too.
+
+Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from adapt.config import ObjectiveConfig
+from adapt.model.size import ModelSize
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What passes through the model."""
+
+    context: float
+    """Tokens that a token attends to, on average."""
+    predicted: float
+    """Share of the tokens that are predicted."""
+
+
+def workload(objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None) -> Workload:
+    """A training run's.
+
+    Args:
+        objective: says how much is predicted.
+        sequence_length: of a row [tokens]; no document is longer within it.
+        document_length: mean of the corpus [tokens]; None where it is not known yet.
+    """
+    context = min(sequence_length, document_length or sequence_length)
+    return Workload(context, predicted_fraction(objective))
+
+
+def predicted_fraction(objective: ObjectiveConfig) -> float:
+    """Share of the tokens at which the language-model head runs."""
+    return 1.0 if objective.kind == "causal" else objective.mask_fraction
+
+
+def forward_flops(size: ModelSize, work: Workload) -> float:
+    """Of a forward pass, a token: two for each element of a matrix; look-ups, norms and activations are left out."""
+    return layer_flops(size, work.context) + 2 * size.head_parameters * work.predicted
+
+
+def layer_flops(size: ModelSize, context: float) -> float:
+    """The part of the layers: their matrices, and queries with keys and weights with values.
+
+    Causal attention is counted whole, as is usual.
+    """
+    return 2 * size.layer_parameters + 4 * size.attention * context * size.layers
+
+
+def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> float:
+    """Of forward and backward, a token. A backward pass is twice a forward pass.
+
+    Args:
+        size: of the model.
+        work: what passes through it.
+        recompute: count the layers' second forward pass of gradient checkpointing. It is work done, but does not count
+            for the model FLOPs utilization (MFU).
+    """
+    again = layer_flops(size, work.context) if recompute else 0.0
+    return 3 * forward_flops(size, work) + again
+
+
+def mean_length(corpus: Mapping[str, Any]) -> float | None:
+    """Mean length of the documents of a prepared corpus [tokens], from its record's metrics."""
+    documents, tokens = corpus.get("train_documents"), corpus.get("train_tokens")
+    return tokens / documents if documents and tokens else None

@@ -1,0 +1,91 @@
+"""The optimizer: which parameters decay, AdamW, and AdamW with update clipping."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from adapt.config import TrainingConfig
+
+
+def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:
+    """AdamW (arXiv 1711.05101) over the trained parameters of a model.
+
+    Weight decay acts on matrices; on biases and norms never; on embeddings where `training.decay_embeddings` says so.
+
+    Args:
+        model: on the device it trains on.
+        training: settings.
+        sharded: whether ZeRO will replace each parameter by this rank's share of it.
+    """
+    spared = set() if training.decay_embeddings else _embeddings(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
+    settings: dict[str, Any] = {
+        "lr": training.learning_rate,
+        "betas": (training.beta1, training.beta2),
+        "eps": training.epsilon,
+        "fused": True,
+    }
+    if training.optimizer == "stable_adamw":
+        groups = [{"params": [p], "weight_decay": decay} for p, decay in zip(trained, decays, strict=True)]
+        return StableAdamW(groups, **settings, sharded=sharded)
+    by_decay: dict[float, list[nn.Parameter]] = {}
+    for parameter, decay in zip(trained, decays, strict=True):
+        by_decay.setdefault(decay, []).append(parameter)
+    groups = [{"params": by_decay[decay], "weight_decay": decay} for decay in sorted(by_decay, reverse=True)]
+    return torch.optim.AdamW(groups, **settings)
+
+
+def _embeddings(model: nn.Module) -> set[torch.Tensor]:
+    return {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+
+
+class StableAdamW(torch.optim.AdamW):
+    """AdamW with update clipping (Wortsman et al., arXiv 2304.13013, algorithm 2).
+
+    The learning rate of a tensor is divided by max(1, RMS). RMS^2 is the mean of g^2 / max(v, eps^2) over the tensor, v
+    being the bias-corrected mean of its squared gradients. All else is torch's AdamW, also the state.
+
+    Args:
+        groups: one parameter each. ZeRO flattens and shards each group by itself, padded with zeros, so that what it
+            puts in the parameter's place is always a share of this parameter alone.
+        sharded: whether it does. The sums of the shares are then added up over the ranks of the default process group,
+            which makes the RMS that of the whole parameter.
+        **settings: AdamW's.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
+        super().__init__(groups, **settings)
+        self._sharded = sharded
+        self._device = groups[0]["params"][0].device  # where ranks can add: ZeRO may move its shares to the CPU
+        for group in self.param_groups:
+            group["numel"] = group["params"][0].numel()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of all groups that have a parameter with a gradient (ZeRO steps one group at a time)."""
+        every = self.param_groups
+        self.param_groups = [group for group in every if any(p.grad is not None for p in group["params"])]
+        rates = [group["lr"] for group in self.param_groups]
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate / self._rms(group).clamp(min=1)
+        super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self.param_groups = every
+
+    def _rms(self, group: dict[str, Any]) -> torch.Tensor:
+        (parameter,) = group["params"]
+        state, (_, beta2) = self.state[parameter], group["betas"]
+        squares = parameter.grad.square()
+        steps = state["step"] + 1 if state else squares.new_ones(())
+        mean = squares * (1 - beta2) if not state else state["exp_avg_sq"].lerp(squares, 1 - beta2)
+        mean /= 1 - beta2**steps
+        total = (squares / mean.clamp(min=group["eps"] ** 2)).sum()
+        if self._sharded:
+            shares = total.to(self._device)
+            dist.all_reduce(shares)
+            total = shares.to(total.device)
+        return torch.sqrt(total / group["numel"])

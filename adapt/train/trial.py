@@ -1,0 +1,72 @@
+"""A pass on the real device with made-up rows, to see whether a micro-batch that should fit does."""
+
+import gc
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import torch
+
+from adapt.objective.base import Batch, Objective
+from adapt.train.precision import Precision
+
+
+def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
+    """The first of some sizes at which the device does not run out of memory; the last if it does at all."""
+    size = 1
+    for size in sizes:
+        try:
+            run(size)
+            return size
+        except torch.OutOfMemoryError:
+            gc.collect()  # what the error's stack held
+    return size
+
+
+def trial_pass(
+    model: torch.nn.Module,
+    objective: Objective,
+    rows: int,
+    sequence_length: int,
+    precision: Precision,
+    reserved: int = 0,
+) -> None:
+    """Forward and backward over full rows of one document each, which take the most memory. Leaves nothing behind.
+
+    Args:
+        model: on its device, not yet wrapped by an engine.
+        objective: gives the loss.
+        rows: in the pass.
+        sequence_length: of the rows [tokens].
+        precision: of the pass.
+        reserved: memory that the engine will take besides [bytes].
+
+    Raises:
+        torch.OutOfMemoryError: it does not fit.
+    """
+    device = next(model.parameters()).device
+    dtype = torch.float16 if precision == "fp16" else torch.bfloat16
+    taken = torch.empty(reserved, dtype=torch.uint8, device=device)
+    try:
+        corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns(), device))
+        with torch.autocast(device.type, dtype, enabled=precision != "fp32"):
+            loss = objective.loss(model, corrupted)
+        loss.backward()
+    finally:
+        model.zero_grad(set_to_none=True)
+        del taken
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _batch(rows: int, length: int, marks: tuple[str, ...], device: torch.device) -> Batch:
+    starts = np.zeros((rows, length), bool)
+    starts[:, 0] = True
+    columns = {
+        "tokens": np.full((rows, length), 10),  # any will do
+        "lengths": np.full(rows, length),
+        "epochs": np.zeros(rows, np.int64),
+        "rows": np.arange(rows),
+        "starts": starts,
+        **{name: np.ones((rows, length), bool) for name in marks},
+    }
+    return Batch.of(columns, device)

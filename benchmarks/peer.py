@@ -1,0 +1,76 @@
+"""The peer: transformers' Trainer with run_mlm's recipe, grouped texts or lines with dynamic padding."""
+
+import time
+from typing import Any
+
+from benchmarks.texts import Case, build_model, documents, tokenizer_of
+
+
+def train(case: Case, best: bool, steps: int, warm_up: int, by_length: bool = False) -> dict[str, Any]:
+    """Trains and measures.
+
+    Args:
+        case: what.
+        best: its best settings (bf16, fused AdamW, scaled dot product attention) or its defaults (fp32).
+        steps: measured.
+        warm_up: before them.
+        by_length: batches of lines of similar length.
+
+    Returns:
+        tokens_per_s without padding, and peak_bytes.
+    """
+    import tempfile
+
+    import torch
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
+
+    from benchmarks.common import peak_bytes
+
+    class Watch(TrainerCallback):
+        def __init__(self) -> None:
+            self.ends: list[float] = []
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.ends.append(time.perf_counter())
+
+    ids = documents(case)
+    rows = _grouped(ids, case.length) if case.mode == "grouped" else [{"input_ids": tokens} for tokens in ids]
+    mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
+    batch = round(case.tokens_per_step / mean)
+    collate, counts = DataCollatorForLanguageModeling(tokenizer_of(case), mlm_probability=0.15), []
+
+    def counted(features: list[dict[str, Any]]) -> Any:
+        counts.append(sum(len(feature["input_ids"]) for feature in features))
+        return collate(features)
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=batch,
+            max_steps=warm_up + steps,
+            learning_rate=1e-4,
+            weight_decay=0.01,
+            adam_beta2=0.98,
+            bf16=best,
+            optim="adamw_torch_fused",
+            use_cpu=not torch.cuda.is_available(),
+            train_sampling_strategy="group_by_length" if by_length else "random",
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            remove_unused_columns=False,
+        )
+        watch = Watch()
+        model = build_model(case)
+        Trainer(model, arguments, train_dataset=rows, data_collator=counted, callbacks=[watch]).train()
+    seconds = watch.ends[-1] - watch.ends[warm_up - 1]
+    return {"tokens_per_s": sum(counts[warm_up : warm_up + steps]) / seconds, "peak_bytes": peak_bytes()}
+
+
+def _grouped(ids: list[list[int]], length: int) -> list[dict[str, list[int]]]:
+    """run_mlm's group_texts: all together, cut into blocks, the remainder dropped."""
+    flat = [token for tokens in ids for token in tokens]
+    return [{"input_ids": flat[start : start + length]} for start in range(0, len(flat) - length + 1, length)]

@@ -1,0 +1,57 @@
+"""Training speed against transformers' Trainer with run_mlm's two modes: real (non-pad) tokens a second.
+
+`grouped`: long texts cut into blocks. `lines`: short texts one by one, padded by the Trainer to the longest of a batch.
+`base` has RoBERTa-base's size, `small` 6 layers of 384. Against the Trainer's best settings at the same precision (bf16
+autocast, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) against its defaults, in fp32. Every
+measurement is a process of its own, and peer and us alternate.
+"""
+
+import statistics
+from typing import Any
+
+from benchmarks import ours, peer
+from benchmarks.common import Options, Result, apart, main
+from benchmarks.texts import Case
+
+TARGETS = {
+    "grouped_base": (">=", 1.35),
+    "grouped_small": (">=", 2.0),
+    "lines_base": (">=", 2.0),
+    "lines_small": (">=", 3.3),
+    "grouped_base_vs_defaults": (">=", 2.2),
+    "grouped_small_vs_defaults": (">=", 3.0),
+    "lines_base_vs_defaults": (">=", 2.2),
+    "lines_small_vs_defaults": (">=", 3.0),
+}
+ROWS = {"base": 8, "small": 32}
+LENGTH = 128
+WARM_UP = 1
+
+
+def measure(options: Options) -> Result:
+    """All cases."""
+    result = Result({})
+    for mode in ("grouped", "lines"):
+        for size in ("base", "small"):
+            case = Case(size, mode, ROWS[size], LENGTH, options.data, options.models)
+            _compare(case, *((1, 3) if options.quick else (3, 5)), result)
+    return result
+
+
+def _compare(case: Case, rounds: int, steps: int, result: Result) -> None:
+    name = f"{case.mode}_{case.size}"
+    found: dict[str, list[dict[str, Any]]] = {"best": [], "ours": [], "defaults": []}
+    for _ in range(rounds):
+        found["best"].append(apart(peer.train, case, True, steps, WARM_UP))
+        found["ours"].append(apart(ours.train, case, "bf16", steps, WARM_UP))
+        found["defaults"].append(apart(peer.train, case, False, max(1, steps - 1), WARM_UP))
+    rates = {who: statistics.median(each["tokens_per_s"] for each in runs) for who, runs in found.items()}
+    result.figures[name] = rates["ours"] / rates["best"]
+    result.figures[f"{name}_vs_defaults"] = rates["ours"] / rates["defaults"]
+    for who, label in (("ours", "ours"), ("best", "Trainer, best settings"), ("defaults", "Trainer, defaults")):
+        peak = max(each["peak_bytes"] for each in found[who]) / 2**30
+        result.details.append((f"{name}: {label}", f"{rates[who]:,.0f} tokens/s, peak {peak:.2f} GiB"))
+
+
+if __name__ == "__main__":
+    main("train_throughput", TARGETS, measure)

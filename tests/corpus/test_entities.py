@@ -1,0 +1,137 @@
+"""Entities from files, through cleaning, and from taggers: in their place, or refused with a reason."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.config import CorpusConfig
+from adapt.corpus.clean import Tally, clean
+from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, tagged, tagger_source
+from adapt.corpus.formats import Bad, check_field, read_records
+from adapt.errors import ConfigError, DataError
+
+ANYTHING = CorpusConfig(min_characters=0, min_letter_fraction=0.0)
+TEXT = "the gradient of the loss"
+
+
+def failing(text: str) -> list[tuple[int, int]]:
+    raise KeyError(text[:3])
+
+
+def beyond(text: str) -> list[tuple[int, int]]:
+    return [(0, len(text) + 1)]
+
+
+def first_words(text: str) -> list[tuple[int, int]]:
+    return [(0, len(text.split()[0]))]
+
+
+def file_of(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
+    path = folder / f"corpus.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    else:
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_entities_come_with_their_texts(tmp_path: Path, kind: str) -> None:
+    found = [[[0, 3], [4, 12]], [], None]
+    path = file_of(tmp_path, kind, [{"text": TEXT, "names": entities} for entities in found])
+    records = list(read_records(path, "text", "line", "names"))
+    assert [str(record) for record in records] == [TEXT] * 3
+    assert [record.entities for record in records if isinstance(record, Tagged)] == [[(0, 3), (4, 12)], [], []]
+    assert not any(isinstance(record, Tagged) for record in read_records(path, "text", "line"))
+    absent = list(read_records(path, "text", "line", "other"))
+    assert [record.entities for record in absent if isinstance(record, Tagged)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "entities", [[[0, 25]], [[3, 3]], [[4, 2]], [[-1, 2]], [[0, 1, 2]], [[0.5, 2]], ["ab"], "ab", 7, [7], [[True, 2]]]
+)
+def test_malformed_entities_are_bad_records_with_a_reason(tmp_path: Path, entities: Any) -> None:
+    path = file_of(tmp_path, "jsonl", [{"text": TEXT, "names": entities}, {"text": TEXT, "names": [[0, 24]]}])
+    records = list(read_records(path, "text", "line", "names"))
+    assert isinstance(records[0], Bad)
+    tally = Tally()
+    assert len(list(clean(records, ANYTHING, tally, "file"))) == 1
+    assert tally.bad == {"malformed entities": 1}
+
+
+def test_the_field_is_looked_for_first(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "jsonl", [{"text": TEXT}])
+    with pytest.raises(DataError, match="has no field 'names'; it has 'text'") as caught:
+        check_field(path, "names", "set objective.entity_field", needs_fields=True)
+    assert caught.value.fix == "set objective.entity_field"
+    (tmp_path / "a.txt").write_text(TEXT)
+    with pytest.raises(DataError, match="plain text, which has no field 'names'"):
+        check_field(tmp_path / "a.txt", "names", "", needs_fields=True)
+
+
+@given(st.text(st.sampled_from("ab \n\x00\x07\x7f"), max_size=30), st.data())
+def test_cleaning_moves_entities_with_their_text(text: str, data: st.DataObject) -> None:
+    """What an entity covers, without control characters and the blanks that were stripped, is what it covers then."""
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, len(text)))
+    (record,) = [*clean([Tagged.of(text, [(start, end)])], ANYTHING, Tally(), "file")] or [None]
+    if record is None:
+        return
+    assert isinstance(record, Tagged)
+    before, inside, after = (
+        "".join(character for character in part if character not in "\x00\x07\x7f")
+        for part in (text[:start], text[start:end], text[end:])
+    )
+    inside = inside if before.strip() else inside.lstrip()
+    inside = inside if after.strip() else inside.rstrip()
+    covered = [record[first:last] for first, last in record.entities]
+    assert covered == ([inside] if inside else [])
+    if inside:
+        assert record[: record.entities[0][0]] == before.lstrip() if before.strip() else True
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair)))))
+def test_of_overlapping_entities_the_first_and_longest_stays(entities: list[tuple[int, int]]) -> None:
+    kept = apart(entities)
+    assert kept == sorted(kept)
+    assert all(left[1] <= right[0] for left, right in pairwise(kept))
+    for start, end in entities:
+        assert any(first <= start < last for first, last in kept)
+        assert (start, end) in kept or any(first < end and start < last for first, last in kept)
+
+
+def test_parse_takes_pairs_of_whole_numbers() -> None:
+    assert parse_entities([(0, 2), [2, 4]], 4) == [(0, 2), (2, 4)]
+    assert parse_entities(iter([(0, 2)]), 4) == [(0, 2)]
+    assert parse_entities([(0, 5)], 4) is None
+
+
+def test_taggers() -> None:
+    assert tagged(["the loss", "data"], f"{__name__}:first_words") == [[(0, 3)], [(0, 4)]]
+    assert tagger_source(f"{__name__}:first_words") == Path(__file__)
+    with pytest.raises(DataError, match=r"failing failed on 'the loss': KeyError\('the'\)"):
+        tagged(["the loss"], f"{__name__}:failing")
+    with pytest.raises(DataError, match=r"beyond gave no pairs of \[start, end\) for 'the loss'"):
+        tagged(["the loss"], f"{__name__}:beyond")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("spans", "objective.tagger is 'spans'"),
+        (":spans", "objective.tagger is ':spans'"),
+        ("no_such_module:spans", "there is no module no_such_module"),
+        ("no_such.module:spans", "there is no module no_such.module"),
+        ("json:spans", "json has no function 'spans'"),
+    ],
+)
+def test_taggers_that_are_not_there(name: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        load_tagger(name)

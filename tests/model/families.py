@@ -1,0 +1,69 @@
+"""Small random models of seven architectures, and documents to pack."""
+
+import copy
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    GPT2Config,
+    LlamaConfig,
+    ModernBertConfig,
+    PreTrainedModel,
+    RobertaConfig,
+)
+
+from adapt.model.apart import keep_documents_apart
+from adapt.model.packed import Packed
+
+VOCABULARY, WIDTH = 50, 16
+BERT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+FAMILIES = {
+    "bert": BertConfig(**BERT),
+    "roberta": RobertaConfig(**BERT),
+    "distilbert": DistilBertConfig(dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=32),
+    "electra": ElectraConfig(**BERT, embedding_size=8),
+    "modernbert": ModernBertConfig(**BERT, global_attn_every_n_layers=2, local_attention=4, sparse_prediction=True),
+    "gpt2": GPT2Config(n_embd=WIDTH, n_layer=2, n_head=2),
+    "llama": LlamaConfig(**BERT, num_key_value_heads=1),
+}
+
+
+def plain(family: str) -> PreTrainedModel:
+    """With transformers' own attention, in evaluation mode; weights large enough for attention to matter."""
+    config = copy.deepcopy(FAMILIES[family])
+    config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id = VOCABULARY, 1, 0, 2
+    config.initializer_range = 0.2
+    torch.manual_seed(0)
+    kind = AutoModelForCausalLM if family in ("gpt2", "llama") else AutoModelForMaskedLM
+    model: PreTrainedModel = kind.from_config(config, attn_implementation="sdpa").eval()
+    return model
+
+
+def ready(family: str) -> PreTrainedModel:
+    """The same weights, with attention inside documents."""
+    model = plain(family)
+    keep_documents_apart(model)
+    return model
+
+
+def documents(*lengths: int) -> list[torch.Tensor]:
+    """Random ordinary tokens."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(5, VOCABULARY, (length,), generator=generator) for length in lengths]
+
+
+def packed(texts: list[torch.Tensor], row: int) -> Packed:
+    """Documents one after another in rows of some length, the last one filled up; no document may cross a row's end."""
+    tokens = torch.cat(texts)
+    starts = torch.zeros(len(tokens), dtype=torch.bool)
+    starts[torch.tensor([0, *(len(text) for text in texts[:-1])]).cumsum(0)] = True
+    filling = -len(tokens) % row
+    real = torch.arange(len(tokens) + filling) < len(tokens)
+    padded = torch.nn.functional.pad(tokens, (0, filling), value=1)
+    starts = torch.nn.functional.pad(starts, (0, filling))
+    rows = (each.view(-1, row) for each in (padded, real, starts))
+    return Packed.of(*rows)

@@ -1,0 +1,71 @@
+"""Losses without standing scores: values and gradients of the plain computation, however it is cut."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+from adapt.model import cross_entropy as module
+from adapt.model.cross_entropy import linear_cross_entropy, pieces
+
+ROWS, WIDTH, WORDS = 13, 6, 40
+
+
+def inputs(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(ROWS, WIDTH), (WORDS, WIDTH), *([(WORDS,)] if bias else [])]
+    tensors = [torch.randn(shape, generator=generator, dtype=dtype, requires_grad=True) for shape in shapes]
+    return tensors, torch.randint(WORDS, (ROWS,), generator=generator)
+
+
+@pytest.mark.parametrize("most_rows", [1, 5, 100])
+@pytest.mark.parametrize("bias", [True, False])
+def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, bias: bool, most_rows: int):
+    monkeypatch.setattr(module, "PIECE_BYTES", most_rows * 4 * WORDS)
+    tensors, targets = inputs(bias, torch.float32)
+    expected = cross_entropy(linear(*tensors), targets, reduction="none")
+    total, losses = linear_cross_entropy(*tensors, *([] if bias else [None]), targets)
+    torch.testing.assert_close(losses, expected.detach())
+    torch.testing.assert_close(total, expected.sum())
+    torch.testing.assert_close(
+        torch.autograd.grad(total * 0.3, tensors), torch.autograd.grad(expected.sum() * 0.3, tensors)
+    )
+
+
+def test_frozen_weights_get_no_gradient_and_inputs_still_do():
+    (hidden, weight, bias), targets = inputs(True, torch.float32)
+    total, _ = linear_cross_entropy(hidden, weight.detach(), bias.detach(), targets)
+    total.backward()
+    (expected,) = torch.autograd.grad(cross_entropy(linear(hidden, weight, bias), targets, reduction="sum"), hidden)
+    torch.testing.assert_close(hidden.grad, expected)
+
+
+def test_no_targets():
+    (hidden, weight, bias), _ = inputs(True, torch.float32)
+    total, losses = linear_cross_entropy(hidden[:0], weight, bias, torch.empty(0, dtype=torch.int64))
+    total.backward()
+    assert total == 0
+    assert len(losses) == 0
+    assert not weight.grad.any()
+
+
+def test_autocast_multiplies_in_bf16_and_keeps_scores_and_gradients_in_fp32():
+    (hidden, weight, bias), targets = inputs(True, torch.float32)
+    expected = cross_entropy(linear(hidden, weight, bias), targets, reduction="none")
+    with torch.autocast("cpu", torch.bfloat16):
+        total, losses = linear_cross_entropy(hidden, weight, bias, targets)
+    assert total.dtype == losses.dtype == torch.float32
+    assert not torch.equal(losses, expected)
+    torch.testing.assert_close(losses, expected.detach(), rtol=2e-2, atol=2e-2)
+    total.backward()
+    assert weight.grad.dtype == torch.float32
+    (exact,) = torch.autograd.grad(expected.sum(), weight)
+    torch.testing.assert_close(weight.grad, exact, rtol=2e-2, atol=3e-2)
+
+
+def test_pieces_cover_all_rows_and_fit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "PIECE_BYTES", 4 * 1000 * 7)
+    for rows in range(40):
+        cut = pieces(rows, 1000)
+        assert [row for begin, end in cut for row in range(begin, end)] == list(range(rows))
+        assert all(end - begin <= 7 for begin, end in cut)
+    assert pieces(3, 10**9) == [(0, 1), (1, 2), (2, 3)]  # at least one at a time

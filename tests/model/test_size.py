@@ -1,0 +1,100 @@
+"""Dimensions read from config.json and the weights' headers, against the models themselves."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from adapt.errors import ModelError
+from adapt.model.size import ModelSize, model_size, read_header
+from tests.model.architectures import ARCHITECTURES, HIDDEN, INNER, LAYERS, VOCABULARY, random_model
+
+
+def measured(model: PreTrainedModel) -> tuple[int, int]:
+    """Elements of the matrices that run in the layers and in the head, by looking at what linear layers do."""
+    layers = head = 0
+    decoder = model.get_output_embeddings()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) or type(module).__name__ == "Conv1D":
+            numbered = any(part.isdigit() for part in name.split("."))
+            if numbered:
+                layers += module.weight.numel()
+            elif module is decoder or "embedding" not in name:
+                head += module.weight.numel()
+            else:
+                layers += module.weight.numel()  # from the embeddings' width to the layers', once a token
+    return layers, head
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_dimensions_are_those_of_the_model(name: str, tmp_path: Path) -> None:
+    model = random_model(name)
+    model.save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    assert size is not None
+    assert size.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (size.layers, size.hidden, size.vocabulary) == (LAYERS, HIDDEN, VOCABULARY)
+    assert size.inner == INNER
+    layers, head = measured(model)
+    repeats = LAYERS if name == "albert" else 1
+    shared = layers - HIDDEN * size_of_embedding(model) if name == "albert" else 0
+    assert size.layer_parameters == layers + (repeats - 1) * shared
+    assert size.head_parameters == head
+    assert size.gated == (name in ("modernbert", "llama", "qwen3"))
+    assert size.root_mean_square == (name in ("llama", "qwen3"))
+
+
+def size_of_embedding(model: PreTrainedModel) -> int:
+    return int(model.get_input_embeddings().weight.shape[1])
+
+
+def test_a_tied_matrix_that_is_stored_twice_counts_once(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = random_model("bert")
+    model.save_pretrained(tmp_path)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state["bert.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)  # which pre-training does not run
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    size = model_size(tmp_path)
+    assert size is not None
+    # nor its bias: BERT keeps the head's as `cls.predictions.bias` too
+    extra = VOCABULARY if "cls.predictions.decoder.bias" in state else 0
+    assert size.parameters == model.num_parameters() + extra
+
+
+def test_shards_add_up(tmp_path: Path) -> None:
+    model = random_model("gpt2")
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "parts", max_shard_size="100KB")
+    assert (tmp_path / "parts" / "model.safetensors.index.json").exists()
+    assert model_size(tmp_path / "parts") == model_size(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_config_in_another_language_gives_nothing(tmp_path: Path, missing: str) -> None:
+    random_model("bert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config[missing]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_size(tmp_path) is None
+
+
+def test_dropout_of_attention_where_the_config_leaves_it_out(tmp_path: Path) -> None:
+    random_model("bert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for given, expected in ((0.0, 0.0), (0.2, 0.2), (None, 0.1)):
+        config["attention_probs_dropout_prob"] = given
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        size = model_size(tmp_path)
+        assert isinstance(size, ModelSize)
+        assert size.attention_dropout == expected
+
+
+def test_what_is_no_safetensors_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"\2" + b"\0" * 7 + b"{}")
+    with pytest.raises(ModelError, match="no safetensors file"):
+        read_header(file)

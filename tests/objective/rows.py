@@ -1,0 +1,51 @@
+"""Rows of the words of a few documents, as tokenization and packing make them."""
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from adapt.corpus.entities import Span
+from adapt.corpus.marks import Marker
+from adapt.objective.base import Batch
+
+NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+
+
+def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    """As transformers knows it."""
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES)
+
+
+def packed(
+    tokenizer: Tokenizer, texts: list[str], length: int, entities: list[list[Span]] | None = None, copies: int = 1
+) -> Batch:
+    """The texts one after another, cut into rows of `length` tokens; with copies of all rows, each numbered."""
+    marker = Marker(tokenizer)
+    encodings = [tokenizer.encode(text) for text in texts]
+    marks = [
+        marker.marks(text, encoding, spans)
+        for text, encoding, spans in zip(texts, encodings, entities or [[]] * len(texts), strict=True)
+    ]
+    columns = {name: np.concatenate([each[name] for each in marks]) for name in marks[0]}
+    columns["tokens"] = np.concatenate([encoding.ids for encoding in encodings])
+    columns["starts"] = np.concatenate([np.arange(len(encoding.ids)) == 0 for encoding in encodings])
+    rows = -(-len(columns["tokens"]) // length)
+    lengths = np.minimum(len(columns["tokens"]) - np.arange(rows) * length, length)
+    filled = {
+        name: np.tile(np.pad(values, (0, rows * length - len(values))).reshape(rows, length), (copies, 1))
+        for name, values in columns.items()
+    }
+    filled["starts"][:, 0] = True
+    numbers = np.arange(rows * copies)
+    return Batch.of({**filled, "lengths": np.tile(lengths, copies), "epochs": numbers * 0, "rows": numbers}, "cpu")
+
+
+def units_by_hand(starts: torch.Tensor, length: int) -> list[list[int]]:
+    """Positions of each unit of a row."""
+    units: list[list[int]] = []
+    for place, start in enumerate(starts[:length].tolist()):
+        if start or place == 0:
+            units.append([])
+        units[-1].append(place)
+    return units

@@ -1,0 +1,214 @@
+"""Longer runs go on from the state a shorter one kept, and end as if they had trained from scratch."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray.train
+import torch
+
+from adapt.chain import Record, Stage, Store
+from adapt.config import TrainingConfig, what
+from adapt.train.branch import BRANCHES, start_from_branch
+from adapt.train.checkpoint import Checkpoints
+from adapt.train.meter import Progress
+from adapt.train.retain import checkpoints, folder_name, is_whole, seal
+from adapt.train.schedule import branch_step
+from tests.train.toy import Case, build, feed
+
+WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
+CORPUS = Stage("prepare", "corpus", {}, lambda *_: None)
+
+
+def stage(training: TrainingConfig, **changes) -> Stage:
+    """A training stage."""
+    identity = {"training": what(training), "seed": 1, **changes}
+    return Stage("train", "run", identity, lambda *_: None, {"corpus": CORPUS})
+
+
+def finished(store: Store, made: Stage, steps: int) -> Path:
+    """The folder of a finished training, without its files."""
+    folder = store.folder("train", "run", made.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = Record(
+        *("train", "run", made.key, made.version, dict(made.what)),
+        {name: {"stage": each.stage, "key": each.key, "path": ""} for name, each in made.inputs.items()},
+        *({"steps": steps}, {}, {}, {}, {}, "", folder),
+    )
+    record.save()
+    return folder
+
+
+def kept(folder: Path, step: int) -> Path:
+    """A state in a stage's folder."""
+    state = folder / BRANCHES / folder_name(step)
+    (state / "state").mkdir(parents=True)
+    (state / "state" / "weights").write_text(f"of {folder.name}")
+    seal(state, 0, 1)
+    return state
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def settings(**changes) -> TrainingConfig:
+    return TrainingConfig(**{**WSD, "max_steps": 2000, **changes})
+
+
+def start(store: Store, training: TrainingConfig, steps: int = 2000, **changes) -> list[str]:
+    """The checkpoints that a new run finds."""
+    run_folder = store.root / "new" / "checkpoints"
+    start_from_branch(stage(training, **changes), store, training, steps, run_folder)
+    return [each.name for each in checkpoints(run_folder)]
+
+
+def test_the_latest_state_that_fits_is_taken(store: Store, capsys) -> None:
+    for steps in (500, 1000, 4000):
+        made = stage(settings(max_steps=steps))
+        kept(finished(store, made, steps), steps * 4 // 5)
+    assert start(store, settings()) == ["step-00000800"]
+    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    assert is_whole(taken)
+    source = store.folder("train", "run", stage(settings(max_steps=1000)).key)
+    assert (taken / "state" / "weights").read_text() == f"of {source.name}"
+    assert f"train: starts at step 800 of {source.name}, where its cooldown began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"learning_rate": 1e-4},
+        {"warmup_steps": 3},
+        {"warmup_steps": 3, "max_steps": 1000},
+        {"weight_decay": 0.5},
+        {"global_batch_size": 7},
+        {"schedule": "constant"},
+        {"cooldown_fraction": 0.7},  # its cooldown begins at 600
+    ],
+)
+def test_another_training_takes_nothing(store: Store, changed) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(**changed)) == []
+
+
+def test_other_inputs_take_nothing(store: Store) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(), seed=2) == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"max_tokens": 10**9}, {"epochs": 2.0}, {"cooldown_fraction": 0.5}, {"checkpoint_interval_steps": 7}]
+)
+def test_the_length_may_be_given_otherwise_and_how_it_runs_does_not_matter(store: Store, changed) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(**changed)) == ["step-00000800"]
+
+
+def test_a_shorter_run_takes_nothing(store: Store) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(max_steps=700), steps=700) == []
+
+
+def test_unfinished_runs_and_torn_states_are_left(store: Store) -> None:
+    folder = finished(store, stage(settings(max_steps=1000)), 1000)
+    (kept(folder, 800) / "state" / "weights").write_text("cut")
+    unfinished = finished(store, stage(settings(max_steps=500)), 500)
+    kept(unfinished, 400)
+    (unfinished / "stage.json").unlink()
+    assert start(store, settings()) == []
+
+
+def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> None:
+    fraction = {"warmup_steps": None, "warmup_fraction": 0.1}
+    folder = finished(store, stage(settings(max_steps=1000, **fraction)), 1000)
+    kept(folder, 800)
+    assert start(store, settings(**fraction)) == []
+    told = capsys.readouterr().err
+    assert f"starts at step 0, as its warm-up is not that of {folder.name}" in told
+    assert "give training.warmup_steps" in told
+
+
+@pytest.mark.parametrize(("own", "expected"), [(900, [900]), (800, [800]), (100, [100, 800])])
+def test_a_run_that_got_further_by_itself_goes_on_from_there(store: Store, capsys, own, expected) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    checkpoint = store.root / "new" / "checkpoints" / folder_name(own)
+    checkpoint.mkdir(parents=True)
+    seal(checkpoint, 0, 1)
+    assert start(store, settings()) == [folder_name(step) for step in expected]
+    assert ("starts at step 800" in capsys.readouterr().err) == (own == 100)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            start(store, settings())
+    run_folder = store.root / "new" / "checkpoints"
+    assert checkpoints(run_folder) == []
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
+    assert start(store, settings()) == ["step-00000800"]
+    assert [each.name for each in run_folder.iterdir()] == ["step-00000800"]
+
+
+# The whole way, with the real engine and loop
+
+
+def stored(folder: Path):
+    """What Ray Train does with a checkpoint."""
+
+    def report(metrics, checkpoint, checkpoint_dir_name, **_):
+        shutil.copytree(checkpoint.path, folder / checkpoint_dir_name, dirs_exist_ok=True)
+        shutil.rmtree(checkpoint.path)
+
+    return report
+
+
+def run(case: Case, folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """The weights that a run ends with, and the step it began at."""
+    loop = build(case)
+    ray.train.report = stored(folder / "checkpoints")
+    states = Checkpoints(loop.engine, folder / "checkpoints", folder / BRANCHES, branch_step(loop.training, case.steps))
+    progress = states.load()
+    first = progress.step
+    loop.run(feed(first, case.steps), progress, lambda _: None, states.save)
+    assert progress == replace(progress, step=case.steps)
+    return loop.engine.full_state(), first
+
+
+@pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
+def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stage) -> None:
+    def case(steps: int) -> Case:
+        return Case(zero_stage, steps=steps, dropout=0.1, training={**WSD, "checkpoint_interval_steps": 3})
+
+    short, long = (stage(TrainingConfig(**WSD, max_steps=steps)) for steps in (10, 20))
+    folder = finished(store, short, 10)
+    ranks(world).run(run, case(10), folder)
+    assert [each.name for each in checkpoints(folder / BRANCHES)] == ["step-00000008"]
+    state = json.loads((folder / BRANCHES / "step-00000008" / "state.json").read_text())
+    assert Progress(**state["progress"]).step == 8
+
+    scratch, begun = ranks(world).run(run, case(20), store.root / "scratch")[0]
+    assert begun == 0
+    new = store.root / "new"
+    start_from_branch(long, store, TrainingConfig(**WSD, max_steps=20), 20, new / "checkpoints")
+    weights, begun = ranks(world).run(run, case(20), new)[0]
+    assert begun == 8
+    assert all(torch.equal(value, scratch[name]) for name, value in weights.items())
+    assert is_whole(new / BRANCHES / "step-00000016")
+
+
+def test_a_run_that_died_while_it_kept_its_state_keeps_it_again(ranks, tmp_path) -> None:
+    """What is there may be torn, and of another number of ranks."""
+    torn = tmp_path / BRANCHES / "step-00000008"
+    torn.mkdir(parents=True)
+    (torn / "seal-1-of-3.json").write_text("{}")
+    ranks(2).run(run, Case(steps=10, training=WSD), tmp_path)
+    assert is_whole(torn)

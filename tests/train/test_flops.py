@@ -1,0 +1,93 @@
+"""FLOPs against torch's own count of the operations that a small model runs."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from adapt.config import ObjectiveConfig
+from adapt.model.load import keep_documents_apart
+from adapt.model.size import ModelSize, model_size
+from adapt.objective.base import Corrupted
+from adapt.objective.causal import CausalLanguageModelling
+from adapt.train.flops import Workload, forward_flops, mean_length, predicted_fraction, training_flops, workload
+from adapt.train.options import checkpoint
+from tests.model.architectures import CAUSAL, VOCABULARY, random_model
+
+ROWS, LENGTH = 3, 64
+COUNTED = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "gpt2", "llama", "qwen3")
+
+
+@pytest.fixture
+def size_of(tmp_path):
+    def size(model: torch.nn.Module) -> ModelSize:
+        model.save_pretrained(tmp_path)
+        found = model_size(tmp_path)
+        assert found is not None
+        return found
+
+    return size
+
+
+def rows(predicted: int, documents: int = 1) -> Corrupted:
+    """Full rows of so many documents each, with so many predictions in each."""
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=draw)
+    positions = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
+    positions[:, -predicted:] = True
+    starts = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
+    starts[:, :: LENGTH // documents] = True
+    return Corrupted(tokens, torch.ones_like(positions), starts, positions, tokens[positions])
+
+
+def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int:
+    objective = CausalLanguageModelling()  # its loss is that of all objectives
+    # in products of matrices: torch does not count its fused attention for CPUs
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss = objective.loss(model, corrupted)
+        if backward:
+            loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("documents", [1, 4])
+@pytest.mark.parametrize("name", COUNTED)
+def test_training(name: str, documents: int, size_of) -> None:
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    predicted = LENGTH if name in CAUSAL else 10
+    size, work = size_of(model), Workload(LENGTH / documents, predicted / LENGTH)
+    found = counted(model.train(), rows(predicted, documents), backward=True) / (ROWS * LENGTH)
+    assert training_flops(size, work) == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_recomputation(name: str, size_of) -> None:
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    size, work = size_of(model), Workload(LENGTH, 1.0)
+    plain = counted(model.train(), rows(LENGTH), backward=True) / (ROWS * LENGTH)
+    checkpoint(model)
+    again = counted(model, rows(LENGTH), backward=True) / (ROWS * LENGTH)
+    expected = training_flops(size, work, recompute=True) - training_flops(size, work)
+    # torch stops as soon as it has what it needs: before a layer's last matrix, if nothing follows it
+    assert 0.7 * expected < again - plain <= 1.001 * expected
+
+
+def test_in_closed_form() -> None:
+    """A model of one layer with all widths 2 (no bias): 4 + 2 matrices of 4, a head of 10 words."""
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0)
+    assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
+    assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
+    assert training_flops(size, Workload(8, 0.5), recompute=True) == 3 * (48 + 64 + 20) + 48 + 64
+
+
+def test_what_passes_through() -> None:
+    masked, causal = ObjectiveConfig(mask_fraction=0.3), ObjectiveConfig(kind="causal")
+    assert predicted_fraction(masked) == 0.3
+    assert predicted_fraction(causal) == 1.0
+    assert workload(masked, 512) == Workload(512, 0.3)
+    assert workload(causal, 512, 90.0) == Workload(90.0, 1.0)
+    assert workload(causal, 512, 9000.0) == Workload(512, 1.0)
+    assert mean_length({"train_documents": 4, "train_tokens": 10}) == 2.5
+    assert mean_length({"train_documents": 0, "train_tokens": 0}) is None

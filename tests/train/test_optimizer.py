@@ -1,0 +1,125 @@
+"""Which parameters decay, and AdamW with update clipping against the paper's own form of it."""
+
+import pytest
+import torch
+from torch import nn
+
+from adapt.config import TrainingConfig
+from adapt.train.optimizer import StableAdamW, build_optimizer
+from tests.train.toy import Case, assert_close, model, reference, train
+
+
+def decays(network: nn.Module, **settings) -> dict[str, float]:
+    """The weight decay of each parameter."""
+    optimizer = build_optimizer(network, TrainingConfig(weight_decay=0.1, **settings))
+    by_parameter = {p: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    return {name: by_parameter[p] for name, p in network.named_parameters() if p.requires_grad}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "stable_adamw"])
+@pytest.mark.parametrize("decay_embeddings", [True, False])
+def test_matrices_decay_and_biases_and_norms_do_not(kind, decay_embeddings):
+    for name, decay in decays(model(), optimizer=kind, decay_embeddings=decay_embeddings).items():
+        if "bias" in name or "LayerNorm" in name:
+            assert decay == 0, name
+        elif "embeddings" in name:  # the output matrix of BERT is its word embedding
+            assert decay == (0.1 if decay_embeddings else 0), name
+        else:
+            assert decay == 0.1, name
+
+
+def test_frozen_parameters_are_not_the_optimizers():
+    network = model(frozen="embeddings")
+    assert len(decays(network)) == sum(p.requires_grad for p in network.parameters())
+
+
+class Paper(torch.optim.Optimizer):
+    """Algorithm 2 of arXiv 2304.13013, line by line: its averages are corrected for their start by their betas."""
+
+    def __init__(self, groups, betas, eps, foreach):
+        super().__init__(groups, {"lr": 0.0})
+        self.betas, self.eps, self.count = betas, eps, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.count += 1
+        beta1, beta2 = (beta * (1 - beta ** (self.count - 1)) / (1 - beta**self.count) for beta in self.betas)
+        for group in self.param_groups:
+            (theta,) = group["params"]
+            g, state = theta.grad, self.state[theta]
+            v = beta1 * state.get("v", torch.zeros_like(g)) + (1 - beta1) * g
+            u = beta2 * state.get("u", torch.zeros_like(g)) + (1 - beta2) * g**2
+            rms = (g**2 / u.clamp(min=self.eps**2)).mean().sqrt()
+            rate = group["lr"] / max(1.0, rms.item())
+            theta -= rate * group["weight_decay"] * theta + rate * v / (u.sqrt() + self.eps)
+            correction = (1 - beta**self.count for beta in self.betas)  # to compare with AdamW's averages
+            state |= {"v": v, "u": u, "rms": rms.item()}
+            state["exp_avg"], state["exp_avg_sq"] = (each * by for each, by in zip((v, u), correction, strict=True))
+
+
+STABLE = {"optimizer": "stable_adamw", "beta2": 0.6, "max_gradient_norm": 0.0}
+
+
+def test_it_is_the_papers_and_it_clips():
+    """Gradients that grow tenfold are clipped; others are not."""
+    torch.manual_seed(0)
+    grown, steady = (nn.Parameter(torch.randn(5, 7)) for _ in range(2))
+    twins = [nn.Parameter(p.detach().clone()) for p in (grown, steady)]
+    ours = StableAdamW(
+        [{"params": [p], "weight_decay": 0.1} for p in (grown, steady)],
+        sharded=False,
+        lr=0.1,
+        betas=(0.9, 0.98),
+        eps=1e-6,
+        fused=True,
+    )
+    papers = Paper([{"params": [p], "weight_decay": 0.1} for p in twins], (0.9, 0.98), 1e-6, False)
+    for step in range(6):
+        for parameter, twin, size in zip((grown, steady), twins, (10**step, 1), strict=True):
+            parameter.grad = torch.randn(5, 7).sign() * size
+            twin.grad = parameter.grad.clone()
+        for optimizer in (ours, papers):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 / (1 + step)
+            optimizer.step()
+        torch.testing.assert_close([grown, steady], twins, rtol=1e-5, atol=1e-6)
+        assert [group["lr"] for group in ours.param_groups] == [0.1 / (1 + step)] * 2
+    assert papers.state[twins[0]]["rms"] > 2
+    assert papers.state[twins[1]]["rms"] == pytest.approx(1)
+
+
+def test_a_parameter_without_a_gradient_stays():
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = StableAdamW([{"params": [parameter], "weight_decay": 0.1}], sharded=False, lr=0.1, fused=True)
+    optimizer.step()
+    assert torch.equal(parameter, torch.ones(3))
+    assert optimizer.param_groups[0]["params"] == [parameter]
+
+
+def train_all(cases):
+    """Several runs in one call."""
+    return [train(case) for case in cases]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_it_is_exact_at_every_zero_stage(ranks, world):
+    """The RMS is that of whole parameters, though ranks hold shares of them."""
+    expected = reference(Case(training=STABLE), optimizer=Paper)
+    assert_differs(expected, reference(Case(training={"beta2": 0.6, "max_gradient_norm": 0.0})))
+    cases = [Case(stage, training=STABLE) for stage in range(4)]
+    cases += [Case(2, offload="optimizer", training=STABLE), Case(3, offload="all", training=STABLE)]
+    for outcome in ranks(world).run(train_all, cases)[0]:
+        assert_close(outcome, expected)
+
+
+def assert_differs(outcome, other):
+    """The clipping did something."""
+    assert any(not torch.allclose(outcome.weights[name], other.weights[name], rtol=1e-3) for name in other.weights)
+
+
+@pytest.mark.parametrize(("before", "after"), [((2, 0), (1, 2)), ((1, 1), (2, 3)), ((2, 3), (2, 0)), ((2, 3), (2, 3))])
+def test_its_state_goes_on_with_other_ranks_and_at_another_stage(ranks, tmp_path, before, after):
+    (world, stage), (world_after, stage_after) = before, after
+    ranks(world).run(train, Case(stage, steps=3, training=STABLE, save=tmp_path))
+    resumed = ranks(world_after).run(train, Case(stage_after, steps=6, training=STABLE, load=tmp_path))[0]
+    assert_close(resumed, reference(Case(steps=6, training=STABLE), optimizer=Paper), last=3)

@@ -1,0 +1,191 @@
+"""Which precision a device can do, and the loss scale of fp16. That a CPU may not run it is for `resolve` alone."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from adapt.errors import ConfigError, TrainingError
+from adapt.train.precision import LossScale, resolve
+from tests.train.toy import Case, Objective, build, feed, rate, reference, train
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+STAGES = range(4)
+
+
+@pytest.mark.parametrize(("has_bf16", "chosen"), [(True, "bf16"), (False, "fp32")])
+@pytest.mark.parametrize("device", [CPU, GPU])
+def test_auto_is_bf16_where_the_device_has_it(monkeypatch, device, has_bf16, chosen):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16})
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16 or including_emulation)
+    assert resolve("auto", device) == chosen
+    assert resolve("fp32", device) == "fp32"
+    if has_bf16:
+        assert resolve("bf16", device) == "bf16"
+    else:
+        with pytest.raises(ConfigError, match="no bf16 arithmetic"):
+            resolve("bf16", device)
+
+
+def test_fp16_is_for_gpus():
+    assert resolve("fp16", GPU) == "fp16"
+    with pytest.raises(ConfigError, match="fp16 is for GPUs") as caught:
+        resolve("fp16", CPU)
+    assert caught.value.fix == "use bf16, fp32, or auto"
+
+
+def test_the_scale_halves_at_once_and_doubles_after_2000_steps():
+    scale = LossScale()
+    assert scale.value == 65536
+    scale.update(overflowed=True)
+    assert (scale.value, scale.skipped_steps) == (32768, 1)
+    for _ in range(1999):
+        scale.update(overflowed=False)
+    assert scale.value == 32768
+    scale.update(overflowed=False)
+    assert (scale.value, scale.skipped_steps) == (65536, 1)
+
+
+def test_the_scale_has_a_ceiling_and_a_floor():
+    scale = LossScale(2.0**24)
+    for _ in range(2000):
+        scale.update(overflowed=False)
+    assert scale.value == 2.0**24
+    for _ in range(24):
+        scale.update(overflowed=True)
+    assert scale.value == 1
+    with pytest.raises(TrainingError, match="not finite at any loss scale"):
+        scale.update(overflowed=True)
+
+
+def scaled(case, value, objective=None):
+    """A loop in fp16 with a scale to start from."""
+    loop = build(case, objective)
+    loop.engine._set_scale(LossScale(value))
+    return loop
+
+
+def train_all(cases):
+    """Several runs in one call."""
+    return [train(case) for case in cases]
+
+
+def joined(moments):
+    """The two averages of all parameters."""
+    return [torch.cat([pair[number].flatten() for pair in moments.values()]) for number in (0, 1)]
+
+
+def test_fp16_is_near_fp32_and_clips_gradients_without_their_scale(ranks):
+    expected = reference(Case())
+    for outcome in ranks(2).run(train_all, [Case(stage, precision="fp16") for stage in STAGES])[0]:
+        assert outcome.losses != expected.losses
+        assert outcome.losses == pytest.approx(expected.losses, rel=5e-3)
+        assert outcome.norms == pytest.approx(expected.norms, rel=2e-2)
+        assert {average.dtype for pair in outcome.moments.values() for average in pair} == {torch.float32}
+        for average, correct in zip(joined(outcome.moments), joined(expected.moments), strict=True):
+            assert (average - correct).norm() <= 0.02 * correct.norm()
+
+
+def test_other_precisions_have_no_scale_after_fp16_in_one_process(ranks):
+    """DeepSpeed remembers the last autocast of a process."""
+    expected = ranks(1).run(train_all, [Case(stage) for stage in STAGES])[0]
+    outcomes = ranks(1).run(train_all, [each for s in STAGES for each in (Case(s, precision="fp16"), Case(s))])[0]
+    assert [outcome.norms for outcome in outcomes[1::2]] == [outcome.norms for outcome in expected]
+
+
+def overflowing(case, value):
+    """Norms, scales and whether the weights changed, step by step; and the weights."""
+    loop = scaled(case, value)
+    seen, weights = [], loop.engine.full_state()
+    for step, share in enumerate(feed(0, case.steps)):
+        before = weights
+        _, _, norm = loop.step(share, step, rate(step))
+        weights = loop.engine.full_state()
+        changed = any(not torch.equal(before[name], weights[name]) for name in before)
+        seen.append((norm, loop.engine.scale.value, changed))
+    return seen, weights, asdict(loop.engine.scale)
+
+
+def from_step(case, first, value):
+    """The weights of a run that begins at a step."""
+    loop = scaled(case, value)
+    for step, share in enumerate(feed(first, case.steps), first):
+        loop.step(share, step, rate(step))
+    return loop.engine.full_state()
+
+
+@pytest.mark.parametrize("zero_stage", STAGES)
+def test_a_step_that_overflows_lowers_the_scale_and_leaves_no_trace(ranks, zero_stage):
+    case = Case(zero_stage, steps=7, precision="fp16", dropout=0.1)
+    (seen, weights, state), (others, *_) = ranks(2).run(overflowing, case, 2.0**21)
+    skipped = sum(norm == math.inf for norm, *_ in seen)
+    assert 0 < skipped < 7
+    for number, (norm, value, changed) in enumerate(seen):
+        assert (norm == math.inf) == (number < skipped)
+        assert value == 2.0 ** (21 - min(number + 1, skipped))
+        assert changed == (number >= skipped)
+    assert [entry[:2] for entry in others] == [entry[:2] for entry in seen]
+    assert state == {"value": 2.0 ** (21 - skipped), "good_steps": 7 - skipped, "skipped_steps": skipped}
+
+    late = ranks(2).run(from_step, case, skipped, 2.0 ** (21 - skipped))[0]
+    assert all(torch.equal(value, late[name]) for name, value in weights.items())
+
+
+class Poisoned(Objective):
+    """From step 2 on the loss is not a number."""
+
+    calls = 0
+
+    def loss(self, module, corrupted):
+        self.calls += 1
+        return super().loss(module, corrupted) * (math.nan if self.calls > 2 else 1.0)
+
+
+def poisoned(case):
+    """The step that failed, how, and whether the weights are those after the only good step."""
+    loop = scaled(case, 2.0, Poisoned())
+    good = None
+    for step, share in enumerate(feed(0, case.steps)):
+        try:
+            loop.step(share, step, rate(step))
+        except TrainingError as error:
+            after = loop.engine.full_state()
+            return step, error.what, all(torch.equal(good[name], after[name]) for name in good)
+        good = loop.engine.full_state() if good is None else good
+    raise AssertionError("no step failed")
+
+
+@pytest.mark.parametrize("zero_stage", STAGES)
+def test_a_loss_that_stays_no_number_ends_the_run(ranks, zero_stage):
+    """At step 2 the scale falls to 1, at step 3 it cannot fall further."""
+    for step, message, untouched in ranks(2).run(poisoned, Case(zero_stage, precision="fp16")):
+        assert step == 2
+        assert message == "step 3: loss nan, gradients are not finite at any loss scale"
+        assert untouched
+
+
+def save_scaled(case, folder):
+    """Saves an engine in the middle of its scaling, after a step of size 0."""
+    loop = scaled(case, 2.0**10)
+    loop.engine.scale.good_steps, loop.engine.scale.skipped_steps = 1989, 3
+    (share,) = feed(0, 1)
+    loop.step(share, 0, 0.0)
+    loop.engine.save(folder, {})
+
+
+def load_scaled(case, folder):
+    """The scale of an engine that resumes, and the norm of its first step."""
+    loop = build(case)
+    loop.engine.load(folder)
+    (share,) = feed(0, 1)
+    _, _, norm = loop.step(share, 0, 0.0)
+    return asdict(loop.engine.scale), norm
+
+
+@pytest.mark.parametrize(("before", "after"), [((1, 0), (1, 0)), ((2, 2), (2, 2)), ((2, 3), (1, 0)), ((1, 0), (2, 1))])
+def test_the_scale_is_resumed(ranks, tmp_path, before, after):
+    ranks(before[0]).run(save_scaled, Case(before[1], precision="fp16"), tmp_path)
+    for state, norm in ranks(after[0]).run(load_scaled, Case(after[1], precision="fp16"), tmp_path):
+        assert state == {"value": 1024, "good_steps": 1991, "skipped_steps": 3}
+        assert norm == pytest.approx(reference(Case(steps=1)).norms[0], rel=2e-2)
