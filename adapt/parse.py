@@ -5,17 +5,21 @@ import math
 import re
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from adapt.config import RANGES, Config, flat
+from adapt.config import RANGES, Config, CorpusConfig, EvaluationSet, SourceConfig, flat
 from adapt.errors import ConfigError
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+_ENTRIES = {"corpus.sources": SourceConfig, "corpus.decontaminate": EvaluationSet}
+"""Fields that hold lists of sections."""
 
 
 def parse(arguments: Sequence[str], program: str, description: str) -> Config:
@@ -58,14 +62,71 @@ def check(config: Config) -> None:
             "keep their sum at or below 1",
         )
     _check_entities(config)
-    if config.corpus.source == "files" and not config.corpus.paths:
-        raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
-    if config.corpus.source == "docstrings" and config.corpus.paths:
-        raise ConfigError("corpus.paths is set but corpus.source is docstrings", "remove one of the two")
+    _check_sources(config.corpus)
+    _check_streaming(config)
     if config.corpus.heldout_fraction == 1:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
     if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
         raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def _check_sources(corpus: CorpusConfig) -> None:
+    """One source or several, each from one place."""
+    if not corpus.sources:
+        _check_source("corpus.", corpus)
+        return
+    for name in ("paths", "dataset"):
+        if getattr(corpus, name):
+            raise ConfigError(f"corpus.{name} and corpus.sources are both set", f"make corpus.{name} one of the sources")
+    names = [source.name for source in corpus.sources]
+    for source in corpus.sources:
+        if not re.fullmatch(r"[\w-]+", source.name) or names.count(source.name) > 1:
+            raise ConfigError(
+                f"corpus.sources: the name {source.name!r} cannot name a folder, or is given twice",
+                "give each source a name of its own, of letters, digits, '-' and '_'",
+            )
+        _check_source(f"corpus.sources, {source.name}: ", source)
+    weights = {source.name: source.weight for source in corpus.sources}
+    for name, weight in weights.items():
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise ConfigError(f"corpus.sources, {name}: weight is {weight}", "use a finite number >=0")
+    without = [name for name, weight in weights.items() if weight is None]
+    if without and len(without) < len(weights):
+        raise ConfigError(f"corpus.sources: {', '.join(without)} without weight", "give all sources one, or none")
+    if not without and not any(weights.values()):
+        raise ConfigError("corpus.sources: all weights are 0", "give a source a weight above 0")
+
+
+def _check_streaming(config: Config) -> None:
+    """What a run over a corpus of unknown size needs."""
+    training = config.training
+    if not config.corpus.streaming:
+        return
+    if not (training.max_steps or training.max_tokens):
+        raise ConfigError(
+            "corpus.streaming is set, and the length of the run is not",
+            "set training.max_steps or training.max_tokens: the learning rate is planned by it",
+        )
+    if training.epochs:
+        raise ConfigError("training.epochs is set, but a streamed corpus is passed through once", "remove it")
+    if config.corpus.sources or config.mixture.replay_paths:
+        raise ConfigError(
+            f"{'corpus.sources' if config.corpus.sources else 'mixture.replay_paths'} is set, but a streamed corpus has"
+            " one source",
+            "name all files in corpus.paths, or remove corpus.streaming",
+        )
+
+
+def _check_source(place: str, source: CorpusConfig | SourceConfig) -> None:
+    """What is named is what is read: the field that the kind of source needs is set, and no other."""
+    for kind, name in (("files", "paths"), ("dataset", "dataset")):
+        if getattr(source, name) and source.source != kind:
+            fix = f"remove one of the two, or set source to {kind}"
+            raise ConfigError(f"{place}{name} is set but {place}source is {source.source}", fix)
+    if source.source == "files" and not source.paths:
+        raise ConfigError(f"{place}paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
+    if source.source == "dataset" and not source.dataset:
+        raise ConfigError(f"{place}dataset is empty", "name a dataset: --corpus.dataset owner/name")
 
 
 def _check_entities(config: Config) -> None:
@@ -110,15 +171,41 @@ def _refuse_unknown_keys(arguments: Sequence[str]) -> None:
     options = {"config", "help", "print_config"}
     for position, argument in enumerate(arguments):
         name, _, value = argument[2:].partition("=")
+        following = next(iter(arguments[position + 1 :]), "")
         if not argument.startswith("--"):
             continue
         if name.rstrip("+") not in known | options:
             raise _unknown(f"--{name}", name, known | options)
         if name == "config":
-            file = value or next(iter(arguments[position + 1 :]), "")
-            for key in _keys(_read_yaml(file)):
+            file = value or following
+            content = _read_yaml(file)
+            for key in _keys(content):
                 if key not in known:
                     raise _unknown(f"{key} in {file}", key, known)
+            _refuse_unknown_entries(content)
+        elif name.rstrip("+") in _ENTRIES:
+            section, field = name.rstrip("+").split(".")
+            with suppress(yaml.YAMLError):  # the parser will say so
+                _refuse_unknown_entries({section: {field: yaml.safe_load(value or following)}})
+
+
+def _refuse_unknown_entries(content: Mapping[str, Any]) -> None:
+    """The keys of sections in lists, and those that each of them needs."""
+    for name, kind in _ENTRIES.items():
+        section, field = name.split(".")
+        inside = content.get(section)
+        entries = content.get(name) or (inside.get(field) if isinstance(inside, Mapping) else None)
+        known = {each.name for each in fields(kind)}
+        needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+        for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+            if not isinstance(entry, Mapping):
+                continue
+            for key in entry:
+                if key not in known:
+                    raise _unknown(f"{key} in entry {number} of {name}", str(key), known)
+            for key in needed:
+                if key not in entry:
+                    raise ConfigError(f"entry {number} of {name} has no {key}", f"add `{key}: …`")
 
 
 def _unknown(shown: str, name: str, known: set[str]) -> ConfigError:

@@ -1,7 +1,7 @@
 """The catalogue: from a configuration to the stages of a job. The only place where the parts are wired together."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 from adapt.chain import Outcome, Record, Stage, Store
 from adapt.chain.digest import Digests
 from adapt.chain.files import write_atomically
-from adapt.config import Config, CorpusConfig, what
+from adapt.config import Config, CorpusConfig, TrainingConfig, what
+from adapt.console import log
+from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
 from adapt.corpus.form import Form
+from adapt.corpus.identity import dedup_identity, reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.sources import sources_of
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
@@ -27,12 +31,14 @@ from adapt.preflight import (
     check_writable,
 )
 from adapt.train.branch import start_from_branch
-from adapt.train.flops import mean_length
+from adapt.train.flops import mean_length, together
 from adapt.train.job import CHECKPOINTS, MODEL_FOLDER, Job
-from adapt.train.schedule import branch_step, check_warmup, length_of, micro_batch
+from adapt.train.schedule import Length, branch_step, check_warmup, length_of, micro_batch, rows_of
 from adapt.train.track import anchored, check_trackers
 
 if TYPE_CHECKING:
+    from adapt.corpus.mixture import Mixture
+    from adapt.corpus.online import Online
     from adapt.train.forecast import Forecast
 
 Inputs = Mapping[str, Record]
@@ -53,8 +59,10 @@ class Catalogue:
         self.config = config
         self.root = root
         self._digests = Digests(root / ".digests.json")
+        self._listings: dict[tuple[str, str], tuple[Manifest, Stage]] = {}
         check_shared(config)
         check_compile(config)
+        check_entities(config.corpus.cleaning, config.objective.entity_field)
         check_training(config)
         micro_batch(config.training, config.resources.workers)
         check_trackers(config.tracking)
@@ -68,21 +76,45 @@ class Catalogue:
 
     def dapt(self) -> Stage:
         """Domain-adaptive pre-training (Don't Stop Pretraining, section 3), from the files to the exported model."""
-        corpora = {"domain": self.prepared(self.config.corpus, self.config.name)}
+        domain, sources = self.domain()
+        corpora = {"domain": domain}
         if self.config.evaluation.general_paths:
             corpora["general"] = self.prepared(_general_corpus(self.config), f"{self.config.name}-general")
-        training = self.trained(corpora["domain"])
+        training = self.trained(sources, self._replayed())
         # in the order they run: all that can fail on the data comes before the training
         stage = self.exported({**corpora, "training": training}, list(corpora))
         self._digests.save()
         return stage
 
-    def prepared(self, corpus: CorpusConfig, name: str) -> Stage:
-        """A corpus as token shards. Its first input, the manifest, is what ties it to the content of the files."""
-        manifest = build_manifest(corpus, self._digests)
-        listed = Stage("manifest", name, {"digest": manifest.digest}, lambda folder, _: _list(manifest, corpus, folder))
+    def domain(self) -> tuple[Stage, dict[str, Stage]]:
+        """The domain's text as one corpus, to measure on, and its sources by name, to train on."""
+        name, sources = self.config.name, sources_of(self.config.corpus)
+        dedup = self.deduplicated(sources)
+        if not self.config.corpus.sources:
+            corpus = self.prepared(self.config.corpus, name, dedup)
+            return corpus, {"domain": corpus}
+        stages = {
+            source: self.prepared(corpus, f"{name}-{source}", dedup, place)
+            for place, (source, corpus) in enumerate(sources)
+        }
+        return Stage("prepare", name, {"sources": list(stages)}, _gather, stages), stages
+
+    def prepared(self, corpus: CorpusConfig, name: str, dedup: Stage | None = None, place: int = 0) -> Stage:
+        """A corpus as token shards. Its first input, the manifest, is what ties it to the content of the files.
+
+        Args:
+            corpus: of one source.
+            name: for the folders.
+            dedup: says which documents to leave out.
+            place: of this corpus among the sources that were deduplicated together.
+        """
+        manifest, listed = self._listed(corpus, name)
+        if corpus.streaming:
+            self._streamed = manifest
         identity = {
-            "corpus": what(corpus),
+            "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
+            **({"streaming": True} if corpus.streaming else {}),
+            **({"place": place} if dedup else {}),
             "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
             **self._form_identity(),
         }
@@ -90,15 +122,53 @@ class Catalogue:
             "prepare",
             name,
             identity,
-            lambda folder, _: self._prepare(manifest, corpus, folder),
-            {"manifest": listed},
+            lambda folder, inputs: self._prepare(manifest, corpus, folder, inputs, place),
+            {"manifest": listed, **({"dedup": dedup} if dedup else {})},
         )
 
-    def trained(self, corpus: Stage) -> Stage:
-        """A training run over a prepared corpus."""
+    def deduplicated(self, sources: Sequence[tuple[str, CorpusConfig]]) -> Stage | None:
+        """Which documents of some sources are copies of another in any of them; None where all may stay.
+
+        Args:
+            sources: names and corpora, in the order of `adapt.corpus.sources.sources_of`.
+        """
+        corpus = self.config.corpus
+        if corpus.deduplicate == "none":
+            return None
+        name = self.config.name
+        listings = [self._listed(each, f"{name}-{source}" if source else name) for source, each in sources]
+        identity = {
+            "sources": [reading_identity(each, self._digests) for _, each in sources],
+            "entity_field": Form.of(self.config.objective).entity_field,
+            **dedup_identity(corpus),
+        }
+        files = [(source, manifest, each) for (source, each), (manifest, _) in zip(sources, listings, strict=True)]
+        inputs = {f"manifest-{place:03d}": listed for place, (_, listed) in enumerate(listings)}
+        return Stage("dedup", name, identity, lambda folder, _: self._deduplicate(files, folder), inputs)
+
+    def _listed(self, corpus: CorpusConfig, name: str) -> tuple[Manifest, Stage]:
+        """A corpus's files and the stage that records them; looked at once, for all stages that read them."""
+        if (key := (name, repr(corpus))) not in self._listings:
+            manifest = build_manifest(corpus, self._digests)
+            stage = Stage(
+                "manifest", name, {"digest": manifest.digest}, lambda folder, _: _list(manifest, corpus, folder)
+            )
+            self._listings[key] = manifest, stage
+        return self._listings[key]
+
+    def _replayed(self) -> Stage | None:
+        """The general text that is mixed in."""
+        if not self.config.mixture.replay_paths:
+            return None
+        return self.prepared(_replayed_corpus(self.config), f"{self.config.name}-replay")
+
+    def trained(self, corpora: Mapping[str, Stage], replay: Stage | None = None) -> Stage:
+        """A training run over prepared corpora, by name, and general text mixed in."""
         config = self.config
         identity = {
+            "mixture": {**what(config.mixture), "sources": list(corpora), "weights": _weights(config.corpus)},
             "model": self._model_digest(),
+            "attention_dropout": config.model.attention_dropout,
             "objective": what(config.objective),
             "training": what(config.training),
             "seed": config.seed,
@@ -108,7 +178,7 @@ class Catalogue:
             config.name,
             identity,
             lambda folder, inputs: self._train(train, folder, inputs),
-            {"corpus": corpus},
+            {**corpora, **({REPLAY: replay} if replay else {})},
         )
         return train
 
@@ -150,7 +220,7 @@ class Catalogue:
             return None
         training, tokens = self.config.training, None
         if corpus or not training.epochs:  # without epochs the length does not depend on the corpus
-            length = length_of(training, corpus.metrics["train_tokens"] if corpus else sys.maxsize)
+            length = length_of(training, rows_of(corpus.metrics["train_tokens"], training) if corpus else sys.maxsize)
             tokens = length.steps * training.global_batch_size * training.sequence_length
         return forecast(self.config, dimensions, tokens, mean_length(corpus.metrics) if corpus else None, store)
 
@@ -168,8 +238,40 @@ class Catalogue:
         source = tagger_source(form.tagger) if form.tagger else None
         return {**form.identity(), **({"tagger_source": self._digests.of(source)} if source else {})}
 
-    def _prepare(self, manifest: Manifest, corpus: CorpusConfig, folder: Path) -> Outcome:
-        from adapt.corpus.prepare import check_readable, prepare
+    def _deduplicate(self, files: list[tuple[str, Manifest, CorpusConfig]], folder: Path) -> Outcome:
+        from adapt.corpus.dedup import Alike, deduplicate
+
+        for _, manifest, corpus in files:
+            self._check_and_connect(manifest, corpus)
+        entity_field = Form.of(self.config.objective).entity_field
+        return Outcome(deduplicate(files, Alike.of(self.config.corpus), folder, entity_field))
+
+    def _prepare(self, manifest: Manifest, corpus: CorpusConfig, folder: Path, inputs: Inputs, place: int) -> Outcome:
+        from adapt.corpus.dedup import duplicates_file
+        from adapt.corpus.prepare import prepare
+        from adapt.corpus.sample import sample_heldout
+
+        self._check_and_connect(manifest, corpus)
+        duplicates = inputs["dedup"].path / duplicates_file(place) if "dedup" in inputs else None
+        if corpus.streaming:
+            return Outcome(sample_heldout(self._online(manifest, folder, duplicates), folder))
+        form = Form.of(self.config.objective)
+        return Outcome(prepare(manifest, corpus, self.pretrained, folder, form, duplicates))
+
+    def _online(self, manifest: Manifest, folder: Path, duplicates: Path | None) -> "Online":
+        """The corpus as it is streamed."""
+        from adapt.corpus.online import Online
+        from adapt.corpus.window import Cut
+
+        config, training = self.config, self.config.training
+        cut = Cut(training.sequence_length, training.global_batch_size, config.seed)
+        return Online.of(
+            manifest, config.corpus, self.pretrained, Form.of(config.objective), cut, folder, duplicates
+        )
+
+    def _check_and_connect(self, manifest: Manifest, corpus: CorpusConfig) -> None:
+        """All that can be checked before a corpus is read."""
+        from adapt.corpus.readable import check_readable
         from adapt.runtime import address_of, await_resources, connect
 
         form = Form.of(self.config.objective)
@@ -179,11 +281,11 @@ class Catalogue:
         if address_of(self.config.resources) is None:
             await_resources(self.config.resources)  # for the training: this machine will not grow meanwhile
         check_memory(self.config, self.pretrained.model)
-        return Outcome(prepare(manifest, corpus, self.pretrained, folder, form))
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
         training = self.config.training
-        length = length_of(training, inputs["corpus"].metrics["train_tokens"])
+        mixture = self._mixture(inputs)
+        length = self._length(mixture)
         check_warmup(training, length.steps)
         kept = training.keep_checkpoints + (branch_step(training, length.steps) is not None)
         check_space(folder, self.pretrained.model, kept)
@@ -191,18 +293,54 @@ class Catalogue:
         from adapt.train.launch import launch
 
         connect(self.config.resources)
-        check_memory(self.config, self.pretrained.model, inputs["corpus"].metrics)
+        check_memory(self.config, self.pretrained.model, together(record.metrics for record in inputs.values()))
         job = Job(
             config=replace(self.config, tracking=anchored(self.config.tracking)),
             key=stage.key,
             folder=str(folder),
-            corpus=str(inputs["corpus"].path),
+            corpora=tuple(str(record.path) for record in inputs.values()),
+            mixture=mixture,
             pretrained=self.pretrained,
             steps=length.steps,
+            online=self._to_stream(inputs, folder),
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         start_from_branch(stage, Store(self.root), training, length.steps, run_folder)
-        return _training_outcome(launch(job), self.config.resources.price_per_device_hour)
+        outcome = _training_outcome(launch(job), self.config.resources.price_per_device_hour)
+        if not mixture:
+            return outcome
+        drawn = mixture.drawn(outcome.metrics["steps"] * training.global_batch_size)
+        return replace(outcome, metrics={**outcome.metrics, "sources": _shares(inputs, drawn, training)})
+
+    def _length(self, mixture: "Mixture | None") -> Length:
+        training = self.config.training
+        if not mixture:
+            return length_of(training, sys.maxsize)
+        most = mixture.exhausted if self.config.mixture.exhausted == "stop" else None
+        length = length_of(training, mixture.epoch, most)
+        if length.rows < training.global_batch_size:
+            log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
+        return length
+
+    def _to_stream(self, inputs: Inputs, folder: Path) -> "Online | None":
+        """The corpus, if it is streamed."""
+        if not self.config.corpus.streaming:
+            return None
+        from adapt.corpus.dedup import duplicates_file
+
+        dedup = inputs["domain"].inputs.get("dedup")
+        return self._online(self._streamed, folder, Path(dedup["path"]) / duplicates_file(0) if dedup else None)
+
+    def _mixture(self, inputs: Inputs) -> "Mixture | None":
+        """How the sources share the run; None where the corpus is streamed."""
+        from adapt.corpus.mixture import Mixture
+
+        config = self.config
+        if config.corpus.streaming:
+            return None
+        rows = {name: rows_of(record.metrics["train_tokens"], config.training) for name, record in inputs.items()}
+        replay = [rows.pop(REPLAY)] if REPLAY in rows else []
+        return Mixture.of(list(rows.values()), config.seed, config.mixture, _weights(config.corpus), replay)
 
     def _evaluate(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.measure import Measurement, measure
@@ -238,6 +376,19 @@ def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -
     return Outcome(metrics, cost, {name: result[name] for name in RAN_ON})
 
 
+def _shares(inputs: Inputs, drawn: list[int], training: TrainingConfig) -> dict[str, Any]:
+    """What each source gave to a run: rows, tokens (to within a row) and its share of the rows."""
+    found = {}
+    for (name, record), rows in zip(inputs.items(), drawn, strict=True):
+        tokens = record.metrics["train_tokens"]
+        given = round(rows * tokens / max(rows_of(tokens, training), 1))
+        found[name] = {"rows": rows, "tokens": given, "share": rows / max(sum(drawn), 1)}
+    return found
+
+
+REPLAY = "(replay)"
+"""A training's input: the general text that is mixed in. No source has this name."""
+
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
     *("gradient_checkpointing", "compile", "device"),
@@ -245,18 +396,49 @@ RAN_ON = (
 """What a training's record says of how it ran."""
 
 
+FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "id_field": None, "streaming": False}
+"""What a second corpus, which is always given as paths, does not take from the first."""
+
+
 def _general_corpus(config: Config) -> CorpusConfig:
     """The general corpus is only measured on, so all of it is held out."""
     evaluation = config.evaluation
     return replace(
         config.corpus,
-        source="files",
+        **FILES,
         paths=evaluation.general_paths,
         text_field=evaluation.general_text_field,
+        decontaminate=[],
         heldout_fraction=1.0,
     )
 
 
+def _replayed_corpus(config: Config) -> CorpusConfig:
+    """All of it is trained on."""
+    mixture = config.mixture
+    return replace(
+        config.corpus,
+        **FILES,
+        paths=mixture.replay_paths,
+        text_field=mixture.replay_text_field,
+        heldout_fraction=0.0,
+    )
+
+
+def _weights(corpus: CorpusConfig) -> list[float] | None:
+    """The configured weights of the sources; None where they have none."""
+    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    return weights or None
+
+
+def _gather(folder: Path, inputs: Inputs) -> Outcome:
+    from adapt.corpus.gather import gather
+
+    return Outcome(gather(list(inputs.values()), folder))
+
+
 def _list(manifest: Manifest, corpus: CorpusConfig, folder: Path) -> Outcome:
     write_atomically(folder / "manifest.json", manifest.to_json())
-    return Outcome({"parts": len(manifest.parts), "bytes": sum(part.size for part in manifest.parts)})
+    sizes = [part.size for part in manifest.parts]
+    empty = sizes.count(0) if corpus.source == "files" else 0
+    return Outcome({"parts": len(sizes), "bytes": sum(sizes), "empty_files": empty})

@@ -9,11 +9,11 @@ from adapt.chain.record import Record
 from adapt.chain.run import Planned
 from adapt.console import duration, log
 
-_NOTE = "masked-LM loss on held-out text, nats a token, with 95% intervals; lower is better"
+_NOTE = "loss on held-out text, nats a predicted token, with 95% intervals; lower is better"
 
 
 def show_summary(record: Record) -> None:
-    """The result of an export: losses before and after, examples of filled masks, cost, and where the model is."""
+    """The result of an export: losses before and after, examples of guessed words, cost, and where the model is."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -90,7 +90,7 @@ def _show_examples(record: Record) -> None:
     if not before:
         return
     table = Table(
-        title="a held-out sentence with one word masked: the word, and the model's first guesses", title_justify="left"
+        title="a held-out sentence with one word hidden: the word, and the model's first guesses", title_justify="left"
     )
     for column, ratio in (("sentence", 5), ("word", 2), ("before", 3), ("after", 3)):
         table.add_column(column, ratio=ratio)

@@ -86,12 +86,14 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     from adapt.model.load import load_masked_lm, load_tokenizer
     from adapt.objective.base import Batch
     from adapt.objective.mlm import MaskedLanguageModelling
+    from adapt.train.options import apply_options
     from adapt.train.precision import resolve
     from adapt.train.schedule import learning_rate
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     device, training = torch.device("cpu"), _training(steps)
     model = load_masked_lm(model_folder).train()
+    apply_options(model, training, device)
     objective = MaskedLanguageModelling(ObjectiveConfig(), load_tokenizer(model_folder), seed)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
@@ -102,7 +104,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
         fused=True,
     )
     use_bf16 = resolve("auto", device) == "bf16"
-    batches = list(Feed(str(prepared), LENGTH, BATCH, seed, 0, steps, 0, 1).read())
+    batches = list(Feed.of(str(prepared), LENGTH, BATCH, seed, 0, steps).read())
     seconds = []
     for step, columns in enumerate(batches):
         began = time.perf_counter()
@@ -110,8 +112,8 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
             group["lr"] = learning_rate(training, step, steps)
         corrupted = objective.corrupt(Batch.of(columns, device))
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
-            losses = objective.losses(model, corrupted)
-        losses.mean().backward()
+            loss = objective.loss(model, corrupted) / len(corrupted.targets)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_gradient_norm)
         optimizer.step()
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""The peer: transformers' Trainer with run_mlm's recipe, grouped texts or lines with dynamic padding."""
+"""The peer: transformers' Trainer with run_mlm's (or run_clm's) recipe, grouped texts or lines with dynamic padding."""
 
 import time
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from benchmarks.texts import Case, build_model, documents, tokenizer_of
 
 
-def train(case: Case, best: bool, steps: int, warm_up: int, by_length: bool = False) -> dict[str, Any]:
+def train(
+    case: Case, best: bool, steps: int, warm_up: int, by_length: bool = False, order: str = "random"
+) -> dict[str, Any]:
     """Trains and measures.
 
     Args:
@@ -15,9 +17,10 @@ def train(case: Case, best: bool, steps: int, warm_up: int, by_length: bool = Fa
         steps: measured.
         warm_up: before them.
         by_length: batches of lines of similar length.
+        order: `random` or `sequential`.
 
     Returns:
-        tokens_per_s without padding, and peak_bytes.
+        tokens_per_s without padding, peak_bytes, and losses of all steps.
     """
     import tempfile
 
@@ -39,7 +42,9 @@ def train(case: Case, best: bool, steps: int, warm_up: int, by_length: bool = Fa
     rows = _grouped(ids, case.length) if case.mode == "grouped" else [{"input_ids": tokens} for tokens in ids]
     mean = sum(len(row["input_ids"]) for row in rows) / len(rows)
     batch = round(case.tokens_per_step / mean)
-    collate, counts = DataCollatorForLanguageModeling(tokenizer_of(case), mlm_probability=0.15), []
+    passes = case.rows // (case.micro_batch or case.rows)
+    collate = DataCollatorForLanguageModeling(tokenizer_of(case), mlm=not case.causal, mlm_probability=0.15)
+    counts: list[int] = []
 
     def counted(features: list[dict[str, Any]]) -> Any:
         counts.append(sum(len(feature["input_ids"]) for feature in features))
@@ -48,26 +53,34 @@ def train(case: Case, best: bool, steps: int, warm_up: int, by_length: bool = Fa
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=batch,
+            per_device_train_batch_size=batch // passes,
+            gradient_accumulation_steps=passes,
             max_steps=warm_up + steps,
             learning_rate=1e-4,
+            lr_scheduler_type="constant",
             weight_decay=0.01,
             adam_beta2=0.98,
+            adam_epsilon=1e-6,
             bf16=best,
             optim="adamw_torch_fused",
             use_cpu=not torch.cuda.is_available(),
-            train_sampling_strategy="group_by_length" if by_length else "random",
+            train_sampling_strategy="group_by_length" if by_length else order,
             report_to=[],
             save_strategy="no",
-            logging_strategy="no",
+            logging_steps=1,
             disable_tqdm=True,
             remove_unused_columns=False,
         )
         watch = Watch()
-        model = build_model(case)
-        Trainer(model, arguments, train_dataset=rows, data_collator=counted, callbacks=[watch]).train()
+        trainer = Trainer(build_model(case), arguments, train_dataset=rows, data_collator=counted, callbacks=[watch])
+        trainer.train()
     seconds = watch.ends[-1] - watch.ends[warm_up - 1]
-    return {"tokens_per_s": sum(counts[warm_up : warm_up + steps]) / seconds, "peak_bytes": peak_bytes()}
+    measured = counts[warm_up * passes : (warm_up + steps) * passes]
+    return {
+        "tokens_per_s": sum(measured) / seconds,
+        "peak_bytes": peak_bytes(),
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+    }
 
 
 def _grouped(ids: list[list[int]], length: int) -> list[dict[str, list[int]]]:

@@ -1,10 +1,73 @@
-"""The training core's techniques, each with a switch, so that its worth can be measured."""
+"""The training core's techniques, each with a switch, so that its worth can be measured. Not part of the product."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+TECHNIQUES = {
+    "head": "LM head at predicted positions only (off: at every position)",
+    "documents": "attention inside documents (off: over whole rows)",
+    "own attention": "our CPU attention (off: torch's scaled dot product attention)",
+    "dropout": "quick dropout (off: torch's)",
+    "bf16": "bf16 autocast (off: fp32)",
+    "packing": "no padding (off: a document a row, padded to the longest)",
+}
 
 
 @contextmanager
 def switched_off(name: str | None) -> Iterator[None]:
-    """Inside the block, one technique does not act."""
-    yield
+    """Inside the block, one technique does not act. `bf16` and `packing` are settings of the benchmark itself."""
+    with ExitStack() as stack:
+        for target, value in _changes(name):
+            stack.enter_context(patch(target, value))
+        yield
+
+
+def _changes(name: str | None) -> list[tuple[str, Any]]:
+    if name == "head":
+        return [("adapt.objective.base.loss_at", _loss_with_the_head_everywhere)]
+    if name == "documents":
+        return [("adapt.objective.base.Packed.of", _rows_as_documents())]
+    if name == "own attention":
+        return [("adapt.model.attention._attend", _torch_attention)]
+    if name == "dropout":
+        from torch.nn.functional import dropout
+
+        return [
+            ("adapt.train.options.use_quick_dropout", lambda model: None),
+            ("adapt.model.attention.quick_dropout", lambda values, p: dropout(values, p)),
+        ]
+    return []
+
+
+def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targets: Any) -> Any:
+    import torch
+
+    from adapt.model.head import predict_at
+
+    logits = predict_at(model, packed, torch.ones_like(positions))
+    return torch.nn.functional.cross_entropy(logits[positions].float(), targets, reduction="sum")
+
+
+def _rows_as_documents() -> Any:
+    import torch
+
+    from adapt.model.packed import Packed
+
+    of = Packed.of
+
+    def whole(input_ids: Any, real: Any, starts: Any) -> Any:
+        begins = torch.zeros_like(starts)
+        begins[:, 0] = True
+        return of(input_ids, real, begins)
+
+    return whole
+
+
+def _torch_attention(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, causal: bool, scaling: float | None
+) -> Any:
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scaling)

@@ -1,8 +1,12 @@
-"""Models and texts for the training benchmarks: RoBERTa-base's size and a small one; long texts and short lines."""
+"""Models and texts for the training benchmarks: several sizes; long texts and short lines."""
 
 import gzip
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ GROUPED_FILE = "corpora/cs_acl_abstracts.jsonl.gz"
 LINES_FILE = "tasks/scicite/train.jsonl.gz"
 SMALL = "minilm-l6-general"
 MOST_DOCUMENTS = 6000
+SIZES = "small", "base", "large", "1b"
 
 
 @dataclass(frozen=True)
@@ -19,30 +24,51 @@ class Case:
     """What is trained on what."""
 
     size: str
-    """`base` or `small`."""
+    """`small` (6 layers of 384), `base` and `large` (RoBERTa's), or `1b` (a causal model like Llama 3.2)."""
     mode: str
     """`grouped` or `lines`."""
     rows: int
     length: int
     """Tokens of a row; rows x length are the tokens of a step."""
-    data: Path | None
-    models: Path | None
+    data: Path | None = None
+    models: Path | None = None
+    padded: bool = False
+    """Each document (cut at the row's length) in a row of its own, filled up to the longest of the step."""
+    micro_batch: int | None = None
+    """Rows of a pass; all by default."""
 
     @property
     def tokens_per_step(self) -> int:
         return self.rows * self.length
 
+    @property
+    def causal(self) -> bool:
+        return self.size == "1b"
+
 
 def build_model(case: Case) -> Any:
-    """A masked language model in training mode, random weights unless the small one's folder is given."""
+    """A language model in training mode, of random weights unless the small one's folder is given."""
     import torch
-    from transformers import BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
+    from transformers import (
+        BertConfig,
+        BertForMaskedLM,
+        LlamaConfig,
+        LlamaForCausalLM,
+        RobertaConfig,
+        RobertaForMaskedLM,
+    )
 
     torch.manual_seed(0)
+    common: dict[str, Any] = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+    if case.size == "1b":
+        shape: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+        shape |= {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True}
+        return LlamaForCausalLM(LlamaConfig(vocab_size=128_256, **shape)).train()
+    if case.size == "large":
+        shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+        return RobertaForMaskedLM(RobertaConfig(vocab_size=50_265, **shape, **common)).train()
     if case.size == "base":
-        return RobertaForMaskedLM(
-            RobertaConfig(vocab_size=50_265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5)
-        ).train()
+        return RobertaForMaskedLM(RobertaConfig(vocab_size=50_265, **common)).train()
     if case.models:
         return BertForMaskedLM.from_pretrained(case.models / SMALL).train()
     small = BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
@@ -50,11 +76,33 @@ def build_model(case: Case) -> Any:
 
 
 def tokenizer_of(case: Case) -> Any:
-    """BERT's uncased pieces in both sizes, so that both train on the same tokens."""
-    from adapt.model.demo import demo_checkpoint
-    from adapt.model.load import load_tokenizer
+    """One tokenizer for all sizes, so that all train on the same tokens: the small model's, or one made here."""
+    from transformers import AutoTokenizer
 
-    return load_tokenizer(case.models / SMALL if case.models else demo_checkpoint("demo:bert-tiny"))
+    if not case.models:
+        return _own_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(case.models / SMALL)
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    return tokenizer
+
+
+@lru_cache(maxsize=1)
+def _own_tokenizer() -> Any:
+    """WordPiece over the words and letters of Python's own documentation."""
+    from transformers import BertTokenizer
+
+    counts = Counter(re.findall(r"\w+|[^\w\s]", "\n".join(_topics()).lower()))
+    letters = sorted({letter for word in counts for letter in word})
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    vocabulary = dict.fromkeys([*words, *(word for word, _ in counts.most_common(8000))])
+    return BertTokenizer(vocab={word: number for number, word in enumerate(vocabulary)})
+
+
+def _topics() -> list[str]:
+    from pydoc_data.topics import topics
+
+    return [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
 
 
 def documents(case: Case) -> list[list[int]]:
@@ -69,12 +117,20 @@ def _texts(case: Case) -> list[str]:
         file = case.data / (GROUPED_FILE if case.mode == "grouped" else LINES_FILE)
         with gzip.open(file, "rt") as lines:
             return [json.loads(line)["text"] for line in lines]
-    from pydoc_data.topics import topics
-
-    paragraphs = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
     if case.mode == "grouped":
-        return paragraphs
-    return [sentence for part in paragraphs for sentence in part.split(". ") if len(sentence) > 40]
+        return _topics()
+    return [sentence for part in _topics() for sentence in part.split(". ") if len(sentence) > 40]
+
+
+def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
+    """Global batches in the form of `adapt.corpus.stream.Feed`."""
+    if case.padded:
+        yield from _padded_steps(case, steps)
+        return
+    tokens, starts = packed_rows(case, documents(case))
+    for step in range(steps):
+        rows = (np.arange(case.rows) + step * case.rows) % len(tokens)
+        yield _columns(tokens[rows], starts[rows], np.full(case.rows, case.length), rows)
 
 
 def packed_rows(case: Case, ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -87,3 +143,19 @@ def packed_rows(case: Case, ids: list[list[int]]) -> tuple[np.ndarray, np.ndarra
     tokens, begins = flat[cut].reshape(rows, -1), starts[cut].reshape(rows, -1)
     begins[:, 0] = True
     return tokens, begins
+
+
+def _padded_steps(case: Case, steps: int) -> Iterator[dict[str, Any]]:
+    ids = [tokens[: case.length] for tokens in documents(case)]
+    share = round(case.tokens_per_step / (sum(map(len, ids)) / len(ids)))
+    for step in range(steps):
+        numbers = (np.arange(share) + step * share) % len(ids)
+        lengths = np.array([len(ids[number]) for number in numbers])
+        tokens = np.zeros((share, lengths.max()), np.int64)
+        for row, number in zip(tokens, numbers, strict=True):
+            row[: len(ids[number])] = ids[number]
+        yield _columns(tokens, np.arange(lengths.max()) == np.zeros((share, 1)), lengths, numbers)
+
+
+def _columns(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    return {"tokens": tokens, "starts": starts, "lengths": lengths, "epochs": np.zeros_like(rows), "rows": rows}

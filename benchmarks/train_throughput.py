@@ -34,7 +34,12 @@ def measure(options: Options) -> Result:
     for mode in ("grouped", "lines"):
         for size in ("base", "small"):
             case = Case(size, mode, ROWS[size], LENGTH, options.data, options.models)
-            _compare(case, *((1, 3) if options.quick else (3, 5)), result)
+            _compare(case, *((1, 2) if options.quick else (3, 5)), result)
+            if mode == "lines" and not options.quick:
+                grouped = apart(peer.train, case, True, 5, WARM_UP, True)["tokens_per_s"]
+                result.details.append(
+                    (f"lines_{size}: Trainer, best, lines grouped by length", f"{grouped:,.0f} tokens/s")
+                )
     return result
 
 

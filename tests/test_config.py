@@ -30,14 +30,9 @@ def test_flat_names_every_field_by_its_section() -> None:
 
 def test_what_leaves_out_how() -> None:
     corpus = what(CorpusConfig(paths="a", max_bad_fraction=0.5, text_field="body"))
-    assert corpus == {
-        "source": "files",
-        "text_field": "body",
-        "text_unit": "line",
-        "min_characters": 20,
-        "min_letter_fraction": 0.5,
-        "heldout_fraction": 0.01,
-    }
+    assert corpus["text_field"] == "body"
+    assert corpus["heldout_fraction"] == 0.01
+    assert not {"paths", "max_bad_fraction"} & corpus.keys()
 
 
 def test_lists_are_not_shared_between_configurations() -> None:

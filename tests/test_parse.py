@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import adapt.config
-from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
+from adapt.config import Config, CorpusConfig, ResourcesConfig, SourceConfig, TrainingConfig, flat
 from adapt.errors import ConfigError
 from adapt.parse import check, parse
 
@@ -176,6 +176,35 @@ def test_a_key_like_no_other_points_to_the_help() -> None:
     assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
 
 
+SOURCES = "corpus:\n  sources:\n  - {name: wiki, paths: [a, b], weight: 2}\n  - {name: hub, source: dataset, dataset: o/n}\n"
+
+
+def test_sources_in_a_file_and_on_the_command_line(write: Callable[..., str]) -> None:
+    expected = [SourceConfig("wiki", paths=["a", "b"], weight=2.0), SourceConfig("hub", "dataset", dataset="o/n", weight=1)]
+    content = SOURCES.replace("o/n", "o/n, weight: 1")
+    assert parsed("--config", write(content)).corpus.sources == expected
+    entries = yaml.safe_load(content)["corpus"]["sources"]
+    assert parsed("--corpus.sources", json.dumps(entries)).corpus.sources == expected
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "what", "fix"),
+    [
+        ("dataset:", "datset:", "unknown key datset in entry 2 of corpus.sources", "did you mean dataset?"),
+        ("paths", "path", "unknown key path in entry 1 of corpus.sources", "did you mean paths?"),
+        ("name: hub, ", "", "entry 2 of corpus.sources has no name", "add `name: …`"),
+    ],
+)
+def test_a_source_with_a_wrong_key_is_named(
+    write: Callable[..., str], good: str, bad: str, what: str, fix: str
+) -> None:
+    content = SOURCES.replace(good, bad, 1)
+    entries = json.dumps(yaml.safe_load(content)["corpus"]["sources"])
+    for arguments in (["--config", write(content)], ["--corpus.sources", entries], [f"--corpus.sources={entries}"]):
+        error = refused(*arguments)
+        assert (error.what, error.fix) == (what, fix)
+
+
 def test_keys_are_not_abbreviated() -> None:
     assert "--training.learning" in refused(PATHS, "--training.learning=1").what
 
@@ -187,7 +216,7 @@ WRONG = [
     ("seed", "1.5", "int"),
     ("resources.workers", "[1]", "int"),
     ("resources.zero_stage", "4", "Literal[0, 1, 2, 3]"),
-    ("training.precision", "fp16", "Literal['auto', 'fp32', 'bf16']"),
+    ("training.precision", "fp8", "Literal['auto', 'fp32', 'bf16', 'fp16']"),
     ("objective.kind", "clm", "Literal['mlm', 'whole_word', 'entity', 'span', 'causal']"),
 ]
 
@@ -209,7 +238,7 @@ RANGES = [
     ("training.global_batch_size", "0", ">0"),
     ("training.weight_decay", "-0.1", ">=0"),
     ("training.warmup_fraction", "1.1", ">=0 and <=1"),
-    ("corpus.min_characters", "-1", ">=0"),
+    ("corpus.near_ngram", "0", ">0"),
     ("corpus.heldout_fraction", "-0.1", ">=0 and <=1"),
     ("objective.mask_fraction", "0", ">0 and <1"),
     ("objective.mask_fraction", "1", ">0 and <1"),
@@ -290,11 +319,25 @@ def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None
     assert message in refused(PATHS, *arguments).what
 
 
+def sources(*entries: str) -> list[str]:
+    return [f"--corpus.sources=[{', '.join(entries)}]"]
+
+
 CONTRADICTIONS = [
     ([], "corpus.paths is empty"),
     (["--corpus.paths="], "corpus.paths is empty"),
     (["--corpus.paths=[]"], "corpus.paths is empty"),
     (["--corpus.source=docstrings", PATHS], "corpus.paths is set but corpus.source is docstrings"),
+    (["--corpus.source=dataset"], "corpus.dataset is empty"),
+    ([PATHS, "--corpus.dataset=a/b"], "corpus.dataset is set but corpus.source is files"),
+    ([PATHS, *sources("{name: a, paths: b}")], "corpus.paths and corpus.sources are both set"),
+    (sources("{name: a}"), "corpus.sources, a: paths is empty"),
+    (sources("{name: a, source: docstrings, paths: b}"), "corpus.sources, a: paths is set but corpus.sources, a: source"),
+    (sources("{name: a, paths: b}", "{name: a, paths: c}"), "the name 'a' cannot name a folder, or is given twice"),
+    (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
+    (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, a: weight is -1"),
+    (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),
+    (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: b without weight"),
     ([PATHS, "--corpus.heldout_fraction=1"], "corpus.heldout_fraction 1 leaves nothing to train on"),
     (
         [PATHS, "--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.2"],
@@ -434,3 +477,17 @@ def test_help_lists_every_field_with_meaning_and_default(
     for name, default in flat(Config()).items():
         assert " ".join(documented[name].split()) in entries[name], name
         assert f"default: {'null' if default is None else default})" in entries[name], name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the length of the run is not"),
+        (["--training.max_steps=5", "--training.epochs=1"], "a streamed corpus is passed through once"),
+        (["--training.max_tokens=500", "--mixture.replay_paths=b.jsonl"], "a streamed corpus has one source"),
+    ],
+)
+def test_what_streaming_needs(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x", "y")
+    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x", "y")

@@ -18,8 +18,11 @@ from adapt.config import (
     Config,
     CorpusConfig,
     EvaluationConfig,
+    EvaluationSet,
+    MixtureConfig,
     ModelConfig,
     ObjectiveConfig,
+    SourceConfig,
     StorageConfig,
     TrainingConfig,
     flat,
@@ -43,9 +46,16 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "corpus.source": ("docstrings", {"domain.manifest", *DOMAIN}),
     "corpus.text_field": ("body", DOMAIN),
     "corpus.text_unit": ("paragraph", {"general", *DOMAIN}),
-    "corpus.min_characters": (1, {"general", *DOMAIN}),
-    "corpus.min_letter_fraction": (0.1, {"general", *DOMAIN}),
+    "corpus.id_field": ("id", DOMAIN),
+    "corpus.max_record_mib": (1, {"general", *DOMAIN}),
+    "corpus.cleaning": (["fix_unicode"], {"general", *DOMAIN}),
+    "corpus.deduplicate": ("exact", DOMAIN),
     "corpus.heldout_fraction": (0.1, DOMAIN),
+    "corpus.streaming": (True, DOMAIN),
+    "mixture.order": ("sequential", TRAINED),
+    "mixture.temperature": (2.0, TRAINED),
+    "mixture.exhausted": ("stop", TRAINED),
+    "mixture.replay_fraction": (0.2, TRAINED),
     "objective.kind": ("another", {"before", *TRAINED}),
     "objective.mask_fraction": (0.2, {"before", *TRAINED}),
     "objective.mask_token_fraction": (0.7, {"before", *TRAINED}),
@@ -55,6 +65,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.tagger": ("json:loads", {"before", *TRAINED}),
     "objective.span_stop": (0.3, {"before", *TRAINED}),
     "objective.span_max_words": (5, {"before", *TRAINED}),
+    "model.attention_dropout": (0.0, TRAINED),
     "training.max_steps": (7, TRAINED),
     "training.max_tokens": (7, TRAINED),
     "training.epochs": (7.0, TRAINED),
@@ -83,6 +94,8 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
 HOW: dict[str, Any] = {
     "name": "renamed",
     "corpus.max_bad_fraction": 0.5,
+    "corpus.write_rejects": True,
+    "mixture.replay_text_field": "body",
     "training.precision": "bf16",
     "training.micro_batch": 1,
     "training.gradient_checkpointing": True,
@@ -105,8 +118,20 @@ HOW: dict[str, Any] = {
     "tracking.mlflow_uri": "http://localhost:5000",
     "tracking.wandb_project": "project",
 }
+# Fields that do nothing by themselves: with what they count, and then for which stages.
+NEAR = {"corpus.deduplicate": "near"}
+AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
+WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
+    "corpus.near_ngram": (NEAR, 3, DOMAIN),
+    "corpus.near_permutations": (NEAR, 64, DOMAIN),
+    "corpus.near_threshold": (NEAR, 0.7, DOMAIN),
+    "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
+    "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),
+    "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
+}
 CONTENT = {
-    *("corpus.paths", "evaluation.general_paths"),
+    *("corpus.sources", "corpus.dataset", "corpus.dataset_config", "corpus.dataset_split", "corpus.dataset_revision"),
+    *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths"),
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }
 
@@ -161,7 +186,7 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
 
 
 def test_every_field_is_known_to_change_results_or_not() -> None:
-    assert sorted([*WHAT, *HOW, *CONTENT]) == sorted(flat(Config()))
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT]) == sorted(flat(Config()))
 
 
 def test_a_job_has_these_stages(config: Config) -> None:
@@ -179,6 +204,36 @@ def test_a_field_that_determines_results_changes_these_keys(config: Config, name
         other = changed(other, "corpus.paths", [])
     assert flat(other) != flat(config)
     assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, name: str) -> None:
+    (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
+    others, value, expected = WITH[name]
+    without = changed(config, name, value)
+    if name != "corpus.decontaminate":
+        assert differing(keys(config), keys(without)) == set()
+    for other, setting in others.items():
+        config, without = changed(config, other, setting), changed(without, other, setting)
+    assert differing(keys(config), keys(changed(without, name, value))) == expected
+
+
+def test_duplicates_are_known_before_the_corpus_is_prepared(config: Config) -> None:
+    prepared = Catalogue(changed(config, "corpus.deduplicate", "near")).dapt().inputs["domain"]
+    assert {stage.stage for stage in prepared.inputs.values()} == {"manifest", "dedup"}
+    assert prepared.inputs["dedup"].inputs["manifest-000"].key == prepared.inputs["manifest"].key
+
+
+def test_however_a_cleaning_block_is_written_it_is_the_same(config: Config) -> None:
+    short, long = (["symbols"], [{"symbols": {"max_bullets": 0.9, "min_mean_word": 3.0}}])
+    one, other = (keys(changed(config, "corpus.cleaning", cleaning)) for cleaning in (short, long))
+    assert differing(one, other) == set()
+
+
+def test_a_block_that_loses_the_places_of_entities(config: Config) -> None:
+    mended = changed(config, "corpus.cleaning", ["fix_unicode"])
+    entity = replace(mended, objective=ObjectiveConfig(kind="entity", entity_field="names"))
+    assert "corpus.cleaning has fix_unicode" in refused(ConfigError, entity)
 
 
 PREPARED = {"domain", "general", "before", *TRAINED}
@@ -393,7 +448,7 @@ def test_a_byte_of_the_corpus_is_named_as_the_reason(config: Config, tmp_path: P
     found = planned(config)
     assert [line.split(":")[0] for line in found["manifest/dapt"]] == ["digest"]
     assert [line.split(":")[0] for line in found["prepare/dapt"]] == ["input manifest"]
-    assert [line.split(":")[0] for line in found["train/dapt"]] == ["input corpus"]
+    assert [line.split(":")[0] for line in found["train/dapt"]] == ["input domain"]
     assert [name for name, state in found.items() if state == "done"] == [
         "manifest/dapt-general",
         "prepare/dapt-general",
@@ -404,9 +459,9 @@ def test_the_first_stage_lists_the_files_and_their_digests(config: Config, tmp_p
     stage, store = job(config)
     record = ensure(stage.inputs["domain"].inputs["manifest"], store)
     files = [tmp_path / "data" / "a.jsonl", tmp_path / "data" / "b.jsonl"]
-    assert record.metrics == {"parts": 2, "bytes": sum(file.stat().st_size for file in files)}
+    assert record.metrics == {"parts": 2, "bytes": sum(file.stat().st_size for file in files), "empty_files": 0}
     listed = json.loads((record.path / "manifest.json").read_text())["parts"]
-    assert [(part["path"], part["size"], part["sha256"]) for part in listed] == [
+    assert [(part["path"], part["size"], part["digest"]) for part in listed] == [
         (str(file), file.stat().st_size, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files
     ]
 
@@ -479,3 +534,55 @@ def test_paths_that_match_nothing(config: Config) -> None:
 
 def test_a_model_that_is_not_there(config: Config) -> None:
     assert "there is no model folder ./gone" in refused(ModelError, changed(config, "model.path", "./gone"))
+
+
+# Mixtures
+
+
+@pytest.fixture
+def several(config: Config) -> Config:
+    """The job's two files as two sources, and general text to replay."""
+    sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
+    mixture = MixtureConfig(replay_paths="data/general.jsonl")
+    return replace(config, corpus=replace(config.corpus, paths=[], sources=sources), mixture=mixture)
+
+
+def of_training(config: Config) -> tuple[str, dict[str, str]]:
+    """The key of a job's training, and those of what it reads."""
+    training = Catalogue(config).dapt().inputs["training"]
+    return training.key, {name: stage.key for name, stage in training.inputs.items()}
+
+
+def with_weights(config: Config, *weights: float) -> Config:
+    sources = [replace(s, weight=weight) for s, weight in zip(config.corpus.sources, weights, strict=True)]
+    return replace(config, corpus=replace(config.corpus, sources=sources))
+
+
+def test_every_source_is_prepared_for_itself(several: Config) -> None:
+    key, read = of_training(several)
+    assert list(read) == ["a", "b", "(replay)"]
+    alone = replace(several, corpus=replace(several.corpus, sources=several.corpus.sources[:1]))
+    assert of_training(alone)[1] == {name: read[name] for name in ("a", "(replay)")}
+    assert of_training(alone)[0] != key
+
+
+def test_how_sources_are_mixed_changes_the_training_alone(several: Config) -> None:
+    key, read = of_training(several)
+    turned = replace(several, corpus=replace(several.corpus, sources=several.corpus.sources[::-1]))
+    others = [with_weights(several, 1, 2), with_weights(several, 2, 1), turned]
+    found = [of_training(other) for other in others]
+    assert len({key, *(each for each, _ in found)}) == 4
+    assert all(each == read for _, each in found)
+
+
+def test_a_mixture_is_of_the_sources_rows(several: Config) -> None:
+    class Prepared:
+        def __init__(self, tokens: int) -> None:
+            self.metrics = {"train_tokens": tokens}
+
+    inputs: Any = {"a": Prepared(1000), "b": Prepared(129), "(replay)": Prepared(1)}
+    mixture = Catalogue(with_weights(several, 1, 3))._mixture(inputs)
+    assert mixture is not None
+    assert mixture.rows == (8, 2, 1)
+    assert mixture.slots == (225, 675, 100)
+    assert [sum(group.rows) for group in mixture.groups] == [8, 2, 1]

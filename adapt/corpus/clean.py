@@ -1,19 +1,40 @@
 """Which documents enter, and which are held out. Every document that leaves does so for a named reason."""
 
 import hashlib
-import re
-import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
 from adapt.config import CorpusConfig
+from adapt.corpus.cleaning.block import Block, Drop, count
+from adapt.corpus.cleaning.catalogue import blocks_of
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.formats import Bad
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\r")})
-_NO_LETTER = re.compile(r"[\W\d_]+")
+
+Check = Callable[[str], Drop | None]
+"""The reason why a text must leave, if there is one."""
+Reject = Callable[[str, str, int, str], None]
+"""Takes the reason why a document leaves, its file, its number there from 1 on, and its text."""
+DUPLICATE = Drop("duplicate")
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """What the documents of an item must pass besides the blocks of `corpus.cleaning`."""
+
+    contaminated: Check | None = None
+    """Says which texts an evaluation set knows. They leave before any block drops or changes them."""
+    duplicates: Container[int] = frozenset()
+    """Ordinals of the documents to leave out: their numbers among those of the item that pass all else, from 0 on."""
+    reject: Reject | None = None
+    """Gets what is dropped."""
+
+
+OPEN = Sieve()
+"""Lets everything pass."""
 
 
 @dataclass
@@ -23,6 +44,8 @@ class Tally:
     kept: int = 0
     bad: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
+    """What blocks changed in the documents that they let pass."""
     first_bad: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -33,32 +56,73 @@ class Tally:
     def add(self, other: "Tally") -> None:
         """Adds the counts of another part of the corpus that comes after this one."""
         self.kept += other.kept
-        for mine, theirs in ((self.bad, other.bad), (self.dropped, other.dropped)):
-            for reason, count in theirs.items():
-                mine[reason] = mine.get(reason, 0) + count
+        for mine, theirs in (
+            (self.bad, other.bad),
+            (self.dropped, other.dropped),
+            (self.changed, other.changed),
+        ):
+            for reason, number in theirs.items():
+                count(mine, reason, number)
         self.first_bad = {**other.first_bad, **self.first_bad}
 
 
-def clean(records: Iterable[str | Bad], corpus: CorpusConfig, tally: Tally, source: str) -> Iterator[str]:
-    """The texts worth training on. Control characters go; everything else stays as written.
+def clean(
+    records: Iterable[str | Bad],
+    corpus: CorpusConfig,
+    tally: Tally,
+    source: str,
+    sieve: Sieve = OPEN,
+) -> Iterator[str]:
+    """The texts worth training on. Control characters go; everything else is up to the blocks of `corpus.cleaning`.
 
     Args:
         records: texts, or reasons why there is none.
-        corpus: the limits.
-        tally: counted into, also for what is dropped.
+        corpus: has the blocks.
+        tally: the item's; counted into, also for what is dropped.
         source: the file's name, for the messages.
+        sieve: what else they must pass.
     """
+    blocks = blocks_of(corpus.cleaning)
     for number, record in enumerate(records, start=1):
         if isinstance(record, Bad):
-            tally.bad[record] = tally.bad.get(record, 0) + 1
+            count(tally.bad, record)
             tally.first_bad.setdefault(record, f"{source}, record {number}")
             continue
-        text = record.translate(_CONTROL).strip()
-        if reason := _reason_to_drop(text, corpus):
-            tally.dropped[reason] = tally.dropped.get(reason, 0) + 1
+        text = _plain(record)
+        cleaned = (sieve.contaminated and sieve.contaminated(text)) or _passed(text, blocks, tally)
+        if not isinstance(cleaned, Drop) and tally.kept + tally.dropped.get(DUPLICATE, 0) in sieve.duplicates:
+            cleaned = DUPLICATE
+        if isinstance(cleaned, Drop):
+            count(tally.dropped, cleaned)
+            if sieve.reject:
+                sieve.reject(cleaned, source, number, text)
             continue
         tally.kept += 1
-        yield Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
+        yield cleaned
+
+
+def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
+    """A text after all blocks, or the first one's reason to drop it."""
+    changes: dict[str, int] = {}
+    for block in blocks:
+        if not text:
+            break
+        text = block(text, changes)
+        if isinstance(text, Drop):
+            return text
+    if changes:
+        text = _plain(text)  # what was mended or taken out may leave spaces at the ends
+    if not text:
+        return Drop("empty")
+    for what, number in changes.items():
+        count(tally.changed, what, number)
+    return text
+
+
+def _plain(record: str) -> str:
+    """A record without control characters and outer spaces, with its entities where they are then."""
+    text = record.translate(_CONTROL).strip()
+    return Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
 
 
 def _moved(record: Tagged, text: str) -> list[Span]:
@@ -67,23 +131,6 @@ def _moved(record: Tagged, text: str) -> list[Span]:
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
     spans = (tuple(min(max(kept[place] - stripped, 0), len(text)) for place in span) for span in record.entities)
     return [(start, end) for start, end in spans if start < end]
-
-
-def _reason_to_drop(text: str, corpus: CorpusConfig) -> str | None:
-    if not text:
-        return "empty"
-    if len(text) < corpus.min_characters:
-        return "too short"
-    letters = len(_NO_LETTER.sub("", text))
-    wanted = corpus.min_letter_fraction * len("".join(text.split()))
-    if letters < wanted and letters + _marks(text) < wanted:
-        return "too few letters"
-    return None
-
-
-def _marks(text: str) -> int:
-    """Vowel signs and the like, which are no letters to Unicode but half of the text in Burmese."""
-    return sum(unicodedata.category(character)[0] == "M" for character in text)
 
 
 def is_heldout(text: str, fraction: float) -> bool:

@@ -30,16 +30,8 @@ class Encode:
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Counts of the chunk; the tokens go to the shards."""
-        tokenizer = _tokenizer(self.pretrained)
         row = table.to_pylist()[0]
-        texts = row["texts"]
-        columns = self._columns(tokenizer.backend_tokenizer, texts, json.loads(row["entities"]))
-        counts = Counter(characters=sum(map(len, texts)))
-        if tokenizer.unk_token not in (None, tokenizer.eos_token):  # GPT-2 names one as both, and knows every byte
-            counts["unknown_tokens"] = sum(ids.count(tokenizer.unk_token_id) for ids in columns[TOKENS])
-        if self.form.ends:
-            _end(columns[TOKENS], tokenizer.eos_token_id)
-        heldout = [is_heldout(text, self.heldout_fraction) for text in texts]
+        columns, heldout, counts = self.tokens(row)
         for kind, wanted in (("train", False), ("heldout", True)):
             chosen = {
                 name: [value for value, out in zip(values, heldout, strict=True) if out is wanted]
@@ -50,8 +42,19 @@ class Encode:
             counts[f"{kind}_tokens"] = sum(map(len, documents))
             if documents:
                 name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_shard(self.folder / name, documents, len(tokenizer), chosen)
+                write_shard(self.folder / name, documents, len(_tokenizer(self.pretrained)), chosen)
         return {"item": [row["item"]], "tally": [row["tally"]], "counts": [json.dumps(counts)]}
+
+    def tokens(self, row: dict[str, Any]) -> tuple[dict[str, list[Any]], list[bool], Counter[str]]:
+        """Token ids and marks of each document of a chunk, which of them are held out, and counts."""
+        tokenizer, texts = _tokenizer(self.pretrained), row["texts"]
+        columns = self._columns(tokenizer.backend_tokenizer, texts, json.loads(row["entities"]))
+        counts = Counter(characters=sum(map(len, texts)))
+        if tokenizer.unk_token not in (None, tokenizer.eos_token):  # GPT-2 names one as both, and knows every byte
+            counts["unknown_tokens"] = sum(ids.count(tokenizer.unk_token_id) for ids in columns[TOKENS])
+        if self.form.ends:
+            _end(columns[TOKENS], tokenizer.eos_token_id)
+        return columns, [is_heldout(text, self.heldout_fraction) for text in texts], counts
 
     def _columns(self, tokenizer: Any, texts: list[str], entities: list[list[Span]]) -> dict[str, list[Any]]:
         """Token ids and marks of each text."""

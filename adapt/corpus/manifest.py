@@ -1,30 +1,37 @@
 """What a corpus consists of: an ordered list of its parts with their content digests."""
 
-import glob
 import hashlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.formats import SUFFIXES, format_of
-from adapt.errors import ConfigError, DataError
+from adapt.corpus.location import is_url, matches
+from adapt.corpus.redact import redact
+from adapt.corpus.storage import content_digest, state
+from adapt.errors import ConfigError
+
+LISTERS = 16
+"""Files of a remote store that are asked about at once."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file, or an installed package whose docstrings are read."""
+    """A file, a dataset, or an installed package whose docstrings are read."""
 
     path: str
-    """Absolute path of the file, or of the package's RECORD (which lists its files and their digests)."""
+    """Absolute path or URL of the file; id of the dataset; or the package's RECORD, which lists its files."""
     size: int
-    """Bytes."""
-    sha256: str
-    """Digest of the file's content."""
+    """Bytes; 0 for a dataset, whose size is not known."""
+    digest: str
+    """Of the content: SHA-256, or what the store that keeps the file calls its digest or version."""
+    stamp: str = ""
+    """Of a file: what storage said of it (see `adapt.corpus.storage.state`). Of a dataset: its commit."""
 
 
 @dataclass(frozen=True)
@@ -36,60 +43,72 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Identity of the content: file names and places do not enter, the order does."""
-        return hashlib.sha256("\n".join(part.sha256 for part in self.parts).encode()).hexdigest()
+        return hashlib.sha256("\n".join(part.digest for part in self.parts).encode()).hexdigest()
 
     def to_json(self) -> str:
-        """For `manifest.json`."""
-        return json.dumps({"digest": self.digest, "parts": [asdict(part) for part in self.parts]}, indent=1)
+        """For `manifest.json`. URLs are without passwords and signatures."""
+        parts = [{**asdict(part), "path": redact(part.path)} for part in self.parts]
+        return json.dumps({"digest": self.digest, "parts": parts}, indent=1)
 
 
 def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
-    """Lists and digests the parts of a corpus.
+    """Lists and digests the parts of a corpus of one source.
 
     Raises:
-        ConfigError: source and paths contradict each other.
+        ConfigError: source and paths contradict each other, or a store is not known.
         DataError: a path matches nothing, a format is not known, or a file cannot be read.
+        StorageError: a store does not answer.
     """
+    if corpus.source != "files" and corpus.paths:
+        raise ConfigError(f"corpus.paths is set but corpus.source is {corpus.source}", "remove one of the two")
+    if corpus.source == "dataset":
+        return Manifest([_dataset(corpus, digests)])
     if corpus.source == "docstrings":
-        if corpus.paths:
-            raise ConfigError("corpus.paths is set but corpus.source is docstrings", "remove one of the two")
-        paths = sorted(_package_records())
-    else:
-        paths = expand(corpus.paths)
-    return Manifest([Part(path=str(path), sha256=digests.of(path), size=path.stat().st_size) for path in paths])
+        return Manifest([Part(str(path), path.stat().st_size, digests.of(path)) for path in sorted(_package_records())])
+    files = expand(corpus.paths)
+    with ThreadPoolExecutor(LISTERS) as pool:
+        remote = {file: pool.submit(_remote_part, file) for file in files if is_url(file)}
+        return Manifest([remote[file].result() if file in remote else _local_part(file, digests) for file in files])
 
 
-def expand(paths: str | list[str]) -> list[Path]:
-    """Files named by paths, folders and globs, sorted by path within each, each once, absolute.
+def expand(paths: str | list[str]) -> list[str]:
+    """Files named by paths, folders, globs and URLs of the same, sorted by path within each, each once, absolute.
 
     Raises:
-        ConfigError: no path is given.
+        ConfigError: no path is given, or a store is not known.
         DataError: a path matches nothing, or a file's format is not known.
+        StorageError: a store cannot be listed.
     """
     given = [paths] if isinstance(paths, str) else paths
     if not given:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
-    found: dict[Path, None] = {}
-    for pattern in given:
-        found.update(dict.fromkeys(_matches(pattern)))
+    found = dict.fromkeys(file for pattern in given for file in matches(pattern, SUFFIXES))
+    for file in found:
+        format_of(file)
     return list(found)
 
 
-def _matches(pattern: str) -> list[Path]:
-    path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that a file has one name
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.lower().endswith(SUFFIXES))
-        if not files:
-            raise DataError(
-                f"the folder {path} holds no corpus file", f"put files there that end in {', '.join(SUFFIXES)}"
-            )
-        return files
-    files = [path] if path.is_file() else sorted(Path(match) for match in glob.glob(str(path), recursive=True))
-    if not files:
-        raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
-    for file in files:
-        format_of(file)
-    return files
+def _local_part(file: str, digests: Digests) -> Part:
+    size, stamp, _ = state(file)
+    return Part(file, size or 0, digests.of(Path(file)), stamp)
+
+
+def _remote_part(url: str) -> Part:
+    size, stamp, digest = state(url)
+    if size is None or digest is None:
+        size, digest = content_digest(url)
+    return Part(url, size, digest, stamp)
+
+
+def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
+    from adapt.corpus.hub import commit_of
+
+    folder = Path(str(corpus.dataset)).expanduser()
+    if folder.is_dir():
+        commit = digests.of_all(sorted(file for file in folder.rglob("*") if file.is_file()))
+    else:
+        commit = commit_of(corpus)
+    return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
 
 
 def _package_records() -> Iterator[Path]:

@@ -47,22 +47,11 @@ def _feistel(values: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarra
     return (left << half) | right
 
 
-def samples(
-    step: int, rank: int, world: int, global_batch_size: int, rows: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that a rank trains on in a step.
+def samples(step: int, rank: int, world: int, global_batch_size: int) -> np.ndarray:
+    """The samples of a run that a rank trains on in a step, int64 [global_batch_size / world].
 
-    Sample j of a run is place j mod N of epoch j // N; step s takes samples [s G, (s + 1) G) and rank r of W the r-th
-    of its W equal parts. So a step's global batch depends on (seed, step) only, and each epoch sees every row once.
-
-    Returns:
-        (epochs, row numbers), int64 [global_batch_size / world] each.
+    Step s takes samples [s G, (s + 1) G), rank r of W the r-th of their W equal parts. What sample j is, is a function
+    of j alone (`adapt.corpus.mixture`), so a step's global batch depends neither on W nor on any step before.
     """
     share = global_batch_size // world
-    sample = np.arange(share, dtype=np.int64) + step * global_batch_size + rank * share
-    epochs, places = np.divmod(sample, rows)
-    chosen = np.empty_like(places)
-    for epoch in np.unique(epochs):
-        here = epochs == epoch
-        chosen[here] = permute(places[here], rows, seed, int(epoch))
-    return epochs, chosen
+    return np.arange(share, dtype=np.int64) + step * global_batch_size + rank * share

@@ -9,7 +9,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +17,29 @@ import pyarrow as pa
 from adapt.config import CorpusConfig
 from adapt.console import log
 from adapt.corpus.clean import Tally, clean
-from adapt.corpus.docstrings import package_sources, read_docstrings
 from adapt.corpus.encode import Encode
 from adapt.corpus.entities import Tagged
 from adapt.corpus.form import PLAIN, Form
-from adapt.corpus.formats import check_field, read_records
+from adapt.corpus.ids import IdWriter, count_repeats
 from adapt.corpus.manifest import Manifest
+from adapt.corpus.redact import redact
+from adapt.corpus.screen import PASS, Screen, screen_of
+from adapt.corpus.sources import Slice, items_of, read_slice, slices_of
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runtime import data_settings, user_errors
 
 CHUNK_CHARACTERS = 4_000_000
-SOURCES_PER_ITEM = 100
 MAX_UNKNOWN_FRACTION = 0.2
 
 
-def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
-    """Looks at the first record of every file, before anything is started.
-
-    Raises:
-        DataError: all files are empty, or one is broken at its beginning or lacks the text field, or the entity field.
-    """
-    if corpus.source == "files":
-        if not any(part.size for part in manifest.parts):
-            raise DataError(
-                f"the corpus is empty: {len(manifest.parts)} files of 0 bytes, first {manifest.parts[0].path}",
-                "check corpus.paths and whatever wrote these files",
-            )
-        for part in manifest.parts:
-            check_field(Path(part.path), corpus.text_field)
-            if entity_field is not None:
-                check_field(Path(part.path), entity_field, "set objective.entity_field", needs_fields=True)
-
-
 def prepare(
-    manifest: Manifest, corpus: CorpusConfig, pretrained: Pretrained, folder: Path, form: Form = PLAIN
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    pretrained: Pretrained,
+    folder: Path,
+    form: Form = PLAIN,
+    duplicates: Path | None = None,
 ) -> dict[str, Any]:
     """Reads, cleans, tokenizes and writes a corpus into `folder`.
 
@@ -62,9 +49,10 @@ def prepare(
         pretrained: has the tokenizer.
         folder: emptied first.
         form: what the objective needs beyond tokens.
+        duplicates: what stage `dedup` has found in this source, to be left out.
 
     Returns:
-        Metrics: documents, held-out documents, tokens, and what was dropped or bad, by reason.
+        Metrics: documents, held-out documents, tokens, and what was dropped, changed or bad, by reason.
 
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
@@ -75,12 +63,13 @@ def prepare(
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    ids = folder / "ids" if corpus.id_field else None
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(target_max_block_size=1):
         chunks = (
-            ray.data.from_items(_items(manifest, corpus))
+            ray.data.from_items(numbered_items(manifest, corpus))
             .map_batches(
-                Read(corpus, CHUNK_CHARACTERS, form.entity_field),
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates), ids),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -95,19 +84,21 @@ def prepare(
             )
             .take_all()
         )
-    return _summary(chunks, corpus, manifest)
+    metrics = _summary(chunks, corpus, manifest)
+    return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
 
 
-def _items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
-    """Units of reading in stream order: a file, or some source files of a package."""
-    if corpus.source == "files":
-        return [{"item": i, "sources": json.dumps([part.path])} for i, part in enumerate(manifest.parts)]
-    batches = []
-    for part in manifest.parts:
-        sources = iter(package_sources(Path(part.path)))
-        while batch := list(islice(sources, SOURCES_PER_ITEM)):
-            batches.append(json.dumps([str(path) for path in batch]))
-    return [{"item": i, "sources": sources} for i, sources in enumerate(batches)]
+def _repeated(ids: Path) -> int:
+    repeats = count_repeats(ids)
+    shutil.rmtree(ids, ignore_errors=True)
+    if repeats:
+        log(f"{repeats} documents have an id that came before; they are kept")
+    return repeats
+
+
+def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """Units of reading in stream order, numbered."""
+    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
 
 
 @dataclass(frozen=True)
@@ -117,13 +108,16 @@ class Read:
     corpus: CorpusConfig
     chunk_characters: int
     entity_field: str | None = None
+    screen: Screen = PASS
+    ids: Path | None = None
+    """Where hashes of ids are written."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """One table of one row for each chunk; the last carries the item's counts."""
         item, tally = int(batch["item"][0]), Tally()
         texts: list[str] = []
         characters = chunk = 0
-        for text in self._texts(json.loads(batch["sources"][0]), tally):
+        for text in self._texts(item, slices_of(batch["sources"][0]), tally):
             texts.append(text)
             characters += len(text)
             if characters >= self.chunk_characters:
@@ -131,14 +125,14 @@ class Read:
                 texts, characters, chunk = [], 0, chunk + 1
         yield _row(item, chunk, texts, tally)
 
-    def _texts(self, sources: list[str], tally: Tally) -> Iterator[str]:
-        for source in sources:
-            path = Path(source)
-            if self.corpus.source == "docstrings":
-                records = read_docstrings(path)
-            else:
-                records = read_records(path, self.corpus.text_field, self.corpus.text_unit, self.entity_field)
-            yield from clean(records, self.corpus, tally, source)
+    def _texts(self, item: int, slices: list[Slice], tally: Tally) -> Iterator[str]:
+        writer = IdWriter(self.ids, item) if self.ids else None
+        with self.screen.of(item) as sieve:
+            for slice in slices:
+                records = read_slice(slice, self.corpus, self.entity_field, writer.add if writer else None)
+                yield from clean(records, self.corpus, tally, slice.place, sieve)
+        if writer:
+            writer.close()
 
 
 def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
@@ -165,6 +159,7 @@ def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manif
         **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
         "characters": counts["characters"],
         "dropped": tally.dropped,
+        "changed": tally.changed,
         "bad": tally.bad,
     }
     _check(tally, counts, corpus, manifest)
@@ -183,10 +178,10 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         log(f"skipped {bad} of {tally.seen} records: {cases}")
     if not tally.kept:
         dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
-        first = manifest.parts[0].path if manifest.parts else "no part"
+        first = redact(manifest.parts[0].path) if manifest.parts else "no part"
         raise DataError(
             f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
-            "check corpus.paths, corpus.text_field and corpus.min_characters",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     tokens = counts["train_tokens"] + counts["heldout_tokens"]
     if counts["unknown_tokens"] > MAX_UNKNOWN_FRACTION * tokens:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from adapt.corpus.mixture import Mixture
 from adapt.corpus.order import samples
 from adapt.corpus.tokens import TokenStream
 from adapt.runtime import data_settings
@@ -25,11 +26,12 @@ SEGMENTS = 64
 class Feed:
     """Which batches a rank is to get."""
 
-    folder: str
-    """Folder of the prepared corpus."""
+    folders: tuple[str, ...]
+    """Of the prepared sources."""
+    mixture: Mixture
+    """Of their rows."""
     sequence_length: int
     global_batch_size: int
-    seed: int
     first_step: int
     last_step: int
     """Exclusive."""
@@ -38,17 +40,27 @@ class Feed:
     marks: tuple[str, ...] = ()
     """Columns beyond the tokens that the objective asks for."""
 
+    @classmethod
+    def of(cls, folder: str, sequence_length: int, global_batch_size: int, seed: int, first: int, last: int) -> "Feed":
+        """All of the steps [first, last) on one corpus, for one rank."""
+        mixture = Mixture.of([_stream(folder).rows(sequence_length)], seed)
+        return cls((folder,), mixture, sequence_length, global_batch_size, first, last, rank=0, world=1)
+
     def step(self, step: int) -> dict[str, np.ndarray]:
         """The rank's share of one step's global batch.
 
         Returns:
-            tokens, starts and marks [rows, sequence_length], lengths, epochs and row numbers [rows].
+            tokens, starts and marks [rows, sequence_length], lengths, epochs and row numbers over all sources [rows].
         """
-        stream = _stream(self.folder)
-        epochs, rows = samples(
-            step, self.rank, self.world, self.global_batch_size, stream.rows(self.sequence_length), self.seed
-        )
-        return {**stream.take(rows.tolist(), self.sequence_length, self.marks), "epochs": epochs, "rows": rows}
+        places = self.mixture.locate(samples(step, self.rank, self.world, self.global_batch_size))
+        batch: dict[str, np.ndarray] = {}
+        for source in np.unique(places.sources):
+            here = places.sources == source
+            rows = places.rows[here].tolist()
+            for name, values in _stream(self.folders[source]).take(rows, self.sequence_length, self.marks).items():
+                column = batch.setdefault(name, np.empty((len(here), *values.shape[1:]), values.dtype))
+                column[here] = values
+        return {**batch, "epochs": places.epochs, "rows": self.mixture.numbers(places)}
 
     def read(self) -> Iterator[dict[str, np.ndarray]]:
         """The batches, read in this process (for a machine without Ray)."""
@@ -56,7 +68,7 @@ class Feed:
             yield self.step(step)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _stream(folder: str) -> TokenStream:
     return TokenStream.open(Path(folder), SHARD_GLOB)
 

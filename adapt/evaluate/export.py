@@ -89,9 +89,9 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
         "objective": config.objective.kind,
         "corpus": {
             "source": config.corpus.source if config.corpus.source == "docstrings" else config.corpus.paths,
-            "documents": corpus.metrics["train_documents"],
-            "tokens": corpus.metrics["train_tokens"],
-            "digest": corpus.inputs["manifest"]["key"],
+            "documents": corpus.metrics.get("train_documents"),  # not counted where the corpus is streamed
+            "tokens": corpus.metrics.get("train_tokens"),
+            "digest": corpus.inputs["manifest"]["key"] if "manifest" in corpus.inputs else corpus.key,
         },
         "training": {
             **{name: value for name, value in what(config.training).items() if value is not None},

@@ -135,8 +135,10 @@ def _attend(
     causal: bool,
     scaling: float | None,
 ) -> Tensor:
-    """[documents, heads, length, D] of one bucket. On CPUs, torch's function is 1.5 to 3 times slower in bf16, and with
-    dropout; without dropout it needs no memory for the weights of long documents.
+    """One bucket, [documents, heads, length, D].
+
+    On CPUs torch's function is 1.5 to 3 times slower in bf16, and wherever there is dropout; without dropout it does
+    not need memory for the weights of long documents.
     """
     length, groups = query.shape[2], query.shape[1] // key.shape[1]
     if query.is_cuda or (dropout == 0.0 and length > LONG):
@@ -166,7 +168,7 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 
 
 class _Place(torch.autograd.Function):
-    """[N, heads, D] to the places of the buckets, [P, heads, D]. Indexing would add up gradients; each token has one."""
+    """[N, heads, D] to the buckets' places, [P, heads, D]. Plain indexing would add gradients; each token has one."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:

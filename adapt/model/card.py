@@ -27,10 +27,10 @@ CARD = """\
 ## How to load it
 
 ```python
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import {auto_class}, AutoTokenizer
 
 folder = "."  # the folder of this file
-model = AutoModelForMaskedLM.from_pretrained(folder)
+model = {auto_class}.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```
 
@@ -53,10 +53,16 @@ Every stage has a key, a hash of what determines its result. The same key means 
 {packages}
 """
 
-OBJECTIVES = {"mlm": "masked language modelling"}
+OBJECTIVES = {
+    "mlm": "masked language modelling",
+    "whole_word": "masked language modelling of whole words",
+    "entity": "masked language modelling of entities and whole words",
+    "span": "masked language modelling of spans",
+    "causal": "causal language modelling",
+}
 
 RESULTS_NOTE = (
-    "Masked-LM loss on held-out text, in nats a token, and perplexity, its exponential; lower is better. "
+    "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
     "In brackets the 95% interval."
 )
 
@@ -74,8 +80,10 @@ def model_card(facts: Mapping[str, Any]) -> str:
         Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
         and on the text, and is for the owner to say.
     """
+    causal = facts["objective"] == "causal"
     return CARD.format(
-        front=front_matter(facts["base_model"]),
+        front=front_matter(facts["base_model"], "text-generation" if causal else "fill-mask"),
+        auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM",
         name=facts["name"],
         base_model=f"`{facts['base_model']}`",
         objective=OBJECTIVES.get(facts["objective"], facts["objective"]),
@@ -88,11 +96,11 @@ def model_card(facts: Mapping[str, Any]) -> str:
     )
 
 
-def front_matter(base_model: str) -> str:
-    """The lines between the dashes."""
+def front_matter(base_model: str, task: str) -> str:
+    """The lines between the dashes; the task is a pipeline tag of the Hub."""
     base = [f"base_model: {json.dumps(base_model)}"] if HUB_ID.fullmatch(base_model) else []
-    tags = [f"- {tag}" for tag in ("fill-mask", "domain-adaptation", "dontstop")]
-    return "\n".join([*base, "library_name: transformers", "pipeline_tag: fill-mask", "tags:", *tags])
+    tags = [f"- {tag}" for tag in (task, "domain-adaptation", "dontstop")]
+    return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
 
 
 def verdict(results: Sequence[Mapping[str, Any]]) -> str:

@@ -26,6 +26,7 @@ from adapt.model.direction import not_a_decoder, not_an_encoder
 from adapt.model.locate import has_tokenizer, weight_files
 from adapt.model.match import check_fits, check_same
 from adapt.model.quiet import quiet
+from adapt.model.size import ALIASES
 
 TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 
@@ -70,13 +71,16 @@ def load_causal_lm(folder: Path, trust_remote_code: bool = False) -> PreTrainedM
     return load_model(folder, causal=True, trust_remote_code=trust_remote_code)
 
 
-def load_model(folder: Path, causal: bool, trust_remote_code: bool = False) -> PreTrainedModel:
+def load_model(
+    folder: Path, causal: bool, trust_remote_code: bool = False, attention_dropout: float | None = None
+) -> PreTrainedModel:
     """Load a language model with its head, complete and from safetensors only.
 
     Args:
         folder: folder of the model.
         causal: it is to predict next tokens, and not masked ones.
         trust_remote_code: run code that comes with the checkpoint.
+        attention_dropout: of the attention weights; None keeps the model's own.
 
     Returns:
         The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as. Its attention keeps
@@ -89,6 +93,10 @@ def load_model(folder: Path, causal: bool, trust_remote_code: bool = False) -> P
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
+    if attention_dropout is not None:
+        for name in ALIASES["attention_dropout"]:
+            if hasattr(config, name):
+                setattr(config, name, attention_dropout)
     check_readable(folder)
     with quiet():
         try:

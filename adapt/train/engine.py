@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
+from adapt.train.memory import BUCKET
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
 from adapt.train.reshape import TAG, read_parameter, taken_apart
@@ -222,7 +223,12 @@ def _deepspeed_config(
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # stage 0: see Engine._clip
-        "zero_optimization": {"stage": zero_stage, **{part: {"device": "cpu"} for part in left}},
+        "zero_optimization": {
+            "stage": zero_stage,
+            "reduce_bucket_size": BUCKET,
+            "allgather_bucket_size": BUCKET,
+            **{part: {"device": "cpu"} for part in left},
+        },
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs is compiled on first use
         "torch_autocast": {

@@ -3,7 +3,7 @@
 Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311, appendix B.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,3 +68,9 @@ def mean_length(corpus: Mapping[str, Any]) -> float | None:
     """Mean length of the documents of a prepared corpus [tokens], from its record's metrics."""
     documents, tokens = corpus.get("train_documents"), corpus.get("train_tokens")
     return tokens / documents if documents and tokens else None
+
+
+def together(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The sizes of several prepared corpora as if they were one, from their records' metrics."""
+    each = list(corpora)
+    return {name: sum(corpus.get(name, 0) for corpus in each) for name in ("train_documents", "train_tokens")}

@@ -1,9 +1,14 @@
 """What the driver tells a training run's workers, and the files through which they answer."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from adapt.config import Config
 from adapt.model.locate import Pretrained
+
+if TYPE_CHECKING:
+    from adapt.corpus.mixture import Mixture
+    from adapt.corpus.online import Online
 
 METRICS_FILE = "metrics.jsonl"
 """One line of metrics a report, written by rank 0."""
@@ -26,12 +31,16 @@ class Job:
     """The stage's key; it also names the Ray Train run, so that a later start finds what an earlier one left."""
     folder: str
     """The stage's folder."""
-    corpus: str
-    """Folder of the prepared corpus."""
+    corpora: tuple[str, ...]
+    """Folders of the prepared sources."""
+    mixture: "Mixture | None"
+    """How they share the run; None where the corpus is streamed."""
     pretrained: Pretrained
     """The model to start from."""
     steps: int
-    """Length of the run."""
+    """Length of the run. A streamed corpus may end before."""
+    online: "Online | None" = None
+    """The corpus, if it is streamed."""
 
     @property
     def run_name(self) -> str:

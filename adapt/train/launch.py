@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.chain.files import storage_error
-from adapt.errors import ConfigError, ModelError, StorageError, TrainingError
+from adapt.errors import ConfigError, DataError, ModelError, StorageError, TrainingError
 from adapt.runtime import await_resources, causes, find_ours, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, PROGRESS_FILE, Job
 from adapt.train.retain import mend_run, prune
@@ -24,6 +24,7 @@ def launch(job: Job) -> dict[str, Any]:
     Raises:
         ClusterError: the workers cannot be placed.
         ConfigError, ModelError: the workers' devices cannot do what is asked, or the model cannot be loaded.
+        DataError: the corpus, which is streamed, is broken or has changed.
         StorageError: the disk is full, or may not be written.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
@@ -61,7 +62,7 @@ def _raise_told(file: Path) -> None:
     """The error of ours that all ranks met."""
     if file.exists():
         kind, what, fix = json.loads(file.read_text())
-        raise {each.__name__: each for each in (ConfigError, ModelError, TrainingError)}[kind](what, fix)
+        raise {each.__name__: each for each in (ConfigError, DataError, ModelError, TrainingError)}[kind](what, fix)
 
 
 def _raise(error: BaseException, folder: Path) -> None:

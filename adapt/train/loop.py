@@ -1,8 +1,10 @@
 """The training loop of one rank: wait for data, corrupt, forward, backward, step, report, save."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from adapt.corpus.order import mix
 from adapt.errors import TrainingError
 from adapt.method.base import Method
 from adapt.objective.base import Batch, Objective
-from adapt.train.engine import Engine
 from adapt.train.meter import Meter, Progress
 from adapt.train.schedule import branch_step, learning_rate
+
+if TYPE_CHECKING:
+    from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Loop:
         report: Callable[[dict[str, Any]], None],
         save: Callable[[Progress], None],
     ) -> None:
-        """Trains from `progress.step` to the end.
+        """Trains from `progress.step` to the end, or to that of the batches.
 
         Args:
             batches: this rank's share of each global batch, from step `progress.step` on.
@@ -60,9 +64,12 @@ class Loop:
             TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
         """
         meter, branch = Meter(progress, self.steps), branch_step(self.training, self.steps)
+        saved = progress.step
         while progress.step < self.steps:
             meter.start()
-            columns = next(batches)
+            columns = next(batches, None)
+            if columns is None:
+                break
             meter.got_data()
             rate = learning_rate(self.training, progress.step, self.steps)
             loss, tokens, norm = self.step(columns, progress.step, rate)
@@ -71,6 +78,9 @@ class Loop:
                 report({**meter.report(), "learning_rate": rate, "gradient_norm": norm, **self.engine.report()})
             if self._is_due(progress.step, self.training.checkpoint_interval_steps) or progress.step == branch:
                 save(progress)
+                saved = progress.step
+        if saved != progress.step:
+            save(progress)
 
     def step(self, columns: dict[str, np.ndarray], step: int, rate: float) -> tuple[torch.Tensor, int, float]:
         """One optimizer step over this rank's share of a global batch.

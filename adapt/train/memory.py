@@ -8,8 +8,9 @@ from adapt.model.size import ModelSize
 from adapt.train.flops import predicted_fraction
 
 GIB = 2**30
-BUCKET = 500_000_000
-"""DeepSpeed's reduce_bucket_size [elements]: ZeRO 1 to 3 reserve one, in fp32."""
+BUCKET = 50_000_000
+"""Elements that ZeRO 1 to 3 sum over the ranks at once; room for one bucket in fp32 is reserved. DeepSpeed's default
+is ten times that, 2 GB a device."""
 GATHERED = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters [elements]: ZeRO 3 keeps up to so many gathered."""
 SCORES = 256 * 2**20

@@ -16,29 +16,37 @@ class Length:
 
     steps: int
     rows: int
-    """Rows of the prepared corpus, one epoch."""
+    """Of an epoch."""
 
 
-def length_of(training: TrainingConfig, corpus_tokens: int) -> Length:
+def rows_of(tokens: int, training: TrainingConfig) -> int:
+    """Rows that so many tokens of a source are cut into; the last may be short."""
+    return ceil(tokens / training.sequence_length)
+
+
+def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> Length:
     """Steps of a run: the first of the configured limits that is reached.
 
+    A corpus smaller than a batch fills it with further epochs of its rows.
+
+    Args:
+        training: has the limits.
+        epoch: rows of an epoch.
+        most: rows after which the run ends in any case (rounded up to whole steps).
+
     Raises:
-        DataError: the corpus is smaller than one global batch.
+        DataError: there is no row.
     """
-    rows = ceil(corpus_tokens / training.sequence_length)
+    if not epoch:
+        raise DataError("the corpus has no text to train on", "bring more text, or lower corpus.heldout_fraction")
     batch = training.global_batch_size
-    if rows < batch:
-        raise DataError(
-            f"the corpus is smaller than one batch: {corpus_tokens} tokens are {rows} rows of "
-            f"{training.sequence_length}, and training.global_batch_size is {batch}",
-            f"set training.global_batch_size to at most {rows}, or bring more text" if rows else "bring more text",
-        )
     limits = [
         training.max_steps,
         training.max_tokens and ceil(training.max_tokens / (batch * training.sequence_length)),
-        training.epochs and ceil(training.epochs * rows / batch),
+        training.epochs and ceil(training.epochs * epoch / batch),
     ]
-    return Length(min((limit for limit in limits if limit), default=PAPER_STEPS), rows)
+    steps = min((limit for limit in limits if limit), default=PAPER_STEPS)
+    return Length(min(steps, ceil(most / batch)) if most else steps, epoch)
 
 
 def micro_batch(training: TrainingConfig, workers: int, most: int | None = None) -> tuple[int, int]:

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ from ray.train.torch import get_device
 
 from adapt.chain.files import write_atomically
 from adapt.chain.record import load_record
+from adapt.corpus.online import Online
+from adapt.corpus.serve import serve, served
 from adapt.corpus.stream import Feed, streamed
-from adapt.errors import ConfigError, ModelError, TrainingError
+from adapt.corpus.window import Columns
+from adapt.errors import ConfigError, DataError, ModelError, TrainingError
 from adapt.method.base import Method
 from adapt.model.export import save_model
 from adapt.model.load import load_model, load_tokenizer
@@ -26,7 +31,7 @@ from adapt.objective.build import make
 from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
-from adapt.train.flops import mean_length, workload
+from adapt.train.flops import mean_length, together, workload
 from adapt.train.guard import alone, die_with_parent
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
@@ -50,7 +55,7 @@ def work(job: Job) -> None:
     try:
         with alone(Path(job.folder), rank):
             _train(job, rank)
-    except (ConfigError, ModelError, TrainingError) as error:
+    except (ConfigError, DataError, ModelError, TrainingError) as error:
         if rank == 0:
             write_atomically(Path(job.folder) / FAILURE_FILE, json.dumps([type(error).__name__, error.what, error.fix]))
 
@@ -60,8 +65,8 @@ def _train(job: Job, rank: int) -> None:
     folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
     checkpoints = Checkpoints(parts.loop.engine, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
     progress = checkpoints.load()
-    feed = _feed(job, progress.step, parts.loop.objective)
-    with Trackers(job, progress.step, active=rank == 0) as trackers, streamed(feed) as batches:
+    feeding = _feeding(job, progress.step, parts.loop.objective)
+    with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
         parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
     state = parts.loop.method.merge(parts.loop.engine.full_state())
     figures = parts.figures(progress)
@@ -92,7 +97,8 @@ class Parts:
 
         start, method = job.pretrained, Method()
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        model = load_model(start.model, config.objective.kind == "causal", start.trust_remote_code)
+        causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+        model = load_model(start.model, causal, start.trust_remote_code, dropout)
         objective = make(config.objective, tokenizer, config.seed)
         method.prepare_model(model, {})
         model.train().to(device)
@@ -135,23 +141,36 @@ class Parts:
 
 
 def _document_length(job: Job) -> float | None:
-    corpus = load_record(Path(job.corpus))
-    return mean_length(corpus.metrics) if corpus else None
+    records = [load_record(Path(folder)) for folder in job.corpora]
+    return mean_length(together([record.metrics for record in records if record]))
 
 
-def _feed(job: Job, first_step: int, objective: Objective) -> Feed:
+def _feeding(job: Job, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
+    """This rank's shares of the global batches, from a step on."""
     training, context = job.config.training, ray.train.get_context()
-    return Feed(
-        folder=job.corpus,
+    rank, world = context.get_world_rank(), context.get_world_size()
+    if job.online:
+        return served(_server(job.online, first_step, rank, world), rank, first_step, job.steps)
+    assert job.mixture
+    feed = Feed(
+        folders=job.corpora,
+        mixture=job.mixture,
         sequence_length=training.sequence_length,
         global_batch_size=training.global_batch_size,
-        seed=job.config.seed,
         first_step=first_step,
         last_step=job.steps,
-        rank=context.get_world_rank(),
-        world=context.get_world_size(),
+        rank=rank,
+        world=world,
         marks=objective.columns(),
     )
+    return streamed(feed)
+
+
+def _server(online: Online, first_step: int, rank: int, world: int) -> Any:
+    """Rank 0's, which all share."""
+    server = [serve(online, first_step, world) if rank == 0 else None]
+    dist.broadcast_object_list(server)
+    return server[0]
 
 
 def _device(local_world: int) -> torch.device:

@@ -13,7 +13,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.clean import Tally, clean, is_heldout
 from adapt.corpus.formats import Bad
 
-ANYTHING = CorpusConfig(min_characters=0, min_letter_fraction=0.0)
+ANYTHING = CorpusConfig(cleaning=[])
 
 
 def cleaned(records: list[str], corpus: CorpusConfig = ANYTHING) -> tuple[list[str], Tally]:
@@ -76,8 +76,11 @@ def test_half_a_character_goes() -> None:
 
 @pytest.mark.parametrize(("length", "kept"), [(19, 0), (20, 1), (21, 1)])
 def test_shortest_length(length: int, kept: int) -> None:
-    assert cleaned(["x" * length], CorpusConfig(min_characters=20))[1].kept == kept
-    assert cleaned(["\x00  " + "x" * length + " \n"], CorpusConfig(min_characters=20))[1].kept == kept
+    assert cleaned(["x" * length], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept == kept
+    assert (
+        cleaned(["\x00  " + "x" * length + " \n"], CorpusConfig(cleaning=[{"length": {"min_characters": 20}}]))[1].kept
+        == kept
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,9 +89,9 @@ def test_shortest_length(length: int, kept: int) -> None:
 )
 def test_share_of_letters(text: str, fraction: float) -> None:
     """`fraction` is the share of letters among what is neither space nor control character."""
-    assert cleaned([text], CorpusConfig(min_characters=0, min_letter_fraction=fraction))[1].kept == 1
+    assert cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction}}]))[1].kept == 1
     if fraction < 1:
-        _, tally = cleaned([text], CorpusConfig(min_characters=0, min_letter_fraction=fraction + 0.01))
+        _, tally = cleaned([text], CorpusConfig(cleaning=[{"letters": {"min_fraction": fraction + 0.01}}]))
         assert tally.dropped == {"too few letters": 1}
 
 
@@ -105,7 +108,12 @@ def test_share_of_letters(text: str, fraction: float) -> None:
     ids=["Burmese", "Hindi", "Khmer", "Russian", "Japanese", "Arabic"],
 )
 def test_ordinary_text_of_many_scripts_is_kept(text: str) -> None:
-    assert cleaned([text], CorpusConfig(min_characters=10))[1].dropped == {}
+    assert (
+        cleaned(
+            [text], CorpusConfig(cleaning=[{"length": {"min_characters": 10}}, {"letters": {"min_fraction": 0.5}}])
+        )[1].dropped
+        == {}
+    )
 
 
 def test_tallies_add_up_and_the_first_case_stays_the_first() -> None:

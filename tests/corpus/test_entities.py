@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from adapt.config import CorpusConfig
 from adapt.corpus.clean import Tally, clean
 from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, tagged, tagger_source
-from adapt.corpus.formats import Bad, check_field, read_records
+from adapt.corpus.formats import Bad, Reading, check_field, read_records
 from adapt.errors import ConfigError, DataError
 
-ANYTHING = CorpusConfig(min_characters=0, min_letter_fraction=0.0)
+ANYTHING = CorpusConfig(cleaning=[])
 TEXT = "the gradient of the loss"
 
 
@@ -46,11 +46,11 @@ def file_of(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
 def test_entities_come_with_their_texts(tmp_path: Path, kind: str) -> None:
     found = [[[0, 3], [4, 12]], [], None]
     path = file_of(tmp_path, kind, [{"text": TEXT, "names": entities} for entities in found])
-    records = list(read_records(path, "text", "line", "names"))
+    records = list(read_records(path, Reading(entity_field="names")))
     assert [str(record) for record in records] == [TEXT] * 3
     assert [record.entities for record in records if isinstance(record, Tagged)] == [[(0, 3), (4, 12)], [], []]
-    assert not any(isinstance(record, Tagged) for record in read_records(path, "text", "line"))
-    absent = list(read_records(path, "text", "line", "other"))
+    assert not any(isinstance(record, Tagged) for record in read_records(path, Reading()))
+    absent = list(read_records(path, Reading(entity_field="other")))
     assert [record.entities for record in absent if isinstance(record, Tagged)] == [[], [], []]
 
 
@@ -59,7 +59,7 @@ def test_entities_come_with_their_texts(tmp_path: Path, kind: str) -> None:
 )
 def test_malformed_entities_are_bad_records_with_a_reason(tmp_path: Path, entities: Any) -> None:
     path = file_of(tmp_path, "jsonl", [{"text": TEXT, "names": entities}, {"text": TEXT, "names": [[0, 24]]}])
-    records = list(read_records(path, "text", "line", "names"))
+    records = list(read_records(path, Reading(entity_field="names")))
     assert isinstance(records[0], Bad)
     tally = Tally()
     assert len(list(clean(records, ANYTHING, tally, "file"))) == 1

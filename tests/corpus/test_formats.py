@@ -1,20 +1,26 @@
 """Every format gives the same texts in the same order, and every kind of damage is either counted or named."""
 
+import bz2
 import codecs
+import csv
 import gzip
+import io
 import json
+import lzma
 import random
 import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from adapt.corpus.formats import SUFFIXES, Bad, check_field, format_of, read_records
+from adapt.corpus.formats import SUFFIXES, Bad, Reading, check_field, format_of, read_records
+from adapt.corpus.manifest import expand
 from adapt.errors import DataError
 
 TEXTS = [
@@ -39,7 +45,7 @@ def lines(texts: list[str], newline: str = "\n", last: str = "\n") -> bytes:
 
 
 def read(path: Path, text_field: str = "text", text_unit: str = "line") -> list[str]:
-    return list(read_records(path, text_field, text_unit))
+    return list(read_records(path, Reading(text_field, text_unit)))
 
 
 def in_parts(compress: Callable[[bytes], bytes], content: bytes) -> bytes:
@@ -60,6 +66,10 @@ CONTAINERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "zstd": (".zst", zstandard.compress),
     "zstd in parts": (".zst", lambda content: in_parts(zstandard.compress, content)),
     "zstd of unknown length": (".zst", streamed_zstd),
+    "xz": (".xz", lzma.compress),
+    "xz in parts": (".xz", lambda content: in_parts(lzma.compress, content)),
+    "bzip2": (".bz2", bz2.compress),
+    "bzip2 in parts": (".bz2", lambda content: in_parts(bz2.compress, content)),
 }
 
 
@@ -92,6 +102,43 @@ def test_parquet_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
     assert read(tmp_path / "corpus.parquet", "doc.text") == ["a", "b"]
 
 
+@pytest.mark.parametrize(("kind", "mark"), [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_csv_as_the_library_of_python_writes_it(tmp_path: Path, kind: str, mark: str, suffix: str) -> None:
+    texts = [*TEXTS, "two\nlines\r\nand a third", f"with {mark} mark"]
+    made = io.StringIO()
+    writer = csv.writer(made, delimiter=mark)
+    writer.writerows([["id", "text"], *enumerate(texts)])
+    path = tmp_path / f"corpus.{kind}{suffix}"
+    path.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](made.getvalue().encode()))
+    check_field(path, "text")
+    assert read(path) == texts
+    assert read(path, "id") == [str(number) for number in range(len(texts))]
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("type_", ["string", "large_string", "dictionary"])
+def test_arrow(tmp_path: Path, kind: str, type_: str) -> None:
+    values = pa.array(TEXTS)
+    values = values.dictionary_encode() if type_ == "dictionary" else values.cast(getattr(pa, type_)())
+    table = pa.table({"id": range(len(TEXTS)), "text": values})
+    path = tmp_path / "corpus.arrow"
+    with (pa.ipc.new_file if kind == "file" else pa.ipc.new_stream)(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=700)
+    check_field(path, "text")
+    assert read(path) == TEXTS
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:5], whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            read(path)
+
+
+def test_what_the_datasets_library_saves(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
+    assert [text for path in expand(str(tmp_path / "saved")) for text in read(Path(path))] == TEXTS
+
+
 def test_another_field(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"text": "not this", "body": "this"}\n')
@@ -115,7 +162,7 @@ def test_paragraphs(tmp_path: Path, newline: str) -> None:
     assert len(read(path, text_unit="paragraph")) == 3
 
 
-@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix != ".parquet"])
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if suffix not in (".parquet", ".arrow")])
 def test_nothing_in_the_file(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"corpus{suffix}"
     for content in {b"", gzip.compress(b"")} if suffix.endswith(".gz") else {b""}:
@@ -194,6 +241,50 @@ def test_invalid_utf8_in_text(tmp_path: Path, unit: str) -> None:
     assert [isinstance(record, Bad) for record in records] == [False, True, False]
 
 
+def test_csv_rows_that_are_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.csv"
+    path.write_bytes(b"id,text\n1,before\n2\n3,one,more\n\n4,caf\xe9\n5,after\n")
+    records = read(path)
+    assert records == [
+        "before",
+        *["another number of columns than the header"] * 2,
+        "invalid UTF-8",
+        "after",
+    ]
+    assert [isinstance(record, Bad) for record in records] == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "parquet"])
+def test_a_record_over_the_limit_is_passed_over(tmp_path: Path, kind: str, suffix: str) -> None:
+    texts = ["before", "x" * 5000, "after"]
+    path = tmp_path / f"corpus.{kind}{suffix if kind != 'parquet' else ''}"
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), path)
+    else:
+        content = jsonl(texts) if kind == "jsonl" else lines(["text", *texts] if kind == "csv" else texts)
+        path.write_bytes(gzip.compress(content) if suffix else content)
+    records = list(read_records(path, Reading(max_bytes=1000)))
+    assert [record.strip() for record in records] == ["before", "longer than corpus.max_record_mib", "after"]
+    assert isinstance(records[1], Bad)
+
+
+def test_a_quote_that_is_never_closed_costs_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.csv"
+    path.write_text('text\nbefore\n"open\n' + "line\n" * 1000)
+    records = list(read_records(path, Reading(max_bytes=2000)))
+    assert records[:2] == ["before", "longer than corpus.max_record_mib"]
+    assert 500 < len(records) < 1000  # reading goes on behind the limit
+
+
+def test_a_json_array_is_named(tmp_path: Path) -> None:
+    for content in ('[\n {"text": "a"}\n]\n', '[{"text": "a"}]'):
+        (tmp_path / "a.json").write_text(content)
+        with pytest.raises(DataError, match=r"a\.json is one JSON array") as caught:
+            check_field(tmp_path / "a.json", "text")
+        assert "one object a line" in caught.value.fix
+
+
 def test_parquet_values_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     not_utf8 = pa.array([b"before", None, b"\xff\xfe", b"after"], pa.binary()).view(pa.string())
@@ -201,22 +292,34 @@ def test_parquet_values_that_are_no_text(tmp_path: Path) -> None:
     records = read(path)
     assert records == ["before", "no text", "invalid UTF-8", "after"]
     assert [isinstance(record, Bad) for record in records] == [False, True, True, False]
+    pq.write_table(pa.table({"text": pa.array([None, None])}), path)
+    assert read(path) == ["no text"] * 2
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    assert read(path) == ["text is not a string"] * 2
+    with pytest.raises(DataError, match=r"field 'text' of .*corpus\.parquet is int64, not text"):
+        read(path)
 
 
 # Broken files
 
 
-def incompressible() -> bytes:
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+def incompressible(kind: str = "jsonl") -> bytes:
     draw = random.Random(0)
-    return jsonl([f"document {draw.random()}" for _ in range(5000)])
+    texts = [f"document {draw.random()}" for _ in range(5000)]
+    return jsonl(texts) if kind == "jsonl" else lines(["text", *texts] if kind == "csv" else texts)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize("kind", ["jsonl", "txt", "csv"])
 def test_cut_short_anywhere(tmp_path: Path, suffix: str, kind: str) -> None:
-    whole = (gzip.compress if suffix == ".gz" else zstandard.compress)(incompressible())
+    whole = COMPRESSORS[suffix](incompressible(kind))
     path = tmp_path / f"corpus.{kind}{suffix}"
     path.write_bytes(whole)
     assert len(read(path)) == 5000
@@ -283,6 +386,8 @@ def test_no_such_file(tmp_path: Path, suffix: str) -> None:
         ("a.b.json.gz", ("jsonl", "gzip")),
         ("a.TXT.ZST", ("text", "zstd")),
         ("2024.01.parquet", ("parquet", None)),
+        ("a.ndjson.bz2", ("jsonl", "bz2")),
+        ("a.tsv.xz", ("tsv", "xz")),
     ],
 )
 def test_format_by_name(name: str, expected: tuple[str, str | None]) -> None:
@@ -290,7 +395,7 @@ def test_format_by_name(name: str, expected: tuple[str, str | None]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "a.csv", "a.gz", "a.jsonl.bz2", "a.parquet.gz", ".jsonl", "jsonl", "a.jsonl.gz.gz"]
+    "name", ["a", "a.doc", "a.gz", "a.jsonl.lz4", "a.parquet.gz", ".jsonl", "jsonl", "a.jsonl.gz.gz"]
 )
 def test_unknown_format(name: str) -> None:
     with pytest.raises(DataError, match=rf"{re.escape(name)} has no known format") as caught:
@@ -299,16 +404,23 @@ def test_unknown_format(name: str) -> None:
 
 
 def test_wrong_field_names_those_there_are(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_bytes(b'\nbroken\n{"body": "x", "title": "y"}\n')
-    pq.write_table(pa.table({"body": ["x"], "title": ["y"]}), tmp_path / "a.parquet")
-    for path in (tmp_path / "a.jsonl", tmp_path / "a.parquet"):
+    files = [tmp_path / f"a.{kind}" for kind in ("jsonl", "parquet", "csv", "tsv", "arrow")]
+    files[0].write_bytes(b'\nbroken\n{"body": "x", "title": "y"}\n')
+    table = pa.table({"body": ["x"], "title": ["y"]})
+    pq.write_table(table, files[1])
+    files[2].write_bytes(codecs.BOM_UTF8 + b"body,title\nx,y\n")
+    files[3].write_bytes(b"body\ttitle\nx\ty\n")
+    with pa.ipc.new_stream(files[4], table.schema) as writer:
+        writer.write(table)
+    for path in files:
         with pytest.raises(DataError, match=r"no field 'text'; it has 'body', 'title'") as caught:
             check_field(path, "text")
         assert str(path) in caught.value.what
         assert "corpus.text_field" in caught.value.fix
         check_field(path, "title")
-    with pytest.raises(DataError, match="'body', 'title'"):
-        read(tmp_path / "a.parquet")
+        if path.suffix != ".jsonl":  # where each record may have other fields
+            with pytest.raises(DataError, match="'body', 'title'"):
+                read(path)
 
 
 @pytest.mark.parametrize("line", [b"broken", b"[" * 100_000, b"\xff"], ids=["broken", "deep", "not UTF-8"])

@@ -3,13 +3,16 @@
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 
 from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
-from adapt.corpus.manifest import Manifest, build_manifest, expand
+from adapt.corpus.manifest import Manifest, Part, build_manifest, expand
 from adapt.errors import ConfigError, DataError
 
 
@@ -17,7 +20,7 @@ from adapt.errors import ConfigError, DataError
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of some formats, two levels deep, each with its own name as content; the working directory."""
     corpus = ("b.jsonl", "a.jsonl.gz", "c.txt", "deep/d.parquet", "deep/a.JSONL", "aa.jsonl")
-    for name in (*corpus, "notes.md", "deep/noise.csv"):
+    for name in (*corpus, "notes.md", "deep/noise.doc"):
         file = tmp_path / "data" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
@@ -31,7 +34,7 @@ def digests(tmp_path: Path) -> Digests:
 
 
 def names(paths: str | list[str], folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in expand(paths)]
+    return [str(Path(path).relative_to(folder)) for path in expand(paths)]
 
 
 def manifest(paths: str | list[str], digests: Digests) -> Manifest:
@@ -41,7 +44,7 @@ def manifest(paths: str | list[str], digests: Digests) -> Manifest:
 def test_files_come_in_the_order_given(folder: Path) -> None:
     assert names(["data/c.txt", "data/b.jsonl", "data/a.jsonl.gz"], folder) == ["c.txt", "b.jsonl", "a.jsonl.gz"]
     assert names("data/c.txt", folder) == ["c.txt"]
-    assert all(path.is_absolute() for path in expand("data/c.txt"))
+    assert all(Path(path).is_absolute() for path in expand("data/c.txt"))
 
 
 def test_a_folder_gives_its_corpus_files_sorted(folder: Path) -> None:
@@ -102,7 +105,7 @@ def test_parts(folder: Path, digests: Digests) -> None:
     parts = manifest(["data/c.txt", "data/b.jsonl"], digests).parts
     assert [part.path for part in parts] == [str(folder / "c.txt"), str(folder / "b.jsonl")]
     assert [part.size for part in parts] == [5, 7]
-    assert [part.sha256 for part in parts] == [hashlib.sha256(text).hexdigest() for text in (b"c.txt", b"b.jsonl")]
+    assert [part.digest for part in parts] == [hashlib.sha256(text).hexdigest() for text in (b"c.txt", b"b.jsonl")]
 
 
 def test_identity_is_content_and_order(folder: Path, digests: Digests) -> None:
@@ -136,6 +139,93 @@ def test_folder_named_like_a_file(folder: Path, digests: Digests) -> None:
     (folder / "z.jsonl").mkdir()
     with pytest.raises(DataError, match=r"cannot read .*z\.jsonl"):
         manifest("data/*.jsonl", digests)
+
+
+def test_what_datasets_saves_beside_its_files_is_no_text(folder: Path) -> None:
+    for name in ("data-00000-of-00001.arrow", "dataset_info.json", "state.json"):
+        (folder / "deep" / name).write_text("x")
+    assert names("data/deep", folder) == ["deep/a.JSONL", "deep/d.parquet", "deep/data-00000-of-00001.arrow"]
+
+
+def test_a_file_url_is_the_file(folder: Path) -> None:
+    assert names(f"file://{folder}/c.txt", folder) == ["c.txt"]
+
+
+# --- other places
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """Files in fsspec's store in memory, which keeps no digests."""
+    memory = fsspec.filesystem("memory")
+    for name in ("b.jsonl", "a.jsonl.gz", "deep/c.txt", "notes.md"):
+        memory.pipe(f"/bucket/{name}", name.encode())
+    yield memory
+    memory.rm("/bucket", recursive=True)
+
+
+def test_folders_globs_and_files_of_a_store(store: Any) -> None:
+    assert expand("memory://bucket") == [f"memory://bucket/{name}" for name in ("a.jsonl.gz", "b.jsonl", "deep/c.txt")]
+    assert expand("memory://bucket/") == expand("memory://bucket")
+    assert expand("memory://bucket/*.jsonl*") == ["memory://bucket/a.jsonl.gz", "memory://bucket/b.jsonl"]
+    assert expand("memory://bucket/**/*.txt") == ["memory://bucket/deep/c.txt"]
+    assert expand(["memory://bucket/b.jsonl", "memory://bucket"])[:2] == [
+        "memory://bucket/b.jsonl",
+        "memory://bucket/a.jsonl.gz",
+    ]
+    with pytest.raises(DataError, match=r"memory://bucket/x\*\.txt matches no file"):
+        expand("memory://bucket/x*.txt")
+    with pytest.raises(DataError, match="has no known format"):
+        expand("memory://bucket/notes.md")
+
+
+def test_content_is_the_identity_wherever_it_lies(store: Any, folder: Path, digests: Digests) -> None:
+    (folder / "b.txt").write_text("b.jsonl")
+    (folder / "a.txt").write_text("deep/c.txt")
+    here = manifest(["data/b.txt", "data/a.txt"], digests)
+    there = manifest(["memory://bucket/b.jsonl", "memory://bucket/deep/c.txt"], digests)
+    assert here.digest == there.digest
+    assert [part.size for part in there.parts] == [7, 10]
+    store.pipe("/bucket/b.jsonl", b"B.jsonl")
+    assert manifest(["memory://bucket/b.jsonl", "memory://bucket/deep/c.txt"], digests).digest != here.digest
+
+
+def test_a_digest_that_the_store_keeps_saves_reading(
+    store: Any, digests: Digests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"size": 7, "type": "file", "ETag": '"1"'}
+    monkeypatch.setattr(type(store), "info", lambda *_, **__: found)
+    monkeypatch.setattr(type(store), "open", None)  # not to be called
+    first = manifest("memory://bucket/b.jsonl", digests)
+    assert first.digest == manifest("memory://bucket/b.jsonl", digests).digest
+    found["ETag"] = '"2"'
+    assert first.digest != manifest("memory://bucket/b.jsonl", digests).digest
+
+
+@pytest.mark.parametrize(
+    ("location", "message", "fix"),
+    [
+        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl needs the package s3fs", "dontstop[s3]"),
+        ("gs://bucket/a.jsonl", "gs://bucket/a.jsonl needs the package gcsfs", "dontstop[gs]"),
+        ("adl://u:secret@bucket/a.jsonl", "adl://bucket/a.jsonl", "install"),
+        ("nowhere://bucket/a.jsonl", "Protocol not known: nowhere", "s3://"),
+    ],
+)
+def test_stores_that_need_a_package_or_are_not_known(
+    location: str, message: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapt.corpus.location.find_spec", lambda _: None)
+    with pytest.raises(ConfigError) as caught:
+        expand(location)
+    assert message in caught.value.what
+    assert "secret" not in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_no_secret_is_stored() -> None:
+    stored = Manifest([Part("https://user:secret@host/a.txt?key=secret", 1, "")]).to_json()
+    assert "https://host/a.txt" in stored
+    assert "secret" not in stored
 
 
 def test_docstrings_need_no_paths(digests: Digests) -> None:

@@ -80,45 +80,10 @@ def test_mix_is_splitmix64() -> None:
 # Samples
 
 
-def global_batch(step: int, world: int, size: int, rows: int, seed: int = 0) -> list[tuple[int, int]]:
-    parts = [samples(step, rank, world, size, rows, seed) for rank in range(world)]
-    assert {len(part[1]) for part in parts} == {size // world}
-    return [pair for epochs, chosen in parts for pair in zip(epochs.tolist(), chosen.tolist(), strict=True)]
-
-
-@pytest.mark.parametrize("rows", [12, 13, 37, 100])
-def test_a_steps_rows_do_not_depend_on_the_number_of_ranks(rows: int) -> None:
-    for step in (0, 1, 2, 3, 50):
-        alone = global_batch(step, 1, 12, rows)
-        for world in (2, 3, 4, 6, 12):
-            assert global_batch(step, world, 12, rows) == alone
-
-
-@given(rows=st.integers(1, 60), size=st.integers(1, 25), first=st.integers(0, 100), seed=st.integers(0, 100))
-def test_every_row_once_an_epoch(rows: int, size: int, first: int, seed: int) -> None:
-    """Against the plain form: all epochs' permutations one after another, cut into batches."""
-    stream = [(epoch, row) for epoch in range(3) for row in whole(rows, seed, epoch).tolist()]
-    steps = len(stream) // size
-    trained = [pair for step in range(steps) for pair in global_batch(step, 1, size, rows, seed)]
-    assert trained == stream[: len(trained)]
-    assert len(stream) - len(trained) < size
-    epoch, place = divmod(first * size, rows)  # and far beyond, without what comes before
-    assert global_batch(first, 1, size, rows, seed)[0] == (epoch, int(whole(rows, seed, epoch)[place]))
-
-
-def test_a_batch_across_the_boundary_of_epochs() -> None:
-    batch = global_batch(1, 2, 6, 8)  # samples 6 to 11 of epochs of 8
-    assert [epoch for epoch, _ in batch] == [0, 0, 1, 1, 1, 1]
-    assert [row for _, row in batch] == [*whole(8, 0, 0)[6:].tolist(), *whole(8, 0, 1)[:4].tolist()]
-
-
-def test_a_batch_larger_than_an_epoch() -> None:
-    assert [epoch for epoch, _ in global_batch(0, 1, 7, 3)] == [0, 0, 0, 1, 1, 1, 2]
-
-
-def test_numbers_beyond_32_bits() -> None:
-    epochs, rows = samples(10**10, 0, 1, 4, 10**12, 0)
-    assert epochs.tolist() == [0] * 4
-    epochs, rows = samples(10**10, 1, 2, 4096, 10**12, 0)
-    assert epochs.tolist() == [40] * 2048
-    assert len(set(rows.tolist())) == 2048
+@pytest.mark.parametrize(("size", "worlds"), [(12, (1, 2, 3, 4, 6, 12)), (10, (1, 2, 5))])
+def test_the_ranks_of_a_step_share_its_samples(size: int, worlds: tuple[int, ...]) -> None:
+    for world in worlds:
+        for step in (0, 1, 50, 10**12):
+            parts = [samples(step, rank, world, size) for rank in range(world)]
+            assert {len(part) for part in parts} == {size // world}
+            assert np.concatenate(parts).tolist() == list(range(step * size, step * size + size))

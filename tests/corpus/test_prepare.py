@@ -16,7 +16,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus import prepare as module
 from adapt.corpus.clean import is_heldout
 from adapt.corpus.manifest import Manifest, Part, build_manifest
-from adapt.corpus.prepare import check_readable, prepare
+from adapt.corpus.prepare import prepare
 from adapt.corpus.tokens import TokenStream
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
@@ -188,14 +188,3 @@ def test_docstrings(tmp_path: Path, pretrained: Pretrained) -> None:
     assert documents(tmp_path / "out", SHARD_GLOB) == expected(kept, pretrained.model, heldout=False)
     assert metrics["train_documents"] + metrics["heldout_documents"] == 229
     assert metrics["bad"] == {}
-
-
-def test_first_records_are_looked_at_before_anything_is_started(tmp_path: Path) -> None:
-    paths = [jsonl(tmp_path / "a.jsonl", TEXTS[:3]), str(tmp_path / "b.jsonl")]
-    Path(paths[1]).write_text('{"body": "x"}\n')
-    corpus = replace(CORPUS, paths=paths)
-    manifest = build_manifest(corpus, Digests(tmp_path / "digests.json"))
-    with pytest.raises(DataError, match=r"b\.jsonl has no field 'text'; it has 'body'"):
-        check_readable(manifest, corpus)
-    check_readable(Manifest(manifest.parts[:1]), corpus)
-    check_readable(manifest, replace(corpus, source="docstrings"))

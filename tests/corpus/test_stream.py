@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from adapt.corpus import stream as module
+from adapt.corpus.mixture import Mixture
 from adapt.corpus.order import permute
 from adapt.corpus.stream import Feed, streamed
 from adapt.corpus.tokens import TokenStream, write_shard
@@ -32,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def feed(corpus: str, first: int = 0, last: int = 5, rank: int = 0, world: int = 1) -> Feed:
-    return Feed(corpus, LENGTH, BATCH, SEED, first, last, rank, world, ("even",))
+    return Feed((corpus,), Mixture.of([61], SEED), LENGTH, BATCH, first, last, rank, world, ("even",))
 
 
 def brute_force(first: int, last: int, rank: int, world: int) -> Iterator[tuple[list[list[int]], list[int], list[int]]]:
@@ -113,7 +114,55 @@ def test_nothing_to_do_needs_no_ray(corpus: str) -> None:
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_wider_vocabulary(corpus: str, tmp_path: Path) -> None:
     write_shard(tmp_path / "train-000000-000000.arrow", [list(range(99_000, 99_100))], 100_000)
-    with streamed(replace(feed(corpus, 0, 1), folder=str(tmp_path), marks=())) as batches:
+    with streamed(
+        replace(feed(corpus, 0, 1), folders=(str(tmp_path),), mixture=Mixture.of([13], 0), marks=())
+    ) as batches:
         tokens = next(batches)["tokens"]
     assert tokens.dtype == np.uint32
     assert set(tokens.ravel().tolist()) <= {0, *range(99_000, 99_100)}
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Three sources of 3, 40 and 7 rows; the tokens of source s lie in [1000 s, 1000 s + 1000)."""
+    folders = []
+    for source, tokens in enumerate((24, 317, 50)):
+        folder = tmp_path_factory.mktemp(f"source-{source}")
+        write_shard(folder / "train-000000-000000.arrow", [list(range(1000 * source, 1000 * source + tokens))], 5000)
+        folders.append(str(folder))
+    return tuple(folders)
+
+
+def test_several_sources(others: tuple[str, ...]) -> None:
+    """Tokens are those of the source and row that the mixture says, for any number of ranks."""
+    mixture = Mixture.of([3, 40, 7], SEED, weights=[1, 2, 1])
+    for world in (1, 2, 3):
+        for step in (0, 1, 17):
+            parts = [Feed(others, mixture, LENGTH, BATCH, 0, 20, rank, world).step(step) for rank in range(world)]
+            batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            places = mixture.locate(np.arange(step * BATCH, (step + 1) * BATCH))
+            assert (batch["tokens"][:, 0] == places.sources * 1000 + places.rows * LENGTH).all()
+            assert (batch["rows"] == np.array([0, 3, 43])[places.sources] + places.rows).all()
+            assert (batch["epochs"] == places.epochs).all()
+            assert {len(batch[name]) for name in batch} == {BATCH}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_killed_and_resumed_on_other_ranks(others: tuple[str, ...], world: int) -> None:
+    """Each life of a run has another number of ranks; together they are the run that was never interrupted."""
+    mixture = Mixture.of([3, 40, 7], SEED)
+    whole = list(Feed(others, mixture, LENGTH, BATCH, 0, 25, 0, 1).read())
+    draw, lived, first = np.random.default_rng(world), [], 0
+    while first < 25:
+        last = min(25, first + int(draw.integers(1, 9)))
+        ranks = [list(Feed(others, mixture, LENGTH, BATCH, first, last, r, world).read()) for r in range(world)]
+        lived += [np.concatenate([share["rows"] for share in step]) for step in zip(*ranks, strict=True)]
+        first, world = last, world % 3 + 1
+    assert [rows.tolist() for rows in lived] == [batch["rows"].tolist() for batch in whole]
+    assert sorted(np.concatenate(lived).tolist()) == sorted([*range(50)] * 6)
+
+
+def test_a_corpus_of_one_row_fills_a_batch(others: tuple[str, ...]) -> None:
+    batch = Feed(others[:1], Mixture.of([3], SEED), 8, BATCH, 0, 1, 0, 1).step(0)
+    assert np.bincount(batch["rows"]).tolist() == [4, 4, 4]
+    assert batch["epochs"].tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3

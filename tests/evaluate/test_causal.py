@@ -70,7 +70,7 @@ def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
     assert before.sum() / counts.sum() == pytest.approx(np.log(len(tokenizer)), rel=0.05)  # it knows nothing yet
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    for columns in Feed(str(folder / "corpus"), 64, 8, 0, 0, 10, 0, 1).read():
+    for columns in Feed.of(str(folder / "corpus"), 64, 8, 0, 0, 10).read():
         corrupted = objective.corrupt(Batch.of(columns, CPU))
         loss = objective.loss(model, corrupted) / len(corrupted.targets)
         optimizer.zero_grad()

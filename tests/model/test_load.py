@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
-from adapt.model.load import load_causal_lm, load_masked_lm, load_tokenizer
+from adapt.model.load import load_causal_lm, load_masked_lm, load_model, load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]
@@ -223,3 +223,12 @@ def test_tied_weights_that_differ_in_the_file_stay_apart(bert: Path) -> None:
     model = load_masked_lm(bert)
     assert not model.cls.predictions.decoder.weight.any()
     assert model.bert.embeddings.word_embeddings.weight.any()
+
+
+def test_attention_dropout_can_be_set(bert: Path, tmp_path: Path) -> None:
+    own, none = load_model(bert, causal=False), load_model(bert, causal=False, attention_dropout=0.0)
+    assert own.bert.encoder.layer[0].attention.self.dropout.p == 0.1
+    assert none.bert.encoder.layer[0].attention.self.dropout.p == 0.0
+    assert none.bert.encoder.layer[0].attention.output.dropout.p == 0.1
+    GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path / "gpt2")
+    assert load_model(tmp_path / "gpt2", causal=True, attention_dropout=0.3).transformer.h[0].attn.attn_dropout.p == 0.3

@@ -195,7 +195,9 @@ def test_casts_loss_and_buffers() -> None:
     assert few.loss == pytest.approx(2 * 4 * 77 * ROBERTA.vocabulary + gradient)
     huge = estimate(ROBERTA, setting(micro_batch=10_000, predicted=1.0))
     assert huge.loss == 2 * SCORES + gradient
-    assert estimate(ROBERTA, setting(zero_stage=1)).buffers == 4 * ROBERTA.parameters  # untouched pages take none
+    assert estimate(ROBERTA, setting(zero_stage=1)).buffers == 4 * BUCKET
+    small = replace(ROBERTA, parameters=BUCKET // 2)
+    assert estimate(small, setting(zero_stage=1)).buffers == 2 * BUCKET  # untouched pages take none
     large = replace(ROBERTA, parameters=2 * GATHERED)
     assert estimate(large, setting(zero_stage=3)).buffers == 4 * (BUCKET + GATHERED)
 

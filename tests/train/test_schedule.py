@@ -17,14 +17,14 @@ from transformers import (
 
 from adapt.config import TrainingConfig
 from adapt.errors import ConfigError, DataError
-from adapt.train.schedule import Length, branch_step, check_warmup, learning_rate, length_of, micro_batch
+from adapt.train.schedule import Length, branch_step, check_warmup, learning_rate, length_of, micro_batch, rows_of
 
 
 def config(**settings: object) -> TrainingConfig:
     return TrainingConfig(**{"global_batch_size": 10, "sequence_length": 8, **settings})
 
 
-# Length. A step is 80 tokens; a corpus of 1000 tokens is 125 rows, 12.5 steps an epoch.
+# Length. A step is 10 rows of 8 tokens; an epoch of 125 rows is 12.5 steps.
 
 
 @pytest.mark.parametrize(
@@ -50,35 +50,30 @@ def config(**settings: object) -> TrainingConfig:
     ],
 )
 def test_the_first_limit_that_is_reached(limits: dict[str, float], steps: int) -> None:
-    assert length_of(config(**limits), 1000) == Length(steps, 125)
+    assert length_of(config(**limits), 125) == Length(steps, 125)
 
 
-@given(st.integers(1, 10**13), st.integers(1, 4096), st.integers(1, 5000), st.integers(1, 50))
-def test_epochs_cover_every_row(tokens: int, length: int, batch: int, epochs: int) -> None:
-    training = TrainingConfig(sequence_length=length, global_batch_size=batch, epochs=float(epochs))
-    rows = -(-tokens // length)
-    if rows < batch:
-        with pytest.raises(DataError):
-            length_of(training, tokens)
-        return
-    found = length_of(training, tokens)
+@given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 50))
+def test_epochs_cover_every_row(rows: int, batch: int, epochs: int) -> None:
+    """Also of a corpus that is smaller than a batch."""
+    found = length_of(TrainingConfig(global_batch_size=batch, epochs=float(epochs)), rows)
     assert found.rows == rows
     assert (found.steps - 1) * batch < epochs * rows <= found.steps * batch
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(73, 10), (80, 10), (81, 11)])
-def test_one_batch_is_enough(tokens: int, rows: int) -> None:
-    assert length_of(config(max_steps=1), tokens).rows == rows
+@pytest.mark.parametrize(("tokens", "rows"), [(0, 0), (1, 1), (5, 1), (8, 1), (9, 2), (73, 10), (80, 10), (81, 11)])
+def test_rows_of_a_source(tokens: int, rows: int) -> None:
+    assert rows_of(tokens, config()) == rows
 
 
-@pytest.mark.parametrize("tokens", [72, 8, 1])
-def test_a_corpus_smaller_than_one_batch(tokens: int) -> None:
-    with pytest.raises(DataError, match="the corpus is smaller than one batch") as caught:
-        length_of(config(), tokens)
-    assert f"{tokens} tokens are {ceil(tokens / 8)} rows of 8" in caught.value.what
-    assert "training.global_batch_size is 10" in caught.value.what
-    (most,) = map(int, re.findall(r"at most (\d+)", caught.value.fix))
-    assert length_of(config(global_batch_size=most), tokens).rows == most  # the fix works
+@pytest.mark.parametrize(("most", "steps"), [(1, 1), (10, 1), (11, 2), (95, 10), (10**9, 20)])
+def test_a_run_ends_where_its_sources_do(most: int, steps: int) -> None:
+    assert length_of(config(max_steps=20), 125, most).steps == steps
+
+
+def test_no_text_at_all() -> None:
+    with pytest.raises(DataError, match="no text to train on"):
+        length_of(config(), 0)
 
 
 # Batch

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, TrackingConfig, TrainingConfig
+from adapt.corpus.mixture import Mixture
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.train.job import METRICS_FILE, Job
@@ -36,7 +37,7 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_job(folder: Path, key: str = KEY, **tracking: str) -> Job:
     config = Config("tracked", training=TrainingConfig(learning_rate=0.25), tracking=TrackingConfig(**tracking))
-    return Job(config, key, str(folder / "train"), "corpus", Pretrained(folder, folder, False), 8)
+    return Job(config, key, str(folder / "train"), ("corpus",), Mixture.of([8], 0), Pretrained(folder, folder, False), 8)
 
 
 def report(step: int, attempt: int) -> dict[str, Any]:

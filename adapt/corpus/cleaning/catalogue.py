@@ -1,0 +1,109 @@
+"""From `corpus.cleaning` to blocks: every name and option is checked, and what is not known gets the nearest named."""
+
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import lru_cache
+from typing import Any
+
+from adapt.config import RANGES
+from adapt.corpus.cleaning.block import Block
+from adapt.corpus.cleaning.boilerplate import Boilerplate
+from adapt.corpus.cleaning.language import Language
+from adapt.corpus.cleaning.length import Length
+from adapt.corpus.cleaning.letters import Letters
+from adapt.corpus.cleaning.pii import Pii
+from adapt.corpus.cleaning.repetition import Repetition
+from adapt.corpus.cleaning.symbols import Symbols
+from adapt.corpus.cleaning.unicode import FixUnicode
+from adapt.errors import ConfigError
+
+BLOCKS: dict[str, type[Block]] = {
+    block.name: block for block in (FixUnicode, Language, Length, Letters, Symbols, Repetition, Boilerplate, Pii)
+}
+
+
+def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
+    """The blocks of a configuration, in its order.
+
+    Args:
+        cleaning: of each block its name, or {name: {option: value}}.
+
+    Raises:
+        ConfigError: there is no such block or option, or a value is of the wrong type or out of its range.
+    """
+    return _blocks(json.dumps(cleaning))
+
+
+def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
+    """The blocks with all their options, for the stage's key: however they were written."""
+    return [{block.name: asdict(block)} for block in blocks_of(cleaning)]
+
+
+def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
+    """Refuses blocks that cannot say where their changes leave the corpus's entities.
+
+    Raises:
+        ConfigError: names the block.
+    """
+    for block in blocks_of(cleaning):
+        if entity_field and not block.keeps_entities:
+            raise ConfigError(
+                f"corpus.cleaning has {block.name}, after which the places in objective.entity_field are wrong",
+                f"remove {block.name}, or mend the files beforehand; objective.tagger goes with every block",
+            )
+
+
+@lru_cache(maxsize=16)
+def _blocks(cleaning: str) -> tuple[Block, ...]:
+    return tuple(_block(*_name_and_options(entry)) for entry in json.loads(cleaning))
+
+
+def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
+    if isinstance(entry, str):
+        return entry, {}
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, options),) = entry.items()
+        if options is None:
+            return name, {}
+        if isinstance(options, Mapping):
+            return name, options
+    raise ConfigError(f"corpus.cleaning has {json.dumps(entry)}", "write a block as `name` or `name: {option: value}`")
+
+
+def _block(name: str, options: Mapping[str, Any]) -> Block:
+    if name not in BLOCKS:
+        raise ConfigError(f"corpus.cleaning has no block {name}", _nearest(name, list(BLOCKS)))
+    kinds = {field.name: str(field.type) for field in fields(BLOCKS[name])}
+    for option, value in options.items():
+        if option not in kinds:
+            raise ConfigError(f"the block {name} of corpus.cleaning has no option {option}", _nearest(option, [*kinds]))
+        if fault := _fault(value, kinds[option]):
+            raise ConfigError(
+                f"corpus.cleaning: {name}.{option} is {json.dumps(value)}, but must be {fault}", "change it"
+            )
+    return BLOCKS[name](**options)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    return f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+
+
+def _fault(value: Any, kind: str) -> str | None:
+    """What a value of an option should have been; None if it is."""
+    names = kind.split(" | ")
+    if value is None:
+        return None if "None" in names else "a value"
+    if names[0] == "list[str]":
+        well = isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+        return None if well else "a list of words"
+    if names[0] == "bool":
+        return None if isinstance(value, bool) else "true or false"
+    words, holds = RANGES[names[0]]
+    whole = names[0].endswith("Int")
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    well = number and math.isfinite(value) and holds(value)
+    return None if well else f"a {'whole ' if whole else ''}number {words}"

@@ -1,0 +1,103 @@
+"""Block `pii`: what identifies a person gives place to a placeholder."""
+
+from __future__ import annotations  # the catalogue reads the options' ranges by name
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from adapt.corpus.cleaning.block import Block, Drop, Edit, count, edited
+
+
+@dataclass(frozen=True)
+class Pii(Block):
+    """Masks e-mail addresses, phone numbers and identity numbers; ids with check digits only where these are right.
+
+    A rule on the form of a number, so a safeguard and no guarantee: names and postal addresses stay.
+    """
+
+    name: ClassVar[str] = "pii"
+    emails: bool = True
+    """As <EMAIL>."""
+    phones: bool = True
+    """As <PHONE>: +, country code and 7 to 14 digits, or ten digits as in North America, divided."""
+    ids: bool = True
+    """US social security numbers as <SSN>, bank accounts as <IBAN>, credit cards as <CARD>."""
+    addresses: bool = True
+    """IPv4 and IPv6 addresses of the public network as <IP>."""
+
+    def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
+        """The text with placeholders."""
+        edits: list[Edit] = []
+        for kind, edit in _found(text, self):
+            if all(edit.end <= other.start or edit.start >= other.end for other in edits):
+                edits.append(edit)
+                count(changes, f"pii {kind}")
+        return edited(text, sorted(edits, key=lambda edit: edit.start)) if edits else text
+
+
+def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
+    """What is to be masked, the surest kinds first."""
+    for kind, option, pattern, holds in _KINDS:
+        if getattr(options, option):
+            for match in pattern.finditer(text):
+                if holds(match[0]):
+                    yield kind, Edit(match.start(), match.end(), f"<{kind.upper()}>")
+
+
+def is_iban(value: str) -> bool:
+    """Whether the check digits of an International Bank Account Number are right (ISO 13616: it is 1 modulo 97)."""
+    compact = re.sub(r"\s", "", value)
+    return 15 <= len(compact) <= 34 and int("".join(str(int(c, 36)) for c in compact[4:] + compact[:4])) % 97 == 1
+
+
+def is_card(value: str) -> bool:
+    """Whether a number of 13 to 19 digits passes the check of payment cards (Luhn, ISO/IEC 7812-1)."""
+    digits = [int(c) for c in value if c.isdigit()]
+    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
+    return 13 <= len(digits) <= 19 and len(set(digits)) > 1 and (sum(digits[::-2]) + sum(doubled)) % 10 == 0
+
+
+def is_public_address(value: str) -> bool:
+    """Whether it is an IP address that says where somebody is; private and reserved ones do not."""
+    try:
+        return ipaddress.ip_address(value).is_global
+    except ValueError:
+        return False
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+_KINDS: list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]] = [
+    (
+        "email",
+        "emails",
+        re.compile(r"[\w.+-]{1,64}@(?:[a-z0-9](?:[a-z0-9-]{0,62})\.){1,8}[a-z]{2,24}\b", re.I),
+        _always,
+    ),
+    ("iban", "ids", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), is_iban),
+    ("card", "ids", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)"), is_card),
+    ("ssn", "ids", re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-])"), _always),
+    ("ip", "addresses", re.compile(r"(?<![\w.:])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)"), is_public_address),
+    (
+        "ip",
+        "addresses",
+        re.compile(r"(?<![\w:.])[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:])", re.I),
+        is_public_address,
+    ),
+    (
+        "phone",
+        "phones",
+        re.compile(r"(?<![\w+])\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?!\w)"),
+        lambda value: _phone(value),
+    ),
+    ("phone", "phones", re.compile(r"(?<![\w+.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"), _always),
+]
+
+
+def _phone(value: str) -> bool:
+    return 8 <= sum(character.isdigit() for character in value) <= 15  # E.164

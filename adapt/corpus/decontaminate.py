@@ -1,0 +1,179 @@
+"""Texts of evaluation sets leave the corpus: found by the runs of words that a document shares with one of them.
+
+Texts of n words and more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown et al. 2020, appendix C) are known by
+their runs of n words. A document leaves that holds at least the share `corpus.decontaminate_overlap` of the runs of one
+text, so one that contains the whole text always leaves. A changed word breaks up to n runs: at one half, a copy of 100
+words in which three were changed is still found, while a shared quotation or stock phrase is no copy. Shorter texts are
+whole: a document leaves that contains all their words in a row, or, below 8 words, where such a match means little,
+that consists of them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from adapt.chain.digest import Digests
+from adapt.config import CorpusConfig, EvaluationSet
+from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.formats import Bad
+from adapt.corpus.manifest import Manifest, build_manifest, expand
+from adapt.corpus.shingles import hashed, ngrams, normalised, words
+from adapt.corpus.sources import Slice, read_slice
+from adapt.errors import ConfigError, DataError
+
+SHORTEST_RUN = 8
+"""Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """The runs of words of all evaluation texts; flat arrays, which processes of a machine share."""
+
+    names: list[str]
+    """Of the evaluation sets."""
+    n: int
+    """Words of a run."""
+    overlap: float
+    """The share of a text's runs from which on a document leaves."""
+    lengths: list[int]
+    """All lengths of runs that are to be looked for [words]."""
+    runs: np.ndarray
+    """Hashes, sorted, each once: uint64 [runs]."""
+    starts: np.ndarray
+    """Where each run's texts start in `texts`: int64 [runs + 1]."""
+    texts: np.ndarray
+    """Texts that hold a run: int64."""
+    sizes: np.ndarray
+    """How many different runs a text has: int64 [texts]."""
+    sets: np.ndarray
+    """The evaluation set of a text: int64 [texts]."""
+
+    def __call__(self, text: str) -> Drop | None:
+        """Whether a document holds an evaluation text, as the reason to drop it: that of the largest share.
+
+        Args:
+            text: any form; it is normalised here.
+        """
+        found = hashed(words(normalised(text)))
+        runs = np.unique(np.concatenate([ngrams(found, length) for length in self._lengths_in(len(found))]))
+        places = np.searchsorted(self.runs, runs)
+        places = places[self.runs[np.minimum(places, len(self.runs) - 1)] == runs] if len(self.runs) else places[:0]
+        if not len(places):
+            return None
+        texts = np.concatenate([self.texts[self.starts[place] : self.starts[place + 1]] for place in places])
+        numbers, held = np.unique(texts, return_counts=True)
+        shares = held / self.sizes[numbers]
+        best = int(shares.argmax())
+        return (
+            Drop(f"in evaluation set {self.names[self.sets[numbers[best]]]}") if shares[best] >= self.overlap else None
+        )
+
+    def _lengths_in(self, number: int) -> list[int]:
+        return [number] if number < min(SHORTEST_RUN, self.n) else self.lengths
+
+
+def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> Index:
+    """The index of some evaluation sets.
+
+    Args:
+        sets: names and texts.
+        n: length of the runs [words].
+        overlap: share of a text's runs from which on a document leaves.
+    """
+    known: list[np.ndarray] = []
+    of_set: list[int] = []
+    lengths = {n}
+    for number, (_, texts) in enumerate(sets):
+        for text in texts:
+            found = hashed(words(normalised(text)))
+            if not len(found):
+                continue
+            length = min(n, len(found))
+            if length >= SHORTEST_RUN:
+                lengths.add(length)
+            known.append(np.unique(ngrams(found, length)))
+            of_set.append(number)
+    sizes = np.array([len(runs) for runs in known], np.int64)
+    flat = np.concatenate([*known, np.zeros(0, np.uint64)])
+    owners = np.repeat(np.arange(len(known)), sizes)
+    order = np.argsort(flat, kind="stable")
+    runs, starts = np.unique(flat[order], return_index=True)
+    return Index(
+        names=[name for name, _ in sets],
+        n=n,
+        overlap=overlap,
+        lengths=sorted(lengths),
+        runs=runs,
+        starts=np.append(starts, len(flat)),
+        texts=owners[order],
+        sizes=sizes,
+        sets=np.array(of_set, np.int64),
+    )
+
+
+def evaluation_index(corpus: CorpusConfig) -> Index:
+    """The index of `corpus.decontaminate`, read from its files.
+
+    Raises:
+        ConfigError: two sets have one name.
+        DataError: a file is missing, broken or lacks the field, or a set holds no text.
+    """
+    return build_index(
+        [(each.name, _texts(each, corpus)) for each in corpus.decontaminate],
+        corpus.decontaminate_ngram,
+        corpus.decontaminate_overlap,
+    )
+
+
+def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Manifest]:
+    """The files of each evaluation set, with their digests.
+
+    Raises:
+        ConfigError: two sets have one name.
+        DataError: a path matches nothing.
+    """
+    names = [each.name for each in corpus.decontaminate]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"corpus.decontaminate has two sets named {twice}", "give each a name of its own")
+    return {each.name: build_manifest(_as_corpus(each, corpus), digests) for each in corpus.decontaminate}
+
+
+def _as_corpus(evaluation: EvaluationSet, corpus: CorpusConfig) -> CorpusConfig:
+    return CorpusConfig(
+        paths=evaluation.paths,
+        text_field=evaluation.text_field,
+        text_unit=corpus.text_unit,
+        max_record_mib=corpus.max_record_mib,
+    )
+
+
+def _texts(evaluation: EvaluationSet, corpus: CorpusConfig) -> list[str]:
+    source = _as_corpus(evaluation, corpus)
+    texts = [
+        record
+        for path in expand(source.paths)
+        for record in read_slice(Slice(path), source)
+        if not isinstance(record, Bad) and record.strip()
+    ]
+    if not texts:
+        raise DataError(
+            f"the evaluation set {evaluation.name} holds no text in the field {evaluation.text_field!r}",
+            "set its text_field in corpus.decontaminate, or remove the set",
+        )
+    return texts
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A check that tasks fetch from Ray's object store, once a process and without a copy of its arrays."""
+
+    reference: Any
+
+    def __call__(self, text: str) -> Drop | None:
+        """As the check itself."""
+        import ray
+
+        check: Index = ray.get(self.reference)
+        return check(text)

@@ -1,0 +1,38 @@
+"""What of a corpus's configuration decides which documents come out of reading it, for the keys of stages."""
+
+from typing import Any
+
+from adapt.chain.digest import Digests
+from adapt.config import CorpusConfig, what
+from adapt.corpus.cleaning import catalogue
+from adapt.corpus.decontaminate import evaluation_manifests
+
+_LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
+_EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
+
+
+def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
+    """The settings of reading and cleaning; evaluation sets by the content of their files.
+
+    Raises:
+        ConfigError: `corpus.cleaning` or `corpus.decontaminate` is wrong.
+        DataError: a file of an evaluation set is missing.
+    """
+    settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
+    settings["cleaning"] = catalogue.identity(corpus.cleaning)
+    if corpus.decontaminate:
+        fields = {each.name: each.text_field for each in corpus.decontaminate}
+        settings["decontaminate"] = {
+            **{name: getattr(corpus, name) for name in _EVALUATION},
+            "sets": {
+                name: {"digest": manifest.digest, "text_field": fields[name]}
+                for name, manifest in evaluation_manifests(corpus, digests).items()
+            },
+        }
+    return settings
+
+
+def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
+    """What counts as a duplicate."""
+    names = ("deduplicate",) if corpus.deduplicate == "exact" else _LATER[1:]
+    return {name: getattr(corpus, name) for name in names}

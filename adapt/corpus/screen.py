@@ -1,0 +1,89 @@
+"""What a reading task needs to let documents pass: the check for evaluation texts, duplicates, a file for rejects."""
+
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.chain.files import storage_errors
+from adapt.config import CorpusConfig
+from adapt.corpus.clean import Check, Reject, Sieve
+from adapt.corpus.decontaminate import Shared, evaluation_index
+
+REJECTS = "rejects"
+"""Folder of the dropped documents, one file for each item of reading."""
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The same for all items of a source."""
+
+    contaminated: Check | None = None
+    """Says which texts an evaluation set knows."""
+    duplicates: Path | None = None
+    """The file of stage `dedup` for this source: an Arrow table of `item` and `ordinal`, sorted."""
+    rejects: Path | None = None
+    """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
+
+    @contextmanager
+    def of(self, item: int) -> Iterator[Sieve]:
+        """What the documents of an item must pass."""
+        with _rejects(self.rejects, item) as reject:
+            yield Sieve(self.contaminated, _ordinals(self.duplicates, item), reject)
+
+
+PASS = Screen()
+"""Lets everything pass."""
+
+
+def screen_of(corpus: CorpusConfig, folder: Path, duplicates: Path | None = None) -> Screen:
+    """The screen of a source; puts the index of the evaluation sets into Ray's object store.
+
+    Args:
+        corpus: has the evaluation sets and says whether rejects are written.
+        folder: of the stage.
+        duplicates: what stage `dedup` has found in this source.
+
+    Raises:
+        DataError: an evaluation set cannot be read or is empty.
+    """
+    import ray
+
+    contaminated = Shared(ray.put(evaluation_index(corpus))) if corpus.decontaminate else None
+    return Screen(contaminated, duplicates, folder / REJECTS if corpus.write_rejects else None)
+
+
+def _ordinals(file: Path | None, item: int) -> frozenset[int]:
+    if file is None:
+        return frozenset()
+    with pa.memory_map(str(file)) as source:
+        table = pa.ipc.open_file(source).get_batch(0)
+    first, last = np.searchsorted(table.column("item").to_numpy(), [item, item + 1])
+    return frozenset(table.column("ordinal").slice(int(first), int(last - first)).to_pylist())
+
+
+@contextmanager
+def _rejects(folder: Path | None, item: int) -> Iterator[Reject | None]:
+    """Written aside, so that a task that is tried again writes the same file again."""
+    if folder is None:
+        yield None
+        return
+    path = folder / f"rejects-{item:06d}.jsonl.gz"
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with storage_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+            yield partial(_write, packed)
+        os.replace(aside, path)
+
+
+def _write(file: gzip.GzipFile, reason: str, source: str, record: int, text: str) -> None:
+    line = json.dumps({"reason": reason, "source": source, "record": record, "text": text}, ensure_ascii=False)
+    file.write(line.encode("utf-8", "replace") + b"\n")

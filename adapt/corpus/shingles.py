@@ -1,0 +1,55 @@
+"""Texts as runs of words, for comparing them: normalised, cut into words, hashed to 64 bits."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from adapt.corpus.order import mix
+
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""
+_WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
+
+def normalised(text: str) -> str:
+    """A text in Unicode form NFKC, in lower case, with single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+
+
+def words(text: str) -> list[str]:
+    """The words of a normalised text, without punctuation."""
+    return _WORD.findall(text)
+
+
+def hashed(words: Sequence[str]) -> np.ndarray:
+    """64-bit hashes of words, uint64 [words]."""
+    encoded = (word.encode("utf-8", "replace") for word in words)
+    return np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, len(words))
+
+
+def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
+    """Hashes of all runs of n words, uint64 [words - n + 1]; of a shorter text none.
+
+    Args:
+        hashes: of the words, uint64 [words].
+        n: length of the runs. Runs of different lengths have different hashes.
+    """
+    number = max(0, len(hashes) - n + 1)
+    run = np.full(number, n, np.uint64)
+    for place in range(n):
+        run = run * _MULTIPLIER + hashes[place : place + number]  # wraps around, as arrays of uint64 do
+    return mix(run)
+
+
+def shingles(text: str, n: int) -> np.ndarray:
+    """The runs of n words of a normalised text; of a shorter text its one run, and of one without words itself.
+
+    Returns:
+        uint64 [at least 1].
+    """
+    found = words(text) or [text]
+    return ngrams(hashed(found), min(n, len(found)))

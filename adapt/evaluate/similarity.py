@@ -1,0 +1,89 @@
+"""How near domains are, by the words of a sample of each (Don't Stop Pretraining, section 3.1 and figure 2)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer
+from transformers import PreTrainedTokenizerBase
+
+from adapt.corpus.order import permute
+from adapt.corpus.tokens import TokenStream
+from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+
+TOP_WORDS = 10_000
+"""Words of a domain that are compared, as in the paper."""
+LEAST_DOCUMENTS = 3
+"""A word in fewer documents does not count for the Jaccard index, as in the paper's code."""
+SMOOTHING = 0.1
+"""Added to the count of each word of the common vocabulary."""
+Matrix = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Square matrices over the domains, in order."""
+
+    domains: list[str]
+    documents: list[int]
+    """Size of each domain's sample."""
+    overlap: Matrix
+    """Share of the top 10,000 unigrams (no stop words) of one domain that are among the other's (the paper's text)."""
+    jaccard: Matrix
+    """|A and B| / |A or B| of all words in at least 3 documents (the paper's code)."""
+    cross_loss: Matrix
+    """Row model, column text: how much worse a unigram language model of one domain predicts the words of another than
+    the other's own does [nats a word]; 0 on the diagonal. The Kullback-Leibler divergence of their word frequencies."""
+
+
+def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:
+    """Documents of a prepared corpus as text: held-out ones first, then others, in a fixed random order."""
+    texts: list[str] = []
+    for pattern in (HELDOUT_GLOB, SHARD_GLOB):
+        stream = TokenStream.open(folder, pattern)
+        wanted = min(stream.documents, most - len(texts))
+        numbers = permute(np.arange(wanted), max(stream.documents, 1), 0, 0)
+        documents = [stream.document(number).tolist() for number in numbers.tolist()]
+        texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
+    return texts
+
+
+def similarity(samples: Mapping[str, Sequence[str]]) -> Similarity:
+    """Compares the words of samples of text, by domain."""
+    counts = {name: _counts(texts) for name, texts in samples.items()}
+    top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}
+    spread = {
+        name: {w for w, (_, documents) in words.items() if documents >= LEAST_DOCUMENTS}
+        for name, words in counts.items()
+    }
+    names = list(samples)
+    return Similarity(
+        domains=names,
+        documents=[len(texts) for texts in samples.values()],
+        overlap=[[len(top[a] & top[b]) / max(1, min(len(top[a]), len(top[b]))) for b in names] for a in names],
+        jaccard=[[len(spread[a] & spread[b]) / max(1, len(spread[a] | spread[b])) for b in names] for a in names],
+        cross_loss=_cross_losses([{w: count for w, (count, _) in counts[name].items()} for name in names]),
+    )
+
+
+def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Occurrences of each word, and documents it occurs in; stop words left out."""
+    vectorizer = CountVectorizer(stop_words="english")
+    try:
+        table = vectorizer.fit_transform(texts)
+    except ValueError:  # nothing but stop words
+        return {}
+    words, occurrences, documents = vectorizer.get_feature_names_out(), table.sum(0).A1, (table > 0).sum(0).A1
+    return {str(w): (int(n), int(d)) for w, n, d in zip(words, occurrences, documents, strict=True)}
+
+
+def _cross_losses(counts: list[dict[str, int]]) -> Matrix:
+    vocabulary = sorted(set().union(*counts))
+    smoothed = np.array([[each.get(word, 0) + SMOOTHING for word in vocabulary] for each in counts]).reshape(
+        len(counts), -1
+    )
+    shares = smoothed / smoothed.sum(1, keepdims=True)
+    own = (shares * np.log(shares)).sum(1)
+    matrix: Matrix = (own[None, :] - np.log(shares) @ shares.T).clip(min=0.0).tolist()
+    return matrix

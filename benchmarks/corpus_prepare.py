@@ -1,0 +1,109 @@
+"""Reading, cleaning and tokenizing a corpus: ours over `datasets.map` as in run_mlm, and over the bare tokenizer.
+
+Ours is the whole stage `prepare` on a running local Ray: jsonl to token shards. The peer loads the same jsonl and maps
+tokenization and run_mlm's grouping with two processes. The bare rate is the tokenizer alone, on texts in memory, on as
+many threads as there are cores.
+"""
+
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Options, Result, apart, main, workplace
+from benchmarks.corpora import model_folder, write_jsonl
+
+TARGETS = {"ratio_to_datasets": (">=", 1.5), "share_of_tokenizers_rate": (">=", 0.8)}
+LENGTH = 512
+
+
+def measure(options: Options) -> Result:
+    """Alternates the three."""
+    megabytes, rounds = (40, 1) if options.quick else (200, 2)
+    found: dict[str, list[float]] = {"ours": [], "datasets": [], "tokenizers": []}
+    with workplace() as folder:
+        model = model_folder(folder / "model", options.models)
+        for number in range(rounds):
+            corpus = write_jsonl(folder / f"{number}.jsonl", megabytes, options.data, f"{number}-")
+            found["ours"].append(apart(ours, model, corpus, folder / f"runs-{number}"))
+            found["datasets"].append(apart(peer, model, corpus, folder / f"cache-{number}"))
+            found["tokenizers"].append(apart(bare, model, corpus))
+    rates = {who: megabytes / statistics.median(seconds) for who, seconds in found.items()}
+    details = [(who, f"{rate:.2f} MB/s") for who, rate in rates.items()]
+    return Result(
+        {
+            "ratio_to_datasets": rates["ours"] / rates["datasets"],
+            "share_of_tokenizers_rate": rates["ours"] / rates["tokenizers"],
+        },
+        [*details, ("text", f"{megabytes} MB")],
+    )
+
+
+def ours(model: Path, corpus: Path, root: Path) -> float:
+    """Seconds of the stage `prepare`, once Ray runs."""
+    from adapt.chain import Store, ensure
+    from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig
+    from adapt.runtime import connect
+    from adapt.stages import Catalogue
+
+    config = Config(
+        model=ModelConfig(path=str(model)),
+        corpus=CorpusConfig(paths=str(corpus)),
+        storage=StorageConfig(root=str(root)),
+    )
+    connect(config.resources)
+    catalogue = Catalogue(config)
+    began = time.perf_counter()
+    ensure(catalogue.prepared(config.corpus, "benchmark"), Store(catalogue.root))
+    return time.perf_counter() - began
+
+
+def peer(model: Path, corpus: Path, cache: Path) -> float:
+    """Seconds of run_mlm's preprocessing: load, tokenize, group."""
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def tokenize(batch: dict[str, list[str]]) -> Any:
+        return tokenizer(batch["text"], return_special_tokens_mask=True)
+
+    def group(batch: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+        joined = {name: [token for row in rows for token in row] for name, rows in batch.items()}
+        total = len(joined["input_ids"]) // LENGTH * LENGTH
+        return {
+            name: [values[start : start + LENGTH] for start in range(0, total, LENGTH)]
+            for name, values in joined.items()
+        }
+
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    processes = len(os.sched_getaffinity(0))
+    began = time.perf_counter()
+    rows = load_dataset("json", data_files=str(corpus), split="train", cache_dir=str(cache))
+    rows = rows.map(tokenize, batched=True, num_proc=processes, remove_columns=["text"])
+    rows.map(group, batched=True, num_proc=processes)
+    return time.perf_counter() - began
+
+
+def bare(model: Path, corpus: Path) -> float:
+    """Seconds of the tokenizer alone, in batches of 1,000 texts on all cores."""
+    import json
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    os.environ["RAYON_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    texts = [json.loads(line)["text"] for line in corpus.read_text().splitlines()]
+    began = time.perf_counter()
+    for start in range(0, len(texts), 1000):
+        _ = [encoding.ids for encoding in tokenizer.encode_batch_fast(texts[start : start + 1000])]
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main("corpus_prepare", TARGETS, measure)

@@ -1,0 +1,86 @@
+"""Training on one GPU: ours against transformers' Trainer with its best settings, and how near the device's limit.
+
+Needs only torch and transformers (and accelerate, for the Trainer); uses DeepSpeed where it is installed. Model FLOPs
+utilization (MFU) is against the rate of large matrix products measured here. `--tiny` tries the road on any machine.
+"""
+
+import argparse
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import ours, peer
+from benchmarks.common import apart, machine
+from benchmarks.texts import Case, build_model, documents
+
+TARGETS = {"grouped_base": 1.6, "lines_base": 3.0, "mfu_base": 0.5}
+STEPS, WARM_UP = 20, 5
+
+
+def cases(tiny: bool) -> list[tuple[Case, int]]:
+    """What is measured, with its ZeRO stage."""
+    if tiny:
+        return [(Case("small", "grouped", 4, 128), 0), (Case("small", "lines", 4, 128), 0)]
+    zero = 2 if importlib.util.find_spec("deepspeed") else 0
+    return [
+        (Case("base", "grouped", 128, 512), 0),
+        (Case("base", "lines", 128, 512), 0),
+        (Case("large", "grouped", 64, 512), 0),
+        (Case("1b", "grouped", 64, 512, micro_batch=32), zero),
+    ]
+
+
+def main() -> None:
+    """Measures, prints a line a case, writes JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    rate = apart(_matrix_rate)
+    found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
+    for case, zero in cases(options.tiny):
+        name = f"{case.mode}_{case.size}"
+        steps = (2, 1) if options.tiny else (STEPS, WARM_UP)
+        our, its = apart(ours.train, case, "bf16", *steps, None, zero), _peer(case, *steps)
+        mfu = our["tokens_per_s"] * apart(_flops, case) / rate
+        ratio = our["tokens_per_s"] / its["tokens_per_s"] if "tokens_per_s" in its else None
+        found["cases"][name] = {"ours": our, "peer": its, "ratio": ratio, "mfu": mfu, "zero_stage": zero}
+        print(
+            f"{name}: {our['tokens_per_s']:,.0f} tokens/s, ratio {ratio and round(ratio, 2)}, MFU {mfu:.1%}", flush=True
+        )
+        options.json.write_text(json.dumps(found, indent=1) + "\n")  # after each: a later one may run out of memory
+
+
+def _peer(case: Case, steps: int, warm_up: int) -> dict[str, Any]:
+    if not importlib.util.find_spec("accelerate"):
+        return {"missing": "accelerate"}
+    return apart(peer.train, case, True, steps, warm_up)
+
+
+def _matrix_rate() -> float:
+    import torch
+
+    from adapt.train.device import matmul_rate
+
+    return matmul_rate("cuda" if torch.cuda.is_available() else "cpu", "bf16")
+
+
+def _flops(case: Case) -> float:
+    """Of forward and backward, a token."""
+    from adapt.config import ObjectiveConfig
+    from adapt.model.size import model_size
+    from adapt.train.flops import training_flops, workload
+
+    with tempfile.TemporaryDirectory() as folder:
+        build_model(case).save_pretrained(folder)
+        size = model_size(Path(folder))
+    assert size
+    ids = documents(case)
+    mean = sum(map(len, ids)) / len(ids)
+    return training_flops(size, workload(ObjectiveConfig(kind="causal" if case.causal else "mlm"), case.length, mean))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+#!/bin/sh
+# The GPU benchmarks and checks on a machine with torch and transformers (accelerate and deepspeed where installed):
+#   benchmarks/gpu.sh [--json FILE]
+# Checks first that packed attention on the GPU equals the reference, then measures.
+set -eu
+cd "$(dirname "$0")/.."
+export PYTHONPATH="$PWD"
+python3 -m benchmarks.gpu_checks
+python3 -m benchmarks.gpu "$@"

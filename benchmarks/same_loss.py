@@ -1,0 +1,55 @@
+"""The same loss at equal tokens: ours and transformers' Trainer on the same blocks of text, same model and settings.
+
+Masks and dropout are drawn differently, and ours keeps documents apart, so the curves differ by noise. The figure is
+the difference of the mean losses over the last third of the steps, in its standard errors.
+"""
+
+import statistics
+from pathlib import Path
+
+from benchmarks import ours, peer
+from benchmarks.common import ROOT, Options, Result, apart, main
+from benchmarks.texts import Case
+
+TARGETS = {"difference_in_standard_errors": ("<=", 2.0)}
+PLOT = ROOT / "docs" / "figures" / "same_loss.png"
+
+
+def measure(options: Options) -> Result:
+    """Trains both once."""
+    steps = 30 if options.quick else 150
+    case = Case("small", "grouped", 16, 128, options.data, options.models)
+    curves = {
+        "ours": apart(ours.train, case, "bf16", steps - 1, 1)["losses"],
+        "Trainer": apart(peer.train, case, True, steps - 1, 1, False, "sequential")["losses"],
+    }
+    last = steps // 3
+    means = {who: statistics.mean(losses[-last:]) for who, losses in curves.items()}
+    error = sum(statistics.variance(losses[-last:]) / last for losses in curves.values()) ** 0.5
+    if not options.quick:
+        plot(curves, case, PLOT)
+    details = [(f"{who}: loss over the last {last} steps", f"{mean:.3f}") for who, mean in means.items()]
+    return Result({"difference_in_standard_errors": abs(means["ours"] - means["Trainer"]) / error}, details)
+
+
+def plot(curves: dict[str, list[float]], case: Case, file: Path) -> None:
+    """Loss by tokens."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
+    for who, losses in curves.items():
+        axes.plot([case.tokens_per_step * (step + 1) / 1000 for step in range(len(losses))], losses, label=who, lw=1)
+    axes.set(
+        xlabel="thousand tokens", ylabel="masked-LM loss [nats]", title="6 layers of 384, bf16, 2,048 tokens a step"
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    file.parent.mkdir(exist_ok=True)
+    figure.savefig(file, dpi=110)
+
+
+if __name__ == "__main__":
+    main("same_loss", TARGETS, measure)

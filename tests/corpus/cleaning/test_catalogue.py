@@ -1,0 +1,120 @@
+"""What a configuration of blocks may say, what it is told where it is wrong, and how entities go along."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.config import CorpusConfig
+from adapt.corpus.clean import Sieve, Tally, clean
+from adapt.corpus.cleaning.block import Drop, Edit, edited
+from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
+from adapt.corpus.cleaning.length import Length
+from adapt.corpus.cleaning.unicode import FixUnicode
+from adapt.corpus.entities import Tagged
+from adapt.errors import ConfigError
+
+WRONG = [
+    (["lenght"], "has no block lenght", "did you mean length?"),
+    ([{"length": {"min_chars": 3}}], "the block length of corpus.cleaning has no option min_chars", "min_characters?"),
+    ([{"letters": {"fraction_of_something": 3}}], "no option fraction_of_something", "min_fraction"),
+    ([{"length": {"min_words": -1}}], "length.min_words is -1, but must be a whole number >=0", "change it"),
+    ([{"length": {"min_words": 1.5}}], "length.min_words is 1.5, but must be a whole number >=0", "change it"),
+    ([{"letters": {"min_fraction": 2}}], "letters.min_fraction is 2, but must be a number >=0 and <=1", "change it"),
+    ([{"letters": {"min_fraction": None}}], "letters.min_fraction is null, but must be a value", "change it"),
+    ([{"pii": {"emails": "yes"}}], 'pii.emails is "yes", but must be true or false', "change it"),
+    ([{"language": {"keep": "en"}}], 'language.keep is "en", but must be a list of words', "change it"),
+    ([{"language": {"keep": ["english"]}}], "language.keep has english", "the codes are"),
+    ([{"length": {}, "letters": {}}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
+    ([{"length": 3}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
+]
+
+
+@pytest.mark.parametrize(("cleaning", "what", "fix"), WRONG)
+def test_what_is_wrong_is_named(cleaning: list[Any], what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        blocks_of(cleaning)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_blocks_come_in_their_order_with_their_defaults() -> None:
+    blocks = blocks_of([{"length": {"min_words": 3, "max_words": None}}, "fix_unicode", {"length": None}])
+    assert blocks == (Length(min_words=3), FixUnicode(), Length())
+    assert identity(["fix_unicode", "letters"]) == [
+        {"fix_unicode": {"uncurl_quotes": False}},
+        {"letters": {"min_fraction": 0.5}},
+    ]
+
+
+def test_blocks_that_cannot_move_entities_are_refused_with_them() -> None:
+    check_entities(["fix_unicode"], None)
+    check_entities(["boilerplate", "pii", "symbols"], "names")
+    with pytest.raises(ConfigError, match=r"corpus\.cleaning has fix_unicode") as caught:
+        check_entities(["pii", "fix_unicode"], "names")
+    assert "remove fix_unicode" in caught.value.fix
+
+
+@given(st.text(st.sampled_from("abc"), min_size=1, max_size=20), st.data())
+def test_entities_move_with_edits(text: str, data: st.DataObject) -> None:
+    """An entity is moved as the mark it would be in the text, and gone where an edit touches it."""
+    places = st.integers(0, len(text))
+    bounds = sorted(set(data.draw(st.lists(places, max_size=6))))
+    cuts = list(zip(bounds[::2], bounds[1::2], strict=False))
+    entities = [pair for pair in data.draw(st.lists(st.tuples(places, places), max_size=5)) if pair[0] < pair[1]]
+    result = edited(Tagged.of(text, entities), [Edit(start, end, "<X>") for start, end in cuts])
+    assert isinstance(result, Tagged)
+
+    def where(place: int) -> int:
+        return place + sum(3 - (end - start) for start, end in cuts if end <= place)
+
+    free = [(s, e) for s, e in entities if all(e <= start or s >= end for start, end in cuts)]
+    assert sorted(result.entities) == sorted((where(s), where(e)) for s, e in free)
+    assert all(result[where(s) : where(e)] == text[s:e] for s, e in free)
+    assert str(edited(text, [Edit(start, end, "<X>") for start, end in cuts])) == str(result)
+
+
+def cleaned(records: list[str], cleaning: list[Any], sieve: Sieve = Sieve()) -> tuple[list[str], Tally]:  # noqa: B008
+    tally = Tally()
+    return list(clean(records, CorpusConfig(cleaning=cleaning), tally, "file", sieve)), tally
+
+
+def test_entities_go_through_the_blocks_with_their_text() -> None:
+    record = Tagged.of("\x00 Share this\nask a@b.org about BERT \n", [(31, 35), (17, 24)])
+    (text,), tally = cleaned([record], ["boilerplate", "pii", {"length": {"min_words": 1}}])
+    assert text == "ask <EMAIL> about BERT"
+    assert isinstance(text, Tagged)
+    assert [text[start:end] for start, end in text.entities] == ["BERT"]
+    assert tally.changed == {"boilerplate notices": 1, "pii email": 1}
+
+
+def test_blocks_work_in_their_order_and_count_only_what_stays() -> None:
+    texts, tally = cleaned(
+        ["Share this\nok", "a text that stays a@b.org", "c@d.org"],
+        ["boilerplate", {"length": {"min_characters": 3}}, "pii", {"length": {"min_words": 2}}],
+    )
+    assert texts == ["a text that stays <EMAIL>"]
+    assert tally.dropped == {"too short": 2}
+    assert tally.changed == {"pii email": 1}
+    assert cleaned(["Share this"], ["boilerplate"])[1].dropped == {"empty": 1}
+
+
+def test_a_sieve_drops_evaluation_texts_first_and_duplicates_by_their_ordinal() -> None:
+    rejected: list[tuple[str, str, int, str]] = []
+    sieve = Sieve(
+        contaminated=lambda text: Drop("in evaluation set x") if "question" in text else None,
+        duplicates={0, 2},
+        reject=lambda *row: rejected.append(row),
+    )
+    records = ["one is a copy", "question", "", "two stays", "three is a copy", "four stays"]
+    texts, tally = cleaned(records, [{"length": {"min_characters": 9}}], sieve)
+    assert texts == ["two stays", "four stays"]
+    assert tally.dropped == {"duplicate": 2, "in evaluation set x": 1, "empty": 1}
+    assert tally.seen == 6
+    assert rejected == [
+        ("duplicate", "file", 1, "one is a copy"),
+        ("in evaluation set x", "file", 2, "question"),
+        ("empty", "file", 3, ""),
+        ("duplicate", "file", 5, "three is a copy"),
+    ]

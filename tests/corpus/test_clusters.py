@@ -1,0 +1,46 @@
+"""Clusters against a search through the graph."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.corpus.clusters import clusters, reduced
+
+PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
+
+
+def searched(pairs: list[tuple[int, int]]) -> dict[int, int]:
+    """The smallest document that can be reached from each."""
+    reached = {document: {document} for pair in pairs for document in pair}
+    for _ in reached:
+        for one, other in pairs:
+            both = reached[one] | reached[other]
+            for document in both:
+                reached[document] = both
+    return {document: min(others) for document, others in reached.items()}
+
+
+def found(pairs: np.ndarray) -> dict[int, int]:
+    return dict(zip(*(column.tolist() for column in clusters(pairs)), strict=True))
+
+
+@given(PAIRS)
+def test_each_document_has_the_first_of_its_cluster(pairs: list[tuple[int, int]]) -> None:
+    array = np.array(pairs, np.int64).reshape(-1, 2)
+    assert found(array) == searched(pairs)
+
+
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_the_order_of_pairs_and_reducing_parts_of_them_change_nothing(
+    pairs: list[tuple[int, int]], draw: object
+) -> None:
+    array = np.array(pairs, np.int64).reshape(-1, 2)
+    shuffled = pairs.copy()
+    draw.shuffle(shuffled)  # type: ignore[attr-defined]
+    other = np.array(shuffled, np.int64).reshape(-1, 2)
+    half = len(other) // 2
+    parts = np.concatenate([reduced(other[:half]), reduced(other[half:])])
+    linked = reduced(parts)
+    assert linked.tolist() == reduced(array).tolist()
+    assert reduced(linked).tolist() == linked.tolist()
+    assert len(linked) == sum(document != first for document, first in searched(pairs).items())

@@ -1,0 +1,64 @@
+"""Runs of words against slices of the text."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.corpus.shingles import hashed, ngrams, normalised, shingles, words
+
+EXPECTED = [10180804661750008193, 815290569882639908, 3088868576707356718]
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".join)
+
+
+def runs(text: str, n: int) -> set[tuple[str, ...]]:
+    """The same by slicing."""
+    found = text.split()
+    n = min(n, len(found))
+    return {tuple(found[start : start + n]) for start in range(len(found) - n + 1)}
+
+
+@given(TEXTS, TEXTS, st.integers(1, 6))
+def test_equal_runs_and_no_others_have_equal_hashes(one: str, other: str, n: int) -> None:
+    mine, theirs = set(shingles(one, n).tolist()), set(shingles(other, n).tolist())
+    if one and other:
+        assert len(mine) == len(runs(one, n))
+        assert len(mine & theirs) == len(runs(one, n) & runs(other, n))
+
+
+def test_the_order_of_words_counts_and_so_does_their_number() -> None:
+    hashes = hashed(["a", "b", "a"])
+    assert len(set(ngrams(hashes, 2).tolist())) == 2
+    assert not {*ngrams(hashes, 1).tolist()} & {*ngrams(hashes, 2).tolist()}
+    assert ngrams(hashes, 4).tolist() == []
+
+
+def test_hashes_are_the_same_in_every_process_and_version() -> None:
+    """Fixed by example: prepared corpora and their keys outlive this version."""
+    assert shingles("the loss of the model", 3).tolist() == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("  The\tLoss\n\nis ", "the loss is"),
+        ("\ufb01ne \uff26\uff55ll", "fine full"),
+        ("\u00c9e\u0301", "\u00e9\u00e9"),
+        ("", ""),
+    ],
+)
+def test_normal_form(text: str, expected: str) -> None:
+    assert normalised(text) == expected
+    assert normalised(expected) == expected
+
+
+def test_words_have_no_punctuation_and_unspaced_scripts_are_divided() -> None:
+    assert words("it's 3.5 (or so), über-all") == ["it", "s", "3", "5", "or", "so", "über", "all"]
+    assert words("東京は bert 大きい") == ["東", "京", "は", "bert", "大", "き", "い"]
+    assert len(words("ภาษาไทย")) > 3
+
+
+def test_texts_without_words_are_told_apart() -> None:
+    assert shingles("!!!", 5).tolist() != shingles("???", 5).tolist()
+    assert shingles("", 5).dtype == np.uint64
+    assert len(shingles("", 5)) == 1

@@ -1,0 +1,62 @@
+"""Similarity of domains by their words, against counts by hand."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import entropy
+
+from adapt.corpus.tokens import write_shard
+from adapt.evaluate import similarity as module
+from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarity
+
+CELLS = ["cells divide", "cells grow", "cells the of divide", "mice eat cells"]
+CODE = ["programs divide work", "programs grow", "programs the of run", "programs divide"]
+
+
+def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "TOP_WORDS", 3)
+    # cells 4, divide 2, then eat, grow, mice with 1 by name: {cells, divide, eat}; programs 4, divide 2, grow 1
+    found = similarity({"cells": CELLS, "code": CODE})
+    assert found.overlap == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
+    assert found.documents == [4, 4]
+
+
+def test_jaccard_of_words_in_three_documents(monkeypatch: pytest.MonkeyPatch):
+    assert similarity({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)  # cells; + divide, programs
+    assert similarity({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
+
+
+def test_cross_loss_is_the_divergence_of_word_frequencies():
+    words = ["cells", "divide", "eat", "grow", "mice", "programs", "run", "work"]
+    cells = np.array([4, 2, 1, 1, 1, 0, 0, 0]) + SMOOTHING
+    code = np.array([0, 2, 0, 1, 0, 4, 1, 1]) + SMOOTHING
+    found = similarity({"cells": CELLS, "code": CODE}).cross_loss
+    assert len(words) == len(cells)
+    assert found[0][1] == pytest.approx(entropy(code / code.sum(), cells / cells.sum()))  # cells' model, code's text
+    assert found[1][0] == pytest.approx(entropy(cells / cells.sum(), code / code.sum()))
+    assert [found[0][0], found[1][1]] == pytest.approx([0, 0])
+
+
+def test_a_domain_without_words_is_unlike_any():
+    found = similarity({"none": ["the of and"], "code": CODE})
+    assert found.overlap[0][1] == 0
+    assert found.jaccard[0][1] == 0
+    assert math.isfinite(found.cross_loss[0][1])
+
+
+class Decoder:
+    def batch_decode(self, documents: list[list[int]], skip_special_tokens: bool) -> list[str]:
+        assert skip_special_tokens
+        return [" ".join(f"word{token}" for token in tokens) for tokens in documents]
+
+
+def test_samples_take_heldout_documents_first(tmp_path: Path):
+    write_shard(tmp_path / "heldout-000000-000000.arrow", [[1], [2], [3]], 100, {})
+    write_shard(tmp_path / "train-000000-000000.arrow", [[number] for number in range(10, 30)], 100, {})
+    texts = sample_texts(tmp_path, Decoder(), 8)
+    assert sorted(texts[:3]) == ["word1", "word2", "word3"]
+    assert len(set(texts)) == 8
+    assert sample_texts(tmp_path, Decoder(), 8) == texts
+    assert len(sample_texts(tmp_path, Decoder(), 2)) == 2
