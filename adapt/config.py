@@ -123,8 +123,8 @@ class CorpusConfig:
     """The unlabelled domain text."""
 
     source: Literal["files", "docstrings", "dataset"] = "files"
-    """`files` reads corpus.paths, `dataset` the `datasets` repository corpus.dataset, `docstrings` those of the installed
-    Python packages (a demo corpus)."""
+    """`files` reads corpus.paths, `dataset` the `datasets` repository corpus.dataset, `docstrings` those of the
+    installed Python packages (a demo corpus)."""
     paths: str | list[str] = how_list()
     """Files, folders or globs, here or at s3://, gs://, hf://, https:// and the like: .jsonl, .json, .csv, .tsv, .txt,
     also .gz, .zst, .xz or .bz2; .parquet, .arrow. One path or a list."""
@@ -137,7 +137,7 @@ class CorpusConfig:
     dataset_revision: str | None = how(None)
     """`dataset`: branch, tag or commit; null is its main branch, at the commit it has when the job starts."""
     sources: list[SourceConfig] = how_list()
-    """Several sources in place of the one above: a list of {name, weight, paths, …} with the fields of the one above."""
+    """Several sources in place of the one above: a list of {name, weight, paths, …} with the same fields."""
     text_field: str = "text"
     """Field (jsonl) or column (csv, parquet, Arrow) that holds the text."""
     text_unit: Literal["line", "paragraph"] = "line"
@@ -154,8 +154,8 @@ class CorpusConfig:
     write_rejects: bool = how(False)
     """Write every dropped document aside with the reason, as rejects/*.jsonl.gz in the prepared corpus's folder."""
     decontaminate: list[EvaluationSet] = how_list()
-    """Evaluation sets whose texts must not stand in the corpus, a list of {name, paths, text_field}. Documents that hold
-    one of their texts, or much of it, are dropped before anything else sees them, and counted by set."""
+    """Evaluation sets whose texts must not stand in the corpus, a list of {name, paths, text_field}. Documents that
+    hold one of their texts, or much of it, are dropped before anything else sees them, and counted by set."""
     decontaminate_ngram: PositiveInt = 13
     """Length of the runs of words by which evaluation texts are found [words]."""
     decontaminate_overlap: OpenFraction = 0.5
@@ -165,7 +165,7 @@ class CorpusConfig:
     case, spaces and Unicode form, `near` also of those that share most of their runs of words (MinHash LSH)."""
     near_ngram: PositiveInt = 5
     """`near`: length of the runs of words that are compared [words]."""
-    near_permutations: PositiveInt = 128
+    near_permutations: PositiveInt = 256
     """`near`: numbers in the MinHash signature of a document."""
     near_threshold: OpenFraction = 0.8
     """`near`: Jaccard similarity of two documents' runs of words from which on they are duplicates."""
@@ -308,6 +308,17 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class SimilarityConfig:
+    """The comparison of domains (jobs/similarity.py); each of corpus.sources is one."""
+
+    max_documents: PositiveInt = 50_000
+    """At most this many documents of a domain are looked at."""
+    models: list[str] = how_list()
+    """A model adapted to each source, in the sources' order (ids or folders): each one's held-out loss on every
+    source's text is compared too. They must have the tokenizer of model.path."""
+
+
+@dataclass(frozen=True)
 class ResourcesConfig:
     """Where the work runs."""
 
@@ -367,6 +378,7 @@ class Config:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -77,7 +77,9 @@ def _check_sources(corpus: CorpusConfig) -> None:
         return
     for name in ("paths", "dataset"):
         if getattr(corpus, name):
-            raise ConfigError(f"corpus.{name} and corpus.sources are both set", f"make corpus.{name} one of the sources")
+            raise ConfigError(
+                f"corpus.{name} and corpus.sources are both set", f"make corpus.{name} one of the sources"
+            )
     names = [source.name for source in corpus.sources]
     for source in corpus.sources:
         if not re.fullmatch(r"[\w-]+", source.name) or names.count(source.name) > 1:

@@ -17,6 +17,7 @@ from adapt.corpus.form import Form
 from adapt.corpus.identity import dedup_identity, reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.corpus.sources import sources_of
+from adapt.errors import ConfigError, ModelError
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
@@ -206,12 +207,52 @@ class Catalogue:
         identity = {"bootstrap_samples": self.config.evaluation.bootstrap_samples}
         return Stage("export", self.config.name, identity, lambda folder, done: self._export(folder, done), inputs)
 
-    def forecast(self, store: Store, corpus: Record | None) -> "Forecast | None":
+    def similarity(self) -> Stage:
+        """How near the domains of `corpus.sources` are (Don't Stop Pretraining, section 3.1).
+
+        Raises:
+            ConfigError: there is one source only, or another number of models.
+            ModelError: a model has another tokenizer.
+        """
+        config, (_, corpora) = self.config, self.domain()
+        models = config.similarity.models
+        if len(corpora) < 2 or len(models) not in (0, len(corpora)):
+            raise ConfigError(
+                f"there are {len(corpora)} sources and {len(models)} models to compare",
+                "list at least two corpus.sources, and in similarity.models a model for each or none",
+            )
+        evaluations = {
+            f"model-{place:03d}": self._with_model(path).evaluated(f"model-{place:03d}", corpora, None)
+            for place, path in enumerate(models)
+        }
+        self._digests.save()
+        identity = {"max_documents": config.similarity.max_documents, "domains": list(corpora)}
+        inputs = {**corpora, **evaluations}
+        return Stage("similarity", config.name, identity, lambda folder, done: self._compare(folder, done), inputs)
+
+    def _with_model(self, path: str) -> "Catalogue":
+        """The same for another model with the same tokenizer."""
+        other = Catalogue(replace(self.config, model=replace(self.config.model, path=path)))
+        ours, theirs = (each.pretrained.tokenizer for each in (self, other))
+        if self._digests.of_all(tokenizer_files(ours)) != self._digests.of_all(tokenizer_files(theirs)):
+            other_one = f"{path} has another tokenizer than {self.config.model.path}"
+            raise ModelError(other_one, "compare models that share one")
+        return other
+
+    def _compare(self, folder: Path, inputs: Inputs) -> Outcome:
+        from adapt.evaluate.domains import compare_domains
+
+        corpora = {name: record.path for name, record in inputs.items() if record.stage == "prepare"}
+        evaluations = [record.path for record in inputs.values() if record.stage == "evaluate"]
+        most = self.config.similarity.max_documents
+        return Outcome(compare_domains(corpora, evaluations, self.pretrained, most, folder))
+
+    def forecast(self, store: Store, corpora: Sequence[Record | None]) -> "Forecast | None":
         """What the training will take. None where its model's dimensions cannot be told.
 
         Args:
             store: holds the records of earlier trainings, which say how fast devices are.
-            corpus: the prepared one, if it is.
+            corpora: records of those it reads; None for one that is not prepared yet.
         """
         from adapt.train.forecast import forecast
 
@@ -219,10 +260,12 @@ class Catalogue:
         if dimensions is None:
             return None
         training, tokens = self.config.training, None
-        if corpus or not training.epochs:  # without epochs the length does not depend on the corpus
-            length = length_of(training, rows_of(corpus.metrics["train_tokens"], training) if corpus else sys.maxsize)
-            tokens = length.steps * training.global_batch_size * training.sequence_length
-        return forecast(self.config, dimensions, tokens, mean_length(corpus.metrics) if corpus else None, store)
+        prepared = [record.metrics for record in corpora if record and "train_tokens" in record.metrics]
+        known = len(prepared) == len(corpora)
+        if known or not training.epochs:  # without epochs the length does not depend on the corpus
+            rows = sum(rows_of(metrics["train_tokens"], training) for metrics in prepared) if known else sys.maxsize
+            tokens = length_of(training, rows).steps * training.global_batch_size * training.sequence_length
+        return forecast(self.config, dimensions, tokens, mean_length(together(prepared)) if known else None, store)
 
     def _export(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.export import export
@@ -265,9 +308,7 @@ class Catalogue:
 
         config, training = self.config, self.config.training
         cut = Cut(training.sequence_length, training.global_batch_size, config.seed)
-        return Online.of(
-            manifest, config.corpus, self.pretrained, Form.of(config.objective), cut, folder, duplicates
-        )
+        return Online.of(manifest, config.corpus, self.pretrained, Form.of(config.objective), cut, folder, duplicates)
 
     def _check_and_connect(self, manifest: Manifest, corpus: CorpusConfig) -> None:
         """All that can be checked before a corpus is read."""
@@ -275,12 +316,16 @@ class Catalogue:
         from adapt.runtime import address_of, await_resources, connect
 
         form = Form.of(self.config.objective)
-        check_readable(manifest, corpus, form.entity_field if corpus is self.config.corpus else None)
+        check_readable(manifest, corpus, form.entity_field if self._is_domain(corpus) else None)
         check_weights(self.pretrained.model)
         connect(self.config.resources)
         if address_of(self.config.resources) is None:
             await_resources(self.config.resources)  # for the training: this machine will not grow meanwhile
         check_memory(self.config, self.pretrained.model)
+
+    def _is_domain(self, corpus: CorpusConfig) -> bool:
+        """Whether a corpus is one of the domain's sources, and not general text, which need not have entities."""
+        return any(corpus == each for _, each in sources_of(self.config.corpus))
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
         training = self.config.training
@@ -308,6 +353,8 @@ class Catalogue:
         start_from_branch(stage, Store(self.root), training, length.steps, run_folder)
         outcome = _training_outcome(launch(job), self.config.resources.price_per_device_hour)
         if not mixture:
+            if outcome.metrics["steps"] < length.steps:
+                log(f"the corpus was passed through after {outcome.metrics['steps']} of {length.steps} steps")
             return outcome
         drawn = mixture.drawn(outcome.metrics["steps"] * training.global_batch_size)
         return replace(outcome, metrics={**outcome.metrics, "sources": _shares(inputs, drawn, training)})

@@ -36,6 +36,29 @@ def show_summary(record: Record) -> None:
     log(f"model: {record.path}")
 
 
+def show_similarity(record: Record) -> None:
+    """A table for each matrix over the domains, and where the picture is."""
+    from rich.table import Table
+
+    titles = {
+        "overlap": "share of the 10,000 most frequent words that two domains have in common",
+        "jaccard": "Jaccard index of all their words",
+        "cross_loss": "cross loss of a unigram model, nats a word (row: model, column: text)",
+        "model_loss": "held-out loss, nats a predicted token (row: model, column: text)",
+    }
+    domains = record.metrics["domains"]
+    for name, title in titles.items():
+        if name in record.metrics:
+            log(title)
+            table = Table()
+            for column in ("", *domains):
+                table.add_column(column)
+            for domain, values in zip(domains, record.metrics[name], strict=True):
+                table.add_row(domain, *(f"{value:.3f}" for value in values))
+            _print(table)
+    log(f"picture: {record.path / 'similarity.png'}")
+
+
 def show_plan(planned: list[Planned]) -> None:
     """One row a stage: done or to run, its folder, and what changed against the nearest finished stage."""
     from rich.table import Table

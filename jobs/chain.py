@@ -27,8 +27,9 @@ def main() -> None:
     planned = plan(catalogue.dapt(), store)
     show_plan(planned)
     training = next(line for line in planned if line.stage.stage == "train")
-    corpus = next(line.record for line in planned if line.stage.key == training.stage.inputs["corpus"].key)
-    ahead = None if training.record else catalogue.forecast(store, corpus)
+    feeding = {stage.key for stage in training.stage.inputs.values()}
+    corpora = [line.record for line in planned if line.stage.key in feeding]
+    ahead = None if training.record else catalogue.forecast(store, corpora)
     if ahead:
         show_forecast(ahead.lines())
     finish("plan", catalogue.root, {"done": sum(p.record is not None for p in planned), "stages": len(planned)})

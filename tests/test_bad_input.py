@@ -5,6 +5,7 @@ Where nothing has to be started to see it, nothing is. Ray, where it is needed, 
 
 import gzip
 import json
+import lzma
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import adapt.runtime
 from adapt.console import run_job
+from adapt.corpus import retry
+from adapt.corpus.prepare import numbered_items
 from adapt.errors import ConfigError
 from adapt.train.precision import resolve
 from jobs.dapt import main
@@ -34,6 +39,10 @@ def _keep_handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+LATER = {"training__max_steps": "null", "training__epochs": 1, "training__warmup_steps": 100}
+"""A mistake that cannot be seen before the corpus is prepared: so the job ends there."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,45 @@ def test_a_field_that_is_not_there(run_early: Run, tmp_path: Path) -> None:
     check(run_early(), 3, "corpus.jsonl has no field 'text'; it has 'id', 'content', 'url'")
 
 
+@pytest.mark.parametrize("name", ["corpus.csv", "corpus.tsv", "corpus.parquet", "corpus.arrow", "corpus.jsonl.xz"])
+def test_a_column_that_is_not_there_in_any_format(run_early: Run, tmp_path: Path, name: str) -> None:
+    table = pa.table({"id": ["1"], "content": ["a text"]})
+    if name.endswith("parquet"):
+        pq.write_table(table, tmp_path / name)
+    elif name.endswith("arrow"):
+        with pa.ipc.new_file(str(tmp_path / name), table.schema) as writer:
+            writer.write_table(table)
+    elif name.endswith("xz"):
+        (tmp_path / name).write_bytes(lzma.compress(b'{"id": "1", "content": "a text"}\n'))
+    else:
+        (tmp_path / name).write_text("id,content\n1,a text\n".replace(",", "," if name.endswith("csv") else "\t"))
+    ran = run_early(corpus__paths=name)
+    check(ran, 3, f"{name} has no field 'text'; it has 'id', 'content'", "set corpus.text_field")
+
+
+def test_files_that_do_not_agree(run_early: Run, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "corpus.jsonl").rename(tmp_path / "data" / "a.jsonl")
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "data" / "b.parquet")
+    check(run_early(corpus__paths="data"), 3, "DataError: field 'text' of ", "b.parquet is int64, not text")
+    pq.write_table(pa.table({"body": ["x"]}), tmp_path / "data" / "b.parquet")
+    check(run_early(corpus__paths="data"), 3, "b.parquet has no field 'text'; it has 'body'")
+
+
+def test_a_store_that_needs_a_package(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapt.corpus.location.find_spec", lambda _: None)
+    check(
+        run_early(corpus__paths="s3://bucket/a.jsonl"), 2, "s3://bucket/a.jsonl needs the package s3fs", "dontstop[s3]"
+    )
+
+
+def test_a_server_that_is_not_there(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "WAITS_S", (0.01, 0.01))
+    ran = run_early(corpus__paths="http://user:secret@127.0.0.1:9/a.jsonl?key=secret")
+    check(ran, 6, "StorageError: cannot read http://127.0.0.1:9/a.jsonl: ", "3 times in a row")
+    assert "secret" not in ran.err
+
+
 def test_a_file_with_nothing_in_it(run_early: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl")
     check(run_early(), 3, "DataError: the corpus is empty: 1 files of 0 bytes, first ", "corpus.jsonl", "corpus.paths")
@@ -151,7 +199,7 @@ def test_a_gzip_file_that_is_none(run_early: Run, tmp_path: Path) -> None:
     ("field", "value", "message"),
     [
         ("resources__zero_stage", 7, "resources.zero_stage"),
-        ("training__precision", "fp16", "training.precision"),
+        ("training__precision", "fp8", "training.precision"),
         ("training__sequence_length", 129, "training.sequence_length is 129, but the model takes 128 tokens"),
         ("evaluation__sequence_length", 200, "evaluation.sequence_length is 200, but the model takes 128 tokens"),
         ("resources__workers", 3, "training.global_batch_size 4 is no multiple of resources.workers 3"),
@@ -203,16 +251,10 @@ def model(tmp_path: Path, tiny_bert: Path) -> Path:
 
 
 def test_a_corpus_smaller_than_a_batch(run_late: Run, tmp_path: Path) -> None:
-    ran = run_late(training__global_batch_size=512)
-    tokens = record(tmp_path, "prepare")["metrics"]["train_tokens"]
-    rows = -(-tokens // 64)
-    check(
-        ran,
-        3,
-        f"smaller than one batch: {tokens} tokens are {rows} rows of 64, and training.global_batch_size is 512",
-        f"at most {rows}",
-    )
-    assert not (tmp_path / "runs" / "train").exists() or not list((tmp_path / "runs" / "train").glob("*/*"))
+    ran = run_late(training__global_batch_size=512, **LATER)
+    check(ran, 2, "training.warmup_steps 100 is longer than the run of 1 steps")
+    rows = -(-record(tmp_path, "prepare")["metrics"]["train_tokens"] // 64)
+    assert f"the corpus is {rows} rows: a batch of 512 repeats them" in ran.err
 
 
 def test_a_file_of_blank_lines(run_late: Run, tmp_path: Path) -> None:
@@ -230,14 +272,56 @@ def test_a_gzip_file_that_ends_in_the_middle(run_late: Run, tmp_path: Path) -> N
     check(ran, 3, "DataError: ", f"{tmp_path}/corpus.jsonl.gz is broken", "fetch or write the file again")
 
 
+def test_a_line_of_200_mb(run_late: Run, tmp_path: Path) -> None:
+    """It is passed over, counted and placed; nothing else is lost."""
+    with (tmp_path / "corpus.jsonl").open("ab") as file:
+        file.truncate(file.tell() + 200_000_000)  # a hole: bytes, but none on the disk
+        file.seek(0, 2)
+        file.write(b"\n" + line(TEXTS[0] + " And more of it."))
+    ran = run_late(corpus__max_record_mib=16, **LATER)
+    check(ran, 2, "training.warmup_steps 100 is longer")
+    assert f"skipped 1 of {len(TEXTS) + 2} records: 1 longer than corpus.max_record_mib (first: {tmp_path}" in ran.err
+    metrics = record(tmp_path, "prepare")["metrics"]
+    assert metrics["train_documents"] + metrics["heldout_documents"] == len(TEXTS) + 1
+
+
+def test_a_file_that_changes_while_it_is_read(run_late: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listed(*given: Any) -> list[dict[str, Any]]:
+        items = numbered_items(*given)
+        with (tmp_path / "corpus.jsonl").open("ab") as file:
+            file.write(line("another text, written by somebody else"))
+        return items
+
+    monkeypatch.setattr("adapt.corpus.prepare.numbered_items", listed)
+    check(run_late(), 3, f"DataError: {tmp_path}/corpus.jsonl has changed since", "run the same command again")
+
+
+def test_ids_that_come_twice_are_counted_and_kept(run_late: Run, tmp_path: Path) -> None:
+    records = [json.dumps({"text": text, "key": number % 150}) + "\n" for number, text in enumerate(TEXTS)]
+    (tmp_path / "corpus.jsonl").write_text("".join(records))
+    (tmp_path / "empty.jsonl").touch()
+    ran = run_late(
+        corpus__paths="[corpus.jsonl,empty.jsonl]",
+        corpus__id_field="key",
+        **LATER,
+    )
+    check(ran, 2, "training.warmup_steps 100 is longer")
+    assert "50 documents have an id that came before; they are kept" in ran.err
+    assert "left out 1 files of 0 bytes" in ran.err
+    metrics = record(tmp_path, "prepare")["metrics"]
+    assert metrics["repeated_ids"] == 50
+    assert metrics["train_documents"] + metrics["heldout_documents"] == len(TEXTS)
+    assert record(tmp_path, "manifest")["metrics"]["empty_files"] == 1
+
+
 BROKEN = [b'{"text": "cut of\n', b'{"text": "caf\xe9, in latin 1, as old files are"}\n', b'{"text": 5}\n']
 
 
 def test_few_broken_records_are_skipped_and_counted(run_late: Run, tmp_path: Path) -> None:
     """The job goes on, up to the next mistake."""
     write(tmp_path / "corpus.jsonl", *map(line, TEXTS), *BROKEN)
-    ran = run_late(corpus__max_bad_fraction=0.05, training__global_batch_size=512)
-    check(ran, 3, "the corpus is smaller than one batch")
+    ran = run_late(corpus__max_bad_fraction=0.05, **LATER)
+    check(ran, 2, "training.warmup_steps 100 is longer")
     assert f"skipped 3 of {len(TEXTS) + 3} records: 1 malformed JSON (first: " in ran.err
     assert record(tmp_path, "prepare")["metrics"]["bad"] == {
         "malformed JSON": 1,
@@ -277,15 +361,13 @@ def test_weights_that_are_not_finite(run_late: Run, model: Path, tmp_path: Path)
     weights = load_file(model / "model.safetensors")
     weights["bert.encoder.layer.0.output.dense.weight"][3, 3] = torch.nan
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    check(run_late(model__path=model), 7, "TrainingError: step 1: loss nan")
-    assert len(list((tmp_path / "runs").glob("train/*/tensorboard/*"))) == 1  # the ranks lived once
+    check(run_late(model__path=model), 4, "ModelError: BertForMaskedLM gives a loss of nan", "weights are not finite")
+    assert not list((tmp_path / "runs").glob("train/*/tensorboard"))
 
 
 def test_a_model_without_its_head(run_late: Run, model: Path, tmp_path: Path) -> None:
     """The ranks find out, all alike; it stays an error of the model."""
     weights = {name: value for name, value in load_file(model / "model.safetensors").items() if "cls." not in name}
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    check(
-        run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its language model", "cls.predictions"
-    )
+    check(run_late(model__path=model), 4, f"ModelError: {model} lacks weights of its language model", "cls.predictions")
     assert not list((tmp_path / "runs").glob("train/*/tensorboard"))

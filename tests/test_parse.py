@@ -176,11 +176,16 @@ def test_a_key_like_no_other_points_to_the_help() -> None:
     assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
 
 
-SOURCES = "corpus:\n  sources:\n  - {name: wiki, paths: [a, b], weight: 2}\n  - {name: hub, source: dataset, dataset: o/n}\n"
+SOURCES = (
+    "corpus:\n  sources:\n  - {name: wiki, paths: [a, b], weight: 2}\n  - {name: hub, source: dataset, dataset: o/n}\n"
+)
 
 
 def test_sources_in_a_file_and_on_the_command_line(write: Callable[..., str]) -> None:
-    expected = [SourceConfig("wiki", paths=["a", "b"], weight=2.0), SourceConfig("hub", "dataset", dataset="o/n", weight=1)]
+    expected = [
+        SourceConfig("wiki", paths=["a", "b"], weight=2.0),
+        SourceConfig("hub", "dataset", dataset="o/n", weight=1),
+    ]
     content = SOURCES.replace("o/n", "o/n, weight: 1")
     assert parsed("--config", write(content)).corpus.sources == expected
     entries = yaml.safe_load(content)["corpus"]["sources"]
@@ -332,7 +337,10 @@ CONTRADICTIONS = [
     ([PATHS, "--corpus.dataset=a/b"], "corpus.dataset is set but corpus.source is files"),
     ([PATHS, *sources("{name: a, paths: b}")], "corpus.paths and corpus.sources are both set"),
     (sources("{name: a}"), "corpus.sources, a: paths is empty"),
-    (sources("{name: a, source: docstrings, paths: b}"), "corpus.sources, a: paths is set but corpus.sources, a: source"),
+    (
+        sources("{name: a, source: docstrings, paths: b}"),
+        "corpus.sources, a: paths is set but corpus.sources, a: source",
+    ),
     (sources("{name: a, paths: b}", "{name: a, paths: c}"), "the name 'a' cannot name a folder, or is given twice"),
     (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
     (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, a: weight is -1"),

@@ -6,6 +6,7 @@ comes first in stream order. Neither the number of workers nor that of partition
 changes what is kept.
 """
 
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class Alike:
     near: bool
     n: int = 5
     """Words of a shingle."""
-    permutations: int = 128
+    permutations: int = 256
     threshold: float = 0.8
 
     @classmethod
@@ -66,6 +67,7 @@ class Sign:
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
         """The chunk's key and its number of documents."""
+        os.environ["RAYON_NUM_THREADS"] = "1"  # rensa's; the tasks are the parallelism
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
         sign_chunk(self.folder, key, row["texts"], self.alike)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
-from adapt.corpus.formats import TEXT_FIX, Bad, OnId, Reading, text_of
+from adapt.corpus.fields import TEXT_FIX
+from adapt.corpus.formats import Bad
+from adapt.corpus.records import OnId, Reading, texts
 from adapt.corpus.redact import redact
 from adapt.corpus.retry import retried
 from adapt.errors import AdaptError, ConfigError, DataError, StorageError
@@ -52,10 +54,7 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading, on_id: OnId 
     records = _opened(corpus, commit)
     records = records.shard(num_shards=records.num_shards, index=reading.start)
     try:
-        for record in records:
-            if on_id and reading.id_field and record.get(reading.id_field) is not None:
-                on_id(record[reading.id_field])
-            yield text_of(record, reading)
+        yield from texts(iter(records), reading, on_id)
     except AdaptError:
         raise
     except Exception as error:  # whatever the formats and stores that it reads from raise

@@ -1,11 +1,12 @@
 """Ids of documents that come more than once, counted exactly in bounded memory.
 
-Readers write sorted hashes of 64 bits, a million at a time. These are counted one range of hashes after another, so that
-memory holds one range whatever the corpus weighs. Two of n ids collide by chance with probability n^2 / 2^65.
+Readers write sorted hashes of 64 bits, a million at a time. These are counted one range of hashes after another, so
+that memory holds one range whatever the corpus weighs. Two of n ids collide by chance with probability n^2 / 2^65.
 """
 
 import hashlib
 from array import array
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def count_repeats(folder: Path) -> int:
     ranges = total // RANGE + 1
     borders = [2**64 * number // ranges for number in range(ranges + 1)]
     different = 0
-    for low, high in zip(borders, borders[1:], strict=False):
+    for low, high in pairwise(borders):
         pieces = [_between(np.load(file, mmap_mode="r"), low, high) for file in files]
         different += len(np.unique(np.concatenate(pieces))) if pieces else 0
     return total - different

@@ -7,10 +7,7 @@ a paragraph to the range that the blank line before it begins in.
 from collections.abc import Iterator
 from io import BufferedReader
 
-
-class Bad(str):
-    """The reason why a record holds no text."""
-
+from adapt.corpus.formats import Bad
 
 TOO_LONG = Bad("longer than corpus.max_record_mib")
 

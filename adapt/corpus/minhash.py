@@ -6,10 +6,10 @@ Thorup 2017, arXiv 1704.04370). With b bands of r places each, two documents sha
 
     P(s) = 1 - (1 - s^r)^b
 
-`bands_for` takes the most rows, so the fewest candidates, with P(threshold) >= 0.99. For a threshold of 0.8 and 128
-permutations that is b = 21, r = 6: P is .28 at s = .5, .63 at .6, .93 at .7, .998 at .8 and 1.0 at .9. Candidates are
+`bands_for` takes the most rows, so the fewest candidates, with P(threshold) >= 0.99. For a threshold of 0.8 and 256
+permutations that is b = 32, r = 8: P is .12 at s = .5, .42 at .6, .85 at .7, .997 at .8 and 1.0 at .9. Candidates are
 then held to the threshold by their estimated similarity, the share of places that agree, whose standard deviation is
-sqrt(s (1 - s) / 128), .035 at .8.
+sqrt(s (1 - s) / 256), .025 at .8.
 """
 
 from collections.abc import Sequence

@@ -6,11 +6,9 @@ has to know is where items begin in the stream: one number an item, kept in a fi
 time. So it begins with the item of its first window, and nothing before that is read again.
 """
 
-import bisect
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.clean import Tally
 from adapt.corpus.encode import Encode
 from adapt.corpus.form import Form
+from adapt.corpus.index import Index
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.order import permute
 from adapt.corpus.prepare import Read, numbered_items
@@ -133,7 +132,7 @@ class Online:
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
-    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: "Index") -> Iterator[Columns]:
+    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: Index) -> Iterator[Columns]:
         """The stream from the beginning of an item on. Each item's length is kept once it is over."""
         tally, tokens = Tally(), 0
         for chunk in chunks:
@@ -172,53 +171,6 @@ def columns_of(chunk: pa.Table) -> Columns:
     """The arrays of a tokenized chunk."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
-
-
-@dataclass
-class Index:
-    """How many tokens each item has, as far as they were read, in the order of reading.
-
-    A property of the corpus and not of a run's state: whoever reads an item finds the same. So it may be ahead of the
-    checkpoint that a run resumes from, or behind (then more is read again).
-    """
-
-    file: Path
-    tokens: list[int] = field(default_factory=list)
-
-    @classmethod
-    def open(cls, file: Path) -> "Index":
-        """What is known. A line that was cut short counts as not written."""
-        if not file.exists():
-            return cls(file)
-        lines = [line.split() for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        known = {int(position): int(tokens) for position, tokens in lines}
-        return cls(file, [known[position] for position in range(len(known)) if position in known])
-
-    def begin(self, position: int) -> int:
-        """Where an item begins in the stream [tokens]."""
-        return sum(self.tokens[:position])
-
-    def item_at(self, token: int, items: int) -> int:
-        """The item that holds a token of the stream, or the first unknown one before it."""
-        return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
-
-    def add(self, position: int, tokens: int) -> None:
-        """Notes an item that was read to its end.
-
-        Raises:
-            DataError: it had another length before.
-        """
-        if position < len(self.tokens):
-            if self.tokens[position] != tokens:
-                raise DataError(
-                    f"the corpus has changed: a part of {self.tokens[position]} tokens now has {tokens}",
-                    "restore the file, or start the job again from its beginning",
-                )
-            return
-        self.tokens.append(tokens)
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a") as file:
-            file.write(f"{position} {tokens}\n")
 
 
 def _flat(values: list[Any], name: str) -> np.ndarray:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from adapt.config import CorpusConfig
 from adapt.console import log
-from adapt.corpus.formats import TEXT_FIX, check_field
+from adapt.corpus.fields import TEXT_FIX, check_field
 from adapt.corpus.hub import check_dataset
 from adapt.corpus.manifest import LISTERS, Manifest
 from adapt.corpus.redact import redact

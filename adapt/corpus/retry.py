@@ -33,7 +33,7 @@ def retried(action: Callable[[], T], place: str) -> T:
         try:
             return action()
         except Exception as error:  # every store has errors of its own
-            if isinstance(error, _FINAL) and not _may_pass(error.__cause__):
+            if isinstance(error, _FINAL) and not _may_pass(error):
                 raise
             if pause is None or isinstance(error, _HOPELESS):
                 raise _failed(place, error, tries=1 if pause else len(WAITS_S) + 1) from error
@@ -54,15 +54,16 @@ def unreadable(location: str, error: OSError) -> DataError:
     return DataError(f"cannot read {redact(location)}: {_words(error)}", "check the path and its permissions")
 
 
-def _may_pass(cause: BaseException | None) -> bool:
+def _may_pass(error: Exception) -> bool:
     """Whether "not found" stands for a server that could not be reached, or had troubles of its own."""
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) else None
     unreachable = isinstance(cause, OSError) and not isinstance(cause, _FINAL)
     return unreachable or _status(cause) >= 500
 
 
 def _status(cause: BaseException | None) -> int:
     """Of an answer over HTTP."""
-    return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0))
+    return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
 
 
 def _failed(place: str, error: Exception, tries: int) -> StorageError:

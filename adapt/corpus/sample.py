@@ -59,7 +59,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     if not seen:
         raise DataError(
             f"the corpus is empty after cleaning ({len(items)} parts)",
-            "check corpus.paths, corpus.text_field and corpus.min_characters",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     return {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
 

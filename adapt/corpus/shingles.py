@@ -15,6 +15,21 @@ _WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
+class _Known(dict[str, int]):
+    """Hashes of words seen lately: most words of a text are frequent, and looking up is faster than hashing."""
+
+    most = 200_000
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= self.most:
+            self.clear()
+        value = self[word] = xxh3_64_intdigest(word.encode("utf-8", "replace"))
+        return value
+
+
+_KNOWN = _Known()
+
+
 def normalised(text: str) -> str:
     """A text in Unicode form NFKC, in lower case, with single spaces."""
     return " ".join(unicodedata.normalize("NFKC", text).lower().split())
@@ -27,8 +42,7 @@ def words(text: str) -> list[str]:
 
 def hashed(words: Sequence[str]) -> np.ndarray:
     """64-bit hashes of words, uint64 [words]."""
-    encoded = (word.encode("utf-8", "replace") for word in words)
-    return np.fromiter(map(xxh3_64_intdigest, encoded), np.uint64, len(words))
+    return np.fromiter(map(_KNOWN.__getitem__, words), np.uint64, len(words))
 
 
 def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:

@@ -9,9 +9,10 @@ from typing import Any
 
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.docstrings import package_sources, read_docstrings
-from adapt.corpus.formats import MIB, Bad, OnId, Reading, is_divisible, read_records
+from adapt.corpus.formats import MIB, Bad, is_divisible
 from adapt.corpus.hub import read_shard, shards_of
 from adapt.corpus.manifest import Manifest, Part
+from adapt.corpus.records import OnId, Reading, read_records
 from adapt.corpus.redact import redact
 from adapt.corpus.storage import check_unchanged
 

@@ -10,7 +10,9 @@ from typing import Any
 
 from adapt.chain import Outcome, Record
 from adapt.chain.files import storage_errors, write_atomically
-from adapt.config import Config, what
+from adapt.config import Config, CorpusConfig, what
+from adapt.corpus.redact import redact
+from adapt.corpus.sources import sources_of
 from adapt.evaluate.measure import EXAMPLES_FILE, read_losses
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.model.card import model_card
@@ -88,7 +90,7 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
         "base_model": config.model.path,
         "objective": config.objective.kind,
         "corpus": {
-            "source": config.corpus.source if config.corpus.source == "docstrings" else config.corpus.paths,
+            "source": _source(config.corpus),
             "documents": corpus.metrics.get("train_documents"),  # not counted where the corpus is streamed
             "tokens": corpus.metrics.get("train_tokens"),
             "digest": corpus.inputs["manifest"]["key"] if "manifest" in corpus.inputs else corpus.key,
@@ -106,6 +108,16 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
         "lineage": [{"stage": r.stage, "key": r.key, "path": str(r.path)} for r in inputs.values()],
         "packages": training.packages,
     }
+
+
+def _source(corpus: CorpusConfig) -> str:
+    """Where the text came from."""
+    if corpus.sources:
+        return "; ".join(f"{name}: {_source(each)}" for name, each in sources_of(corpus))
+    if corpus.source == "files":
+        paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
+        return redact(", ".join(paths))
+    return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
 
 
 def _price(training: Record) -> dict[str, str]:

@@ -27,9 +27,14 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
         model: in evaluation mode, on any device; its attention is changed.
 
     Raises:
-        ModelError: the losses of packed documents are not those of the documents alone.
+        ModelError: the losses of packed documents are not those of the documents alone, or are not finite.
     """
     expected = _alone(model)
+    if not expected.isfinite().all():
+        raise ModelError(
+            f"{type(model).__name__} gives a loss of {expected.sum():.3g}: its weights are not finite",
+            "copy or download the model again, or use another checkpoint",
+        )
     if not model._can_set_attn_implementation():
         raise _refused(model)
     try:

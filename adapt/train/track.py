@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from adapt.chain.files import write_atomically
 from adapt.config import TrackingConfig, flat
+from adapt.corpus.redact import redact
 from adapt.errors import ConfigError
 from adapt.train.job import METRICS_FILE, Job
 
@@ -101,7 +102,13 @@ def _open(job: Job, step: int) -> list[Tracker]:
 
 def _settings(job: Job) -> dict[str, Any]:
     """The configuration, but for the trackers' own."""
-    return {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
+    settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
+    return {name: _shown(value) for name, value in settings.items()}
+
+
+def _shown(value: Any) -> Any:
+    """A setting as a tracker may keep it: paths can be URLs with credentials in them."""
+    return value if value is None or isinstance(value, bool | int | float) else redact(str(value))
 
 
 class File:

@@ -18,7 +18,16 @@ from adapt.corpus import dedup as module
 from adapt.corpus import prepare as preparing
 from adapt.corpus.buckets import REACH, candidates
 from adapt.corpus.clusters import clusters
-from adapt.corpus.dedup import Alike, Match, deduplicate, duplicates_file, merged, parts_of, sign_chunk
+from adapt.corpus.dedup import (
+    Alike,
+    Match,
+    deduplicate,
+    duplicates_file,
+    merged,
+    parts_of,
+    sign_chunk,
+    write_duplicates,
+)
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.prepare import prepare
 from adapt.corpus.shingles import normalised, shingles
@@ -89,7 +98,7 @@ def test_exact_duplicates_are_those_with_one_normalised_text(tmp_path: Path) -> 
 
 
 def test_near_duplicates_against_all_pairs(tmp_path: Path) -> None:
-    """The estimate of 128 places is within .1 of the similarity, at 3 deviations: outside of that all is decided."""
+    """The estimate of 256 places is within .1 of the similarity, at 4 deviations: outside of that all is decided."""
     texts = corpus_of(150, seed=1)
     result = found(tmp_path, texts)
     alike = {pair: jaccard(texts[pair[0]], texts[pair[1]]) for pair in combinations(range(len(texts)), 2)}
@@ -126,6 +135,20 @@ def test_nothing_is_left_to_find_among_the_survivors(tmp_path: Path) -> None:
 def test_short_and_empty_looking_texts_are_equal_or_not_alike(tmp_path: Path) -> None:
     texts = ["!!!", "???", "!!!", "one two", "One  two", "one three", "…", "..."]
     assert found(tmp_path, texts) == {0: 0, 2: 0, 3: 3, 4: 3, 6: 6, 7: 6}  # NFKC makes three dots of an ellipsis
+
+
+@pytest.mark.parametrize("alike", [NEAR, Alike(near=False)])
+def test_chunks_and_sources_without_a_document(tmp_path: Path, alike: Alike) -> None:
+    for chunk, texts in enumerate([[], ["a text"], [], ["a text"]]):
+        sign_chunk(tmp_path, (0, chunk, 0), texts, alike)
+    chunks = [{"source": 0, "item": n, "chunk": 0, "documents": n % 2} for n in (2, 1, 3, 0)]
+    match = Match(parts_of(tmp_path, chunks), 1, None)
+    assert match({"id": np.zeros(1, np.int64)})["document"].tolist() == [1]
+    write_duplicates(tmp_path / duplicates_file(0), match.parts, np.array([1]), 0)
+    write_duplicates(tmp_path / duplicates_file(1), parts_of(tmp_path, []), np.zeros(0, np.int64), 1)
+    assert dropped(tmp_path, 0) == [(3, 0)]
+    assert dropped(tmp_path, 1) == []
+    assert Match(parts_of(tmp_path, []), 1, None)({"id": np.zeros(1, np.int64)})["document"].tolist() == []
 
 
 def test_candidates_are_all_pairs_of_small_buckets() -> None:

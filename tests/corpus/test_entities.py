@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from adapt.config import CorpusConfig
 from adapt.corpus.clean import Tally, clean
 from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, tagged, tagger_source
-from adapt.corpus.formats import Bad, Reading, check_field, read_records
+from adapt.corpus.fields import check_field
+from adapt.corpus.formats import Bad
+from adapt.corpus.records import Reading, read_records
 from adapt.errors import ConfigError, DataError
 
 ANYTHING = CorpusConfig(cleaning=[])

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.corpus.lines import TOO_LONG, Bad, lines, paragraphs
+from adapt.corpus.formats import Bad
+from adapt.corpus.lines import TOO_LONG, lines, paragraphs
 
 Unit = Callable[..., Iterator[bytes | Bad]]
 CONTENT = st.lists(st.sampled_from([b"", b" ", b"a", b"bb b", b"ccccc"]), max_size=12).map(b"\n".join)

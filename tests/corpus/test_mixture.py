@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.config import MixtureConfig
-from adapt.corpus.mixture import SLOTS, Mixture, Places, largest_remainder, temper
+from adapt.corpus.group import Places
+from adapt.corpus.mixture import SLOTS, Mixture, largest_remainder, temper
 from adapt.corpus.order import permute
 
 SEQUENTIAL = MixtureConfig(order="sequential")

@@ -16,8 +16,9 @@ from adapt.corpus import online as module
 from adapt.corpus import sample
 from adapt.corpus.clean import is_heldout
 from adapt.corpus.form import PLAIN, Form
+from adapt.corpus.index import Index
 from adapt.corpus.manifest import build_manifest
-from adapt.corpus.online import Index, Online
+from adapt.corpus.online import Online
 from adapt.corpus.sample import sample_heldout
 from adapt.corpus.serve import Server, serve, served
 from adapt.corpus.tokens import TokenStream
@@ -213,7 +214,7 @@ def test_the_sample_is_bounded_and_from_many_places(
     monkeypatch.setattr(sample, "DOCUMENTS", 12)
     for seed in (0, 1):
         again = replace(online, cut=replace(CUT, seed=seed))
-        assert 9 <= sample_heldout(again, tmp_path)["heldout_documents"] <= 12
+        assert 6 <= sample_heldout(again, tmp_path)["heldout_documents"] <= 12
         assert len({shard.name.split("-")[1] for shard in tmp_path.glob(HELDOUT_GLOB)}) >= 3
 
 

@@ -82,6 +82,7 @@ def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: py
         "heldout_tokens": sum(map(len, heldout)),
         "characters": sum(map(len, kept)),
         "dropped": {"too few letters": 1, "empty": 1, "too short": 2},
+        "changed": {},
         "bad": {"malformed JSON": 2, "no text": 1},
     }
     said = capsys.readouterr().err

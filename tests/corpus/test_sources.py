@@ -12,8 +12,8 @@ import pytest
 from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus import sources
-from adapt.corpus.formats import Reading, read_records
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.records import Reading, read_records
 from adapt.corpus.sources import items_of, read_slice, slices_of, sources_of
 from adapt.errors import DataError
 

@@ -12,8 +12,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from adapt.corpus import retry, storage
-from adapt.corpus.formats import Reading, read_records
 from adapt.corpus.manifest import expand
+from adapt.corpus.records import Reading, read_records
 from adapt.corpus.storage import check_unchanged, content_digest, open_file, state
 from adapt.errors import DataError, StorageError
 

@@ -144,7 +144,7 @@ def test_model_files_and_card(stages: Make, tmp_path: Path) -> None:
     for said in (
         'base_model: "owner/base-model"',
         "# physics",
-        "['a.jsonl', 'b.jsonl']",
+        "a.jsonl, b.jsonl",
         "held-out loss fell by",
         "50,000",
         "12,345",

@@ -23,8 +23,9 @@ def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
     assert found.documents == [4, 4]
 
 
-def test_jaccard_of_words_in_three_documents(monkeypatch: pytest.MonkeyPatch):
-    assert similarity({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)  # cells; + divide, programs
+def test_jaccard_of_words_in_three_documents():
+    # {cells} and {cells, divide, programs}
+    assert similarity({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)
     assert similarity({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
 
 

@@ -44,3 +44,11 @@ def test_positions_that_are_not_the_models_own_are_noticed(monkeypatch: pytest.M
     monkeypatch.setattr("adapt.model.head.first_position", lambda config: 0)  # RoBERTa's start at 2 here
     with pytest.raises(ModelError, match="RobertaForMaskedLM cannot"):
         keep_documents_apart(plain("roberta"))
+
+
+def test_weights_that_are_not_finite():
+    model = plain("bert")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight[3, 3] = torch.nan
+    with pytest.raises(ModelError, match="gives a loss of nan"):
+        keep_documents_apart(model)

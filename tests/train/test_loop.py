@@ -109,6 +109,22 @@ def test_a_finished_run_asks_for_nothing(ranks):
     assert (each.asked, each.reports, each.saved) == (0, [], [])
 
 
+def short(case: Case, batches: int) -> tuple[list[int], list[int], int]:
+    """A loop whose batches end before its steps: what it saved and reported, and how far it came."""
+    progress, saved, reports = Progress(), [], []
+    build(case).run(
+        feed(0, batches), progress, lambda report: reports.append(report["step"]), lambda p: saved.append(p.step)
+    )
+    return saved, reports, progress.step
+
+
+@pytest.mark.parametrize(("batches", "saved"), [(4, [2, 4]), (5, [2, 4, 5])])
+def test_a_run_ends_where_its_batches_do(ranks, batches, saved):
+    """With its last step saved, once."""
+    for each in ranks(2).run(short, Case(steps=STEPS, training=INTERVALS), batches):
+        assert each == (saved, [3], batches)
+
+
 class Pull(Method):
     """Draws all weights towards 1, as a penalty does that knows nothing of the batch."""
 

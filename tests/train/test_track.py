@@ -37,7 +37,8 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_job(folder: Path, key: str = KEY, **tracking: str) -> Job:
     config = Config("tracked", training=TrainingConfig(learning_rate=0.25), tracking=TrackingConfig(**tracking))
-    return Job(config, key, str(folder / "train"), ("corpus",), Mixture.of([8], 0), Pretrained(folder, folder, False), 8)
+    mixture, pretrained = Mixture.of([8], 0), Pretrained(folder, folder, False)
+    return Job(config, key, str(folder / "train"), ("corpus",), mixture, pretrained, 8)
 
 
 def report(step: int, attempt: int) -> dict[str, Any]:

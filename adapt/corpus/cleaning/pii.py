@@ -31,8 +31,10 @@ class Pii(Block):
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """The text with placeholders."""
         edits: list[Edit] = []
+        masked = bytearray(len(text))
         for kind, edit in _found(text, self):
-            if all(edit.end <= other.start or edit.start >= other.end for other in edits):
+            if not any(masked[edit.start : edit.end]):
+                masked[edit.start : edit.end] = b"\1" * (edit.end - edit.start)
                 edits.append(edit)
                 count(changes, f"pii {kind}")
         return edited(text, sorted(edits, key=lambda edit: edit.start)) if edits else text

@@ -1,0 +1,55 @@
+"""Where the items of a streamed corpus begin in its stream, as far as it was read: what a resumed run has to know."""
+
+import bisect
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from adapt.errors import DataError
+
+
+@dataclass
+class Index:
+    """How many tokens each item has, as far as they were read, in the order of reading.
+
+    A property of the corpus and not of a run's state: whoever reads an item finds the same. So it may be ahead of the
+    checkpoint that a run resumes from, or behind (then more is read again).
+    """
+
+    file: Path
+    tokens: list[int] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, file: Path) -> "Index":
+        """What is known. A line that was cut short counts as not written."""
+        if not file.exists():
+            return cls(file)
+        lines = [line.split() for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        known = {int(position): int(tokens) for position, tokens in lines}
+        return cls(file, [known[position] for position in range(len(known)) if position in known])
+
+    def begin(self, position: int) -> int:
+        """Where an item begins in the stream [tokens]."""
+        return sum(self.tokens[:position])
+
+    def item_at(self, token: int, items: int) -> int:
+        """The item that holds a token of the stream, or the first unknown one before it."""
+        return min(bisect.bisect_right(list(accumulate(self.tokens)), token), items)
+
+    def add(self, position: int, tokens: int) -> None:
+        """Notes an item that was read to its end.
+
+        Raises:
+            DataError: it had another length before.
+        """
+        if position < len(self.tokens):
+            if self.tokens[position] != tokens:
+                raise DataError(
+                    f"the corpus has changed: a part of {self.tokens[position]} tokens now has {tokens}",
+                    "restore the file, or start the job again from its beginning",
+                )
+            return
+        self.tokens.append(tokens)
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with self.file.open("a") as file:
+            file.write(f"{position} {tokens}\n")

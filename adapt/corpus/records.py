@@ -1,0 +1,142 @@
+"""The records of a corpus file in any format, and of each its text or the reason it has none."""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.corpus.entities import Tagged, parse_entities
+from adapt.corpus.fields import check_field
+from adapt.corpus.formats import DELIMITERS, MIB, TABLES, Bad, format_of
+from adapt.corpus.lines import TOO_LONG, lines, paragraphs
+from adapt.corpus.opened import broken_files, opened
+from adapt.corpus.separated import rows
+from adapt.corpus.storage import open_file
+from adapt.corpus.tables import Span, batches, schema_of
+
+Record = Mapping[str, Any] | Bad
+OnId = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to take from the records of a file, and which of them."""
+
+    text_field: str = "text"
+    text_unit: str = "line"
+    """Of plain text, `line` or `paragraph`."""
+    entity_field: str | None = None
+    """For texts that are `Tagged` with their entities."""
+    id_field: str | None = None
+    """For `on_id` of `read_records`."""
+    max_bytes: int = 32 * MIB
+    """Longer records are passed over."""
+    start: int = 0
+    stop: int | None = None
+    """The range [start, stop) of the file [bytes]; None is its end. See `adapt.corpus.formats.is_divisible`."""
+    stamp: str = ""
+    """What `adapt.corpus.storage.state` said of the file."""
+
+
+def read_records(path: str | Path, reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+    """The texts of a file or of a range of it, in order; for a record without text, the reason.
+
+    Args:
+        path: the file or URL.
+        reading: what to take.
+        on_id: called with the id of each record that has one.
+
+    Raises:
+        DataError: the file as a whole is broken (cut short, not what its name says, no such column), or changed.
+        StorageError: the store failed, again and again.
+    """
+    with broken_files(path):
+        if format_of(path)[0] == "text":
+            yield from _plain(path, reading)
+        else:
+            yield from texts(_records(path, reading), reading, on_id)
+
+
+def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+    """The text of each record, with its entities where they are wanted, or the reason why there is none."""
+    for record in records:
+        if isinstance(record, Bad):
+            yield record
+            continue
+        if on_id and reading.id_field and (identifier := record.get(reading.id_field)) is not None:
+            on_id(identifier)
+        yield _text(record, reading)
+
+
+def _text(record: Mapping[str, Any], reading: Reading) -> str | Bad:
+    text = record.get(reading.text_field)
+    if text is None:
+        return Bad("no text")
+    if not isinstance(text, str):
+        return Bad("text is not a string")
+    if reading.entity_field is None:
+        return text
+    entities = parse_entities(record.get(reading.entity_field), len(text))
+    return Bad("malformed entities") if entities is None else Tagged.of(text, entities)
+
+
+def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
+    kind, compression = format_of(path)
+    if kind in TABLES:
+        yield from _table(path, kind, reading)
+        return
+    if kind in DELIMITERS:
+        check_field(path, reading.text_field)
+    with opened(path, compression, reading.stamp) as file:
+        found = lines(file, reading.start, reading.stop, reading.max_bytes)
+        if kind in DELIMITERS:
+            yield from rows(found, DELIMITERS[kind], reading.max_bytes)
+        else:
+            yield from (_object(line) for line in found if isinstance(line, Bad) or not line.isspace())
+
+
+def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
+    unit = lines if reading.text_unit == "line" else paragraphs
+    with opened(path, format_of(path)[1], reading.stamp) as file:
+        for text in unit(file, reading.start, reading.stop, reading.max_bytes):
+            try:
+                yield text if isinstance(text, Bad) else text.decode("utf-8-sig")  # some editors put a mark first
+            except UnicodeDecodeError:
+                yield Bad("invalid UTF-8")
+
+
+def _object(line: bytes | Bad) -> Record:
+    if isinstance(line, Bad):
+        return line
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+    except (ValueError, RecursionError):
+        return Bad("malformed JSON")
+    return record if isinstance(record, dict) else Bad("not a JSON object")
+
+
+def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
+    check_field(path, reading.text_field)
+    wanted = dict.fromkeys((reading.text_field, reading.entity_field, reading.id_field))
+    with open_file(str(path), reading.stamp) as file:
+        there = schema_of(file, kind).names
+        columns = [name for name in wanted if name is not None and name in there]
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        span = Span(reading.start, size if reading.stop is None else reading.stop, size)
+        for batch in batches(file, kind, columns, span):
+            for number in range(batch.num_rows):
+                yield _row(batch, number, reading)
+
+
+def _row(batch: Any, number: int, reading: Reading) -> Record:
+    try:
+        record = {name: batch.column(name)[number].as_py() for name in batch.schema.names}
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+    text = record[reading.text_field]
+    return TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record

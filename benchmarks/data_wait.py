@@ -1,0 +1,105 @@
+"""Share of a training step that passes in waiting for data, from prepared shards and streamed.
+
+A small masked language model (6 layers of 384) trains on real text in the product's own loop, fed through Ray Data as
+in a job: one rank, Ray on this machine. The first batch belongs to a job's start and is not counted.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Options, Result, apart, corpus_file, main, workplace
+from benchmarks.texts import GROUPED_FILE, Case
+
+TARGETS = {"prepared": ("<=", 0.02), "streaming": ("<=", 0.02)}
+ROWS, LENGTH = 32, 128
+WINDOW_TOKENS = 2**15
+"""Smaller than the product's, so that a short run crosses the borders of windows, where waiting would be."""
+
+
+def measure(options: Options) -> Result:
+    """Both feeds, each in a process of its own."""
+    result = Result({})
+    steps = 6 if options.quick else 120
+    with workplace() as folder:
+        file = options.data / GROUPED_FILE if options.data else corpus_file(folder, 6_000 if options.quick else 40_000)
+        for feed in ("prepared", "streaming"):
+            found = apart(train, feed, file, options.models, steps)
+            result.figures[feed] = found["wait"] / found["seconds"]
+            rate = found["tokens"] / found["seconds"]
+            result.details.append((feed, f"{found['wait']:.3f} of {found['seconds']:.1f} s, {rate:,.0f} tokens/s"))
+    return result
+
+
+def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, float]:
+    """Trains and says how long it took, how long of it was waiting [s], and on how many tokens."""
+    import torch
+    import torch.distributed as dist
+
+    from adapt.config import ObjectiveConfig, ResourcesConfig, TrainingConfig
+    from adapt.method.base import Method
+    from adapt.model.apart import keep_documents_apart
+    from adapt.model.load import load_tokenizer
+    from adapt.objective.mlm import MaskedLanguageModelling
+    from adapt.runtime import connect
+    from adapt.train.engine import Engine
+    from adapt.train.loop import Loop
+    from adapt.train.meter import Progress
+    from adapt.train.precision import resolve
+    from benchmarks.ours import alone
+    from benchmarks.texts import build_model
+
+    case = Case("small", "grouped", ROWS, LENGTH, None, models)
+    alone()
+    connect(ResourcesConfig())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    training = TrainingConfig(max_steps=steps, global_batch_size=ROWS, sequence_length=LENGTH, log_interval_steps=10**6)
+    model = build_model(case).eval()
+    keep_documents_apart(model)
+    engine = Engine(model.train().to(device), training, 0, resolve("auto", device), ROWS, 1)
+    objective = MaskedLanguageModelling(ObjectiveConfig(), load_tokenizer(_source(models)), 0)
+    loop = Loop(engine, objective, Method(), training, ROWS, steps, 0)
+    progress = Progress()
+    with tempfile.TemporaryDirectory() as folder, batches(feed, file, models, Path(folder), steps) as found:
+        loop.run(found, progress, lambda _: None, lambda _: None)
+    dist.destroy_process_group()
+    return {"seconds": progress.seconds, "wait": progress.data_wait_seconds, "tokens": float(progress.tokens)}
+
+
+def batches(
+    feed: str, file: Path, models: Path | None, folder: Path, steps: int
+) -> AbstractContextManager[Iterator[Any]]:
+    """A rank's batches of one feed or the other."""
+    from adapt.chain.digest import Digests
+    from adapt.config import CorpusConfig
+    from adapt.corpus.form import PLAIN
+    from adapt.corpus.manifest import build_manifest
+    from adapt.corpus.online import Online
+    from adapt.corpus.prepare import prepare
+    from adapt.corpus.serve import serve, served
+    from adapt.corpus.stream import Feed, streamed
+    from adapt.corpus.window import Cut
+    from adapt.model.locate import Pretrained
+
+    corpus, pretrained = CorpusConfig(paths=str(file)), Pretrained(_source(models), _source(models))
+    manifest = build_manifest(corpus, Digests(folder / "digests.json"))
+    (prepared := folder / "prepared").mkdir()
+    if feed == "prepared":
+        prepare(manifest, corpus, pretrained, prepared)
+        return streamed(Feed.of(str(prepared), LENGTH, ROWS, 0, 0, steps))
+    online = Online.of(manifest, corpus, pretrained, PLAIN, Cut(LENGTH, ROWS, 0, WINDOW_TOKENS), folder)
+    return served(serve(online, 0, 1), 0, 0, steps)
+
+
+def _source(models: Path | None) -> Path:
+    """Folder of the tokenizer."""
+    from adapt.model.demo import demo_checkpoint
+    from benchmarks.texts import SMALL
+
+    return models / SMALL if models else demo_checkpoint("demo:bert-tiny")
+
+
+if __name__ == "__main__":
+    main("data_wait", TARGETS, measure)

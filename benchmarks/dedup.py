@@ -1,0 +1,158 @@
+"""Near-duplicates among 20,000 documents: how many are found, how fast, and how fast `datasketch` is driven by hand.
+
+Real texts, from --data or of Python's language reference, and among them copies with seeded edits. The truth is the
+Jaccard similarity of every pair that shares a shingle. `precision`: share of the dropped documents that have a partner
+at the threshold or above; `recall`: share of the pairs at the threshold or above that end in one cluster.
+`ratio_to_datasketch`: documents a second over those of datasketch, each in one process and one thread.
+"""
+
+import gzip
+import json
+import os
+import random
+import re
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from adapt.corpus.clusters import clusters
+from adapt.corpus.dedup import Alike, Match, merged, parts_of, sign_chunk
+from adapt.corpus.shingles import normalised, shingles, words
+from benchmarks.common import Options, Result, apart, main
+
+TARGETS = {"precision": (">=", 0.95), "recall": (">=", 0.9), "ratio_to_datasketch": (">=", 2.0)}
+ALIKE = Alike(near=True)
+COMMON = 200
+"""Shingles of more documents than this are no evidence of a pair by themselves; similar documents share others."""
+CHUNK = 2000
+FILE = "corpora/cs_acl_abstracts.jsonl.gz"
+
+
+def measure(options: Options) -> Result:
+    """Finds the duplicates in both ways, each in a process of its own, and compares with the truth."""
+    documents = 20_000
+    our_seconds, dropped, linked = apart(ours, options.data, documents)
+    their_seconds, their_dropped = apart(theirs, options.data, documents // 10 if options.quick else documents)
+    their_documents = documents // 10 if options.quick else documents
+    pairs, similarities = truth(texts_of(options.data, documents))
+    best = np.zeros(documents)
+    for side in (0, 1):
+        np.maximum.at(best, pairs[:, side], similarities)
+    cluster = np.arange(documents)
+    cluster[linked[:, 0]] = linked[:, 1]
+    alike = pairs[similarities >= ALIKE.threshold]
+    found = cluster[alike[:, 0]] == cluster[alike[:, 1]]
+    ours_per_s, theirs_per_s = documents / our_seconds, their_documents / their_seconds
+    return Result(
+        {
+            "precision": float((best[dropped] >= ALIKE.threshold).mean()),
+            "recall": float(found.mean()),
+            "ratio_to_datasketch": ours_per_s / theirs_per_s,
+        },
+        [
+            ("documents/s, ours", f"{ours_per_s:,.0f}"),
+            ("documents/s, datasketch", f"{theirs_per_s:,.0f} ({their_documents} documents, {their_dropped} dropped)"),
+            ("dropped", f"{len(dropped)} of {documents}"),
+            (
+                "dropped with a partner within 0.05 of the threshold",
+                f"{(best[dropped] >= ALIKE.threshold - 0.05).mean():.4f}",
+            ),
+            ("pairs at the threshold or above", f"{len(alike)}"),
+        ],
+    )
+
+
+def texts_of(data: Path | None, documents: int) -> list[str]:
+    """Real texts, three in ten of them copies with up to a tenth of their words changed."""
+    if data:
+        with gzip.open(data / FILE, "rt") as lines:
+            real = [json.loads(line)["text"] for line in lines]
+    else:
+        from pydoc_data.topics import topics
+
+        real = [sentence for text in topics.values() for sentence in re.split(r"(?<=[.:])\s+", text)]
+    draw = random.Random(0)
+    texts: list[str] = []
+    while len(texts) < documents * 7 // 10:
+        text = draw.choice(real) if data else " ".join(draw.choices(real, k=draw.randint(4, 12)))
+        if len(text.split()) >= 20:
+            texts.append(text)
+    texts += [_edited(draw.choice(texts), draw) for _ in range(documents - len(texts))]
+    draw.shuffle(texts)
+    return texts
+
+
+def _edited(text: str, draw: random.Random) -> str:
+    found = text.split()
+    for _ in range(draw.randint(0, max(1, len(found) // 10))):
+        place = draw.randrange(len(found))
+        removed, added = draw.choice([(0, 1), (1, 0), (1, 1)])
+        found[place : place + removed] = [f"new{place}"] * added
+    return " ".join(found)
+
+
+def ours(data: Path | None, documents: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """Seconds, the documents that are dropped, and all in clusters with the first of each."""
+    os.environ["RAYON_NUM_THREADS"] = "1"  # as in a task
+    texts = texts_of(data, documents)
+    sign_chunk(Path(tempfile.mkdtemp()), (0, 0, 0), texts[:10], ALIKE)  # imports
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        chunks = []
+        for number, start in enumerate(range(0, documents, CHUNK)):
+            part = texts[start : start + CHUNK]
+            sign_chunk(Path(folder), (0, 0, number), part, ALIKE)
+            chunks.append({"source": 0, "item": 0, "chunk": number, "documents": len(part)})
+        found = Match(parts_of(Path(folder), chunks), 1, ALIKE.threshold)({"id": np.zeros(1, np.int64)})
+        numbers, firsts = clusters(merged([np.stack([found["first"], found["document"]], axis=1)]))
+        seconds = time.perf_counter() - began
+    return seconds, numbers[numbers != firsts], np.stack([numbers, firsts], axis=1)
+
+
+def theirs(data: Path | None, documents: int) -> tuple[float, int]:
+    """Seconds, and the number of documents that an index of datasketch has an earlier duplicate of."""
+    from datasketch import MinHash, MinHashLSH
+
+    texts = texts_of(data, documents)
+    began = time.perf_counter()
+    index = MinHashLSH(num_perm=ALIKE.permutations, params=ALIKE.bands)
+    signed: list[MinHash] = []
+    dropped = 0
+    for number, text in enumerate(texts):
+        found = words(normalised(text))
+        n = min(ALIKE.n, len(found))
+        runs = {" ".join(found[start : start + n]).encode() for start in range(len(found) - n + 1)}
+        signature = MinHash(num_perm=ALIKE.permutations)
+        signature.update_batch(runs)
+        dropped += any(signed[other].jaccard(signature) >= ALIKE.threshold for other in index.query(signature))
+        index.insert(number, signature)
+        signed.append(signature)
+    return time.perf_counter() - began, dropped
+
+
+def truth(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The exact Jaccard similarity of the pairs that share a shingle: int64 [pairs, 2] and float64 [pairs]."""
+    sets = [np.unique(shingles(normalised(text), ALIKE.n)) for text in texts]
+    holders: dict[int, list[int]] = defaultdict(list)
+    for number, runs in enumerate(sets):
+        for run in runs.tolist():
+            holders[run].append(number)
+    shared: dict[tuple[int, int], int] = defaultdict(int)
+    for numbers in holders.values():
+        if len(numbers) <= COMMON:
+            for place, one in enumerate(numbers):
+                for other in numbers[place + 1 :]:
+                    shared[one, other] += 1
+    near = [pair for pair, common in shared.items() if common * 2 >= 0.5 * min(len(sets[pair[0]]), len(sets[pair[1]]))]
+    similarities = []
+    for one, other in near:
+        common = len(np.intersect1d(sets[one], sets[other], assume_unique=True))
+        similarities.append(common / (len(sets[one]) + len(sets[other]) - common))
+    return np.array(near, np.int64).reshape(-1, 2), np.array(similarities)
+
+
+if __name__ == "__main__":
+    main("dedup", TARGETS, measure)

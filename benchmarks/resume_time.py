@@ -1,0 +1,115 @@
+"""Time to the first batch of a resumed run, early and late in its corpus.
+
+Prepared: a large synthetic corpus of token shards; `growth` is the time at step 100,000 over that at step 10, each in a
+process of its own that opens the corpus afresh. Streamed: the time at the first, the middle and the last batch of a
+corpus of many files, over that at the first; it may not grow either, since one item and one window are read again.
+"""
+
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.common import Options, Result, apart, main, workplace
+
+if TYPE_CHECKING:
+    from adapt.corpus.online import Online
+
+TARGETS = {"growth": ("<=", 1.2), "growth_streaming": ("<=", 1.5)}
+ROWS, LENGTH = 256, 512
+SHARDS, SHARD_TOKENS, DOCUMENT = 64, 2**22, 600
+FILES, LINES = 40, 4000
+
+
+def measure(options: Options) -> Result:
+    """Both feeds."""
+    repetitions = 3 if options.quick else 9
+    with workplace() as folder:
+        shards = SHARDS // 4 if options.quick else SHARDS
+        build_shards(folder, shards)
+        prepared = {
+            step: statistics.median(apart(first_prepared, str(folder), step) for _ in range(repetitions))
+            for step in (10, 1000, 100_000)
+        }
+        files = FILES // 4 if options.quick else FILES
+        places = build_texts(folder / "texts", files)
+        streaming = {
+            place: statistics.median(apart(first_streamed, folder / "texts", place) for _ in range(repetitions))
+            for place in (0.0, 0.5, 0.99)
+        }
+    details = [(f"prepared, step {step:,}", f"{seconds * 1000:.0f} ms") for step, seconds in prepared.items()]
+    details += [(f"streaming, {place:.0%} of an epoch", f"{s * 1000:.0f} ms") for place, s in streaming.items()]
+    details += [("prepared corpus", f"{shards * SHARD_TOKENS / 1e6:.0f} M tokens"), ("streamed", f"{places:,} tokens")]
+    growth = {"growth": prepared[100_000] / prepared[10], "growth_streaming": max(streaming.values()) / streaming[0.0]}
+    return Result(growth, details)
+
+
+def build_shards(folder: Path, shards: int) -> None:
+    """Token shards of random documents."""
+    import numpy as np
+
+    from adapt.corpus.tokens import write_shard
+
+    draw = np.random.default_rng(0)
+    for number in range(shards):
+        documents = draw.integers(0, 30_000, (SHARD_TOKENS // DOCUMENT, DOCUMENT), dtype=np.uint16)
+        write_shard(folder / f"train-{number:06d}-000000.arrow", list(documents), 30_000)
+
+
+def build_texts(folder: Path, files: int) -> int:
+    """Files of text, gone through once, so that the index of their items is there. Their number of tokens."""
+    from adapt.corpus.index import Index
+    from benchmarks.common import corpus_file
+
+    folder.mkdir()
+    text = corpus_file(folder, LINES).read_text()
+    (folder / "corpus.jsonl").unlink()
+    for number in range(files):
+        (folder / f"{number:03d}.jsonl").write_text(text)
+    online = _online(folder)
+    for _ in online.batches(0, parallel=False):
+        pass
+    return sum(Index.open(online.index).tokens)
+
+
+def first_prepared(folder: str, step: int) -> float:
+    """Seconds from nothing to the batch of a step."""
+    from adapt.corpus.stream import Feed
+
+    began = time.perf_counter()
+    next(Feed.of(folder, LENGTH, ROWS, 0, step, step + 1).read())
+    return time.perf_counter() - began
+
+
+def first_streamed(folder: Path, place: float) -> float:
+    """Seconds from nothing to the batch at a place of the epoch; the tokenizer is loaded before."""
+    from adapt.corpus.encode import _tokenizer
+    from adapt.corpus.index import Index
+
+    online = _online(folder)
+    _tokenizer(online.encode.pretrained)
+    tokens = sum(Index.open(online.index).tokens)
+    began = time.perf_counter()
+    next(online.batches(int(place * (tokens // LENGTH) / ROWS), parallel=False))
+    return time.perf_counter() - began
+
+
+def _online(folder: Path) -> "Online":
+    """With a window of half a file, so that the file is what bounds the time."""
+    from adapt.chain.digest import Digests
+    from adapt.config import CorpusConfig
+    from adapt.corpus.form import PLAIN
+    from adapt.corpus.manifest import build_manifest
+    from adapt.corpus.online import Online
+    from adapt.corpus.window import Cut
+    from adapt.model.demo import demo_checkpoint
+    from adapt.model.locate import Pretrained
+
+    source, corpus = demo_checkpoint("demo:bert-tiny"), CorpusConfig(paths=str(folder / "*.jsonl"))
+    manifest = build_manifest(corpus, Digests(folder / "digests.json"))
+    cut = Cut(LENGTH, ROWS, 0, 2**18)
+    return Online.of(manifest, corpus, Pretrained(source, source), PLAIN, cut, folder)
+
+
+if __name__ == "__main__":
+    main("resume_time", TARGETS, measure)
