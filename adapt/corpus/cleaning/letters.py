@@ -11,6 +11,8 @@ from adapt.config import Fraction
 from adapt.corpus.cleaning.block import Block, Drop
 
 _NO_LETTER = re.compile(r"[\W\d_]+")
+_ASCII_NO_LETTER = bytes(code for code in range(128) if not chr(code).isalpha())
+_ASCII_SPACE = bytes(code for code in range(128) if chr(code).isspace())
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,19 @@ class Letters(Block):
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """The text, where it has as many letters."""
-        letters = len(_NO_LETTER.sub("", text))
-        wanted = self.min_fraction * len("".join(text.split()))
+        letters, visible = _counted(text)
+        wanted = self.min_fraction * visible
         if letters < wanted and letters + _marks(text) < wanted:
             return Drop("too few letters")
         return text
+
+
+def _counted(text: str) -> tuple[int, int]:
+    """Letters, and characters that are no spaces. Most text is ASCII, where this takes a tenth of the time."""
+    if text.isascii():
+        data = text.encode()
+        return len(data.translate(None, _ASCII_NO_LETTER)), len(data.translate(None, _ASCII_SPACE))
+    return len(_NO_LETTER.sub("", text)), len("".join(text.split()))
 
 
 def _marks(text: str) -> int:

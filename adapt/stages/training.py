@@ -1,0 +1,176 @@
+"""The training stage, and what it will take."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.chain import Outcome, Record, Stage, Store
+from adapt.config import CorpusConfig, TrainingConfig, what
+from adapt.console import log
+from adapt.model.size import model_size
+from adapt.preflight import check_memory, check_space
+from adapt.stages.base import Inputs
+from adapt.stages.corpora import REPLAY, Corpora
+from adapt.train.branch import start_from_branch
+from adapt.train.flops import mean_length, together
+from adapt.train.job import CHECKPOINTS, Job
+from adapt.train.schedule import Length, branch_step, check_warmup, length_of, rows_of
+from adapt.train.track import anchored
+
+if TYPE_CHECKING:
+    from adapt.corpus.mixture import Mixture
+    from adapt.corpus.online import Online
+    from adapt.train.forecast import Forecast
+
+
+RAN_ON = (
+    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
+    *("gradient_checkpointing", "compile", "device"),
+)
+"""What a training's record says of how it ran."""
+
+
+class Training(Corpora):
+    """Training runs over prepared or streamed corpora."""
+
+    def trained(self, corpora: Mapping[str, Stage], replay: Stage | None = None) -> Stage:
+        """A training run over prepared corpora, by name, and general text mixed in."""
+        config = self.config
+        identity = {
+            "mixture": {**what(config.mixture), "sources": list(corpora), "weights": _weights(config.corpus)},
+            "model": self._model_digest(),
+            "attention_dropout": config.model.attention_dropout,
+            "objective": what(config.objective),
+            "training": what(config.training),
+            "seed": config.seed,
+        }
+        train = Stage(
+            "train",
+            config.name,
+            identity,
+            lambda folder, inputs: self._train(train, folder, inputs),
+            {**corpora, **({REPLAY: replay} if replay else {})},
+        )
+        return train
+
+    def forecast(self, store: Store, corpora: Sequence[Record | None]) -> "Forecast | None":
+        """What the training will take. None where its model's dimensions cannot be told.
+
+        Args:
+            store: holds the records of earlier trainings, which say how fast devices are.
+            corpora: records of those it reads; None for one that is not prepared yet.
+        """
+        from adapt.train.forecast import forecast
+
+        dimensions = model_size(self.pretrained.model)
+        if dimensions is None:
+            return None
+        training, tokens = self.config.training, None
+        prepared = [record.metrics for record in corpora if record and "train_tokens" in record.metrics]
+        known = len(prepared) == len(corpora)
+        if known or not training.epochs:  # without epochs the length does not depend on the corpus
+            rows = sum(rows_of(metrics["train_tokens"], training) for metrics in prepared) if known else sys.maxsize
+            tokens = length_of(training, rows).steps * training.global_batch_size * training.sequence_length
+        return forecast(self.config, dimensions, tokens, mean_length(together(prepared)) if known else None, store)
+
+    def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
+        training = self.config.training
+        mixture = self._mixture(inputs)
+        length = self._length(mixture)
+        check_warmup(training, length.steps)
+        kept = training.keep_checkpoints + (branch_step(training, length.steps) is not None)
+        check_space(folder, self.pretrained.model, kept)
+        from adapt.runtime import connect
+        from adapt.train.launch import launch
+
+        connect(self.config.resources)
+        check_memory(self.config, self.pretrained.model, together(record.metrics for record in inputs.values()))
+        job = Job(
+            config=replace(self.config, tracking=anchored(self.config.tracking)),
+            key=stage.key,
+            folder=str(folder),
+            corpora=tuple(str(record.path) for record in inputs.values()),
+            mixture=mixture,
+            pretrained=self.pretrained,
+            steps=length.steps,
+            online=self._to_stream(inputs, folder),
+        )
+        run_folder = folder / CHECKPOINTS / job.run_name
+        start_from_branch(stage, Store(self.root), training, length.steps, run_folder)
+        outcome = _training_outcome(launch(job), self.config.resources.price_per_device_hour)
+        if not mixture:
+            if outcome.metrics["steps"] < length.steps:
+                log(f"the corpus was passed through after {outcome.metrics['steps']} of {length.steps} steps")
+            return outcome
+        drawn = mixture.drawn(outcome.metrics["steps"] * training.global_batch_size)
+        return replace(outcome, metrics={**outcome.metrics, "sources": _shares(inputs, drawn, training)})
+
+    def _length(self, mixture: "Mixture | None") -> Length:
+        training = self.config.training
+        if not mixture:
+            return length_of(training, sys.maxsize)
+        most = mixture.exhausted if self.config.mixture.exhausted == "stop" else None
+        length = length_of(training, mixture.epoch, most)
+        if length.rows < training.global_batch_size:
+            log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
+        return length
+
+    def _to_stream(self, inputs: Inputs, folder: Path) -> "Online | None":
+        """The corpus, if it is streamed."""
+        if not self.config.corpus.streaming:
+            return None
+        from adapt.corpus.dedup import duplicates_file
+
+        dedup = inputs["domain"].inputs.get("dedup")
+        return self._online(self._streamed, folder, Path(dedup["path"]) / duplicates_file(0) if dedup else None)
+
+    def _mixture(self, inputs: Inputs) -> "Mixture | None":
+        """How the sources share the run; None where the corpus is streamed."""
+        from adapt.corpus.mixture import Mixture
+
+        config = self.config
+        if config.corpus.streaming:
+            return None
+        rows = {name: rows_of(record.metrics["train_tokens"], config.training) for name, record in inputs.items()}
+        replay = [rows.pop(REPLAY)] if REPLAY in rows else []
+        return Mixture.of(list(rows.values()), config.seed, config.mixture, _weights(config.corpus), replay)
+
+
+def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -> Outcome:
+    seconds = max(result["seconds"], 1e-9)
+    metrics = {
+        "steps": result["step"],
+        "tokens": result["tokens"],
+        "tokens_per_s": result["tokens"] / seconds,
+        "data_wait_share": result["data_wait_seconds"] / seconds,
+        "device_seconds": result["device_seconds"],
+        "flops": result.get("flops"),
+        "mfu": result.get("mfu"),
+        "peak_memory_bytes": result["peak_memory_bytes"],
+    }
+    hours = result["device_seconds"] / 3600
+    cost = {
+        "device_seconds": result["device_seconds"],
+        "device_hours": hours,
+        "tokens": result["tokens"],
+        "cost": None if price_per_hour is None else hours * price_per_hour,
+    }
+    return Outcome(metrics, cost, {name: result[name] for name in RAN_ON})
+
+
+def _shares(inputs: Inputs, drawn: list[int], training: TrainingConfig) -> dict[str, Any]:
+    """What each source gave to a run: rows, tokens (to within a row) and its share of the rows."""
+    found = {}
+    for (name, record), rows in zip(inputs.items(), drawn, strict=True):
+        tokens = record.metrics["train_tokens"]
+        given = round(rows * tokens / max(rows_of(tokens, training), 1))
+        found[name] = {"rows": rows, "tokens": given, "share": rows / max(sum(drawn), 1)}
+    return found
+
+
+def _weights(corpus: CorpusConfig) -> list[float] | None:
+    """The configured weights of the sources; None where they have none."""
+    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    return weights or None
