@@ -5,7 +5,6 @@ from typing import Any
 from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, what
 from adapt.corpus.cleaning import catalogue
-from adapt.corpus.decontaminate import evaluation_manifests
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
 _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")
@@ -21,6 +20,8 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
+        from adapt.corpus.decontaminate import evaluation_manifests  # numpy, which other plans do not need
+
         fields = {each.name: each.text_field for each in corpus.decontaminate}
         settings["decontaminate"] = {
             **{name: getattr(corpus, name) for name in _EVALUATION},

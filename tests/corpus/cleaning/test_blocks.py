@@ -10,7 +10,8 @@ from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.cleaning.catalogue import BLOCKS, blocks_of
 from adapt.corpus.cleaning.letters import _counted
 from adapt.corpus.cleaning.pii import is_card, is_iban
-from adapt.corpus.cleaning.repetition import duplicate_share, duplicate_shares, top_share
+from adapt.corpus.cleaning.repetition import duplicate_shares
+from adapt.corpus.runs import duplicate_share, top_share
 from adapt.corpus.shingles import hashed
 
 SENTENCE = "The loss of the model is measured on the text that was held out."
