@@ -20,7 +20,7 @@ LENGTH = 512
 
 def measure(options: Options) -> Result:
     """Alternates the three."""
-    megabytes, rounds = (40, 1) if options.quick else (200, 2)
+    megabytes, rounds = (100, 1) if options.quick else (200, 1)
     found: dict[str, list[float]] = {"ours": [], "datasets": [], "tokenizers": []}
     with workplace() as folder:
         model = model_folder(folder / "model", options.models)

@@ -17,7 +17,7 @@ PLOT = ROOT / "docs" / "figures" / "same_loss.png"
 
 def measure(options: Options) -> Result:
     """Trains both once."""
-    steps = 30 if options.quick else 150
+    steps = 30 if options.quick else 90
     case = Case("small", "grouped", 16, 128, options.data, options.models)
     curves = {
         "ours": apart(ours.train, case, "bf16", steps - 1, 1)["losses"],

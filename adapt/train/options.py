@@ -7,6 +7,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from adapt.config import TrainingConfig
 from adapt.errors import ModelError
 from adapt.model.dropout import use_quick_dropout
+from adapt.train.allocator import keep_freed_memory
 from adapt.train.compiler import check_compiler
 
 
@@ -23,6 +24,7 @@ def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torc
         ModelError: the model cannot do it.
     """
     if device.type == "cpu":
+        keep_freed_memory()
         use_quick_dropout(model)
     if training.gradient_checkpointing:
         checkpoint(model)
