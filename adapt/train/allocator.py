@@ -10,8 +10,8 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> None:
     """Has glibc reuse large blocks in place of returning them to the kernel and taking zeroed ones back.
 
-    A training step frees and allocates the same sizes again and again, each above glibc's threshold for a mapping of its
-    own. The process's peak stays the same. Where there is another C library, nothing happens.
+    A training step frees and allocates the same sizes again and again, each above glibc's threshold for a mapping of
+    its own. The process's peak stays the same. Where there is another C library, nothing happens.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
