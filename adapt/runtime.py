@@ -158,9 +158,14 @@ def _words(resources: dict[str, float]) -> str:
 
 
 @contextmanager
-def data_settings(**settings: Any) -> Iterator[None]:
-    """Ray Data's settings for the datasets made inside: quiet, rows in order, and what is given."""
-    from ray.data import DataContext
+def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Iterator[None]:
+    """Ray Data's settings for the datasets made inside: quiet, rows in order, and what is given.
+
+    Args:
+        object_store_bytes: what may wait between tasks; None for Ray's own limit, a share of the machine's memory.
+        **settings: of `ray.data.DataContext`.
+    """
+    from ray.data import DataContext, ExecutionResources
 
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
@@ -169,6 +174,9 @@ def data_settings(**settings: Any) -> Iterator[None]:
     context.issue_detectors_config.detectors = []
     context.raise_original_map_exception = True  # what Ray puts in its place loses its cause between processes
     context.execution_options.preserve_order = True
+    if object_store_bytes is not None:
+        limits = ExecutionResources.for_limits(object_store_memory=object_store_bytes)
+        context.execution_options.resource_limits = limits
     for name, value in settings.items():
         setattr(context, name, value)
     with DataContext.current(context):

@@ -24,7 +24,7 @@ from adapt.corpus.clusters import clusters, reduced
 from adapt.corpus.dedup_report import write_report
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.minhash import band_hashes, bands_for, signatures
-from adapt.corpus.prepare import CHUNK_CHARACTERS, Read, numbered_items
+from adapt.corpus.prepare import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
 from adapt.corpus.screen import screen_of
 from adapt.corpus.shingles import normalised
 from adapt.runtime import data_settings, user_errors
@@ -135,7 +135,7 @@ def deduplicate(
     work.mkdir()
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     chunks: list[dict[str, int]] = []
-    with user_errors(), data_settings(target_max_block_size=1):
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         for number, (_, manifest, corpus) in enumerate(sources):
             read = Read(corpus, CHUNK_CHARACTERS, entity_field, screen_of(replace(corpus, write_rejects=False), folder))
             if items := numbered_items(manifest, corpus):

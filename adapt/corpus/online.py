@@ -116,14 +116,12 @@ class Online:
 
     def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
         import ray.data
-        from ray.data import DataContext, ExecutionResources, TaskPoolStrategy
+        from ray.data import TaskPoolStrategy
 
         if not items:
             return
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
-        with user_errors(), data_settings(target_max_block_size=1):
-            limits = ExecutionResources(object_store_memory=READ_AHEAD_BYTES)
-            DataContext.get_current().execution_options.resource_limits = limits
+        with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
             options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
             dataset = (
                 ray.data.from_items(items, override_num_blocks=len(items))

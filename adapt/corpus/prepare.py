@@ -30,6 +30,8 @@ from adapt.model.locate import Pretrained
 from adapt.runtime import data_settings, user_errors
 
 CHUNK_CHARACTERS = 4_000_000
+WAITING_BYTES = 256 * 2**20
+"""Text that readers may be ahead of tokenizers, so that memory does not grow with the corpus."""
 MAX_UNKNOWN_FRACTION = 0.2
 
 
@@ -65,7 +67,7 @@ def prepare(
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
-    with user_errors(), data_settings(target_max_block_size=1):
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         chunks = (
             ray.data.from_items(numbered_items(manifest, corpus))
             .map_batches(
