@@ -208,7 +208,10 @@ def reference(
 def assert_close(outcome: Outcome, expected: Outcome, last: int | None = None) -> None:
     """Equal but for the rounding of fp32; of norms and losses the last ones, where the run began later."""
     close = torch.testing.assert_close
-    close(outcome.weights, expected.weights, rtol=1e-4, atol=3e-5)  # biases of keys get no gradient but rounding
+    assert outcome.weights.keys() == expected.weights.keys()
+    for name, weight in outcome.weights.items():
+        # softmax does not see the biases of keys: their gradient is rounding alone, which AdamW makes a step of
+        close(weight, expected.weights[name], rtol=1e-4, atol=3e-5 if name.endswith("key.bias") else 1e-5)
     close(outcome.moments, expected.moments, rtol=1e-4, atol=1e-6)
     kept = slice(-last if last else None, None)
     close(outcome.norms, expected.norms[kept], rtol=1e-4, atol=0)
