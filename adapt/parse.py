@@ -63,6 +63,7 @@ def check(config: Config) -> None:
         )
     _check_entities(config)
     _check_sources(config.corpus)
+    _check_mixture(config)
     _check_streaming(config)
     if config.corpus.heldout_fraction == 1:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
@@ -97,6 +98,19 @@ def _check_sources(corpus: CorpusConfig) -> None:
         raise ConfigError(f"corpus.sources: {', '.join(without)} without weight", "give all sources one, or none")
     if not without and not any(weights.values()):
         raise ConfigError("corpus.sources: all weights are 0", "give a source a weight above 0")
+
+
+def _check_mixture(config: Config) -> None:
+    """Sources that follow each other have no shares."""
+    if config.mixture.order != "sequential":
+        return
+    weighted = any(source.weight is not None for source in config.corpus.sources)
+    if weighted or config.mixture.temperature != 1:
+        raise ConfigError(
+            f"{'corpus.sources: weight' if weighted else 'mixture.temperature'} is set, but under mixture.order"
+            " sequential every source is passed through once, as it is",
+            "remove it, or set mixture.order to interleaved",
+        )
 
 
 def _check_streaming(config: Config) -> None:

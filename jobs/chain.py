@@ -27,8 +27,8 @@ def main() -> None:
     planned = plan(catalogue.dapt(), store)
     show_plan(planned)
     training = next(line for line in planned if line.stage.stage == "train")
-    feeding = {stage.key for stage in training.stage.inputs.values()}
-    corpora = [line.record for line in planned if line.stage.key in feeding]
+    records = {line.stage.key: line.record for line in planned}
+    corpora = {name: records[stage.key] for name, stage in training.stage.inputs.items()}
     ahead = None if training.record else catalogue.forecast(store, corpora)
     if ahead:
         show_forecast(ahead.lines())

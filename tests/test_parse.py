@@ -499,3 +499,16 @@ def test_what_streaming_needs(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x", "y")
     parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x", "y")
+
+
+@pytest.mark.parametrize(
+    ("lines", "field"),
+    [
+        ("corpus:\n  sources: [{name: a, paths: a.txt, weight: 1}]\n", "corpus.sources: weight"),
+        ("corpus: {paths: a.txt}\nmixture: {temperature: 2}\n", "mixture.temperature"),
+    ],
+)
+def test_sources_one_after_another_have_no_shares(write: Callable[..., str], lines: str, field: str) -> None:
+    error = refused("--mixture.order=sequential", "--config", write(lines))
+    assert field in error.what
+    assert "interleaved" in error.fix

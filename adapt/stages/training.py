@@ -1,7 +1,7 @@
 """The training stage, and what it will take."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,25 +55,28 @@ class Training(Corpora):
         )
         return train
 
-    def forecast(self, store: Store, corpora: Sequence[Record | None]) -> "Forecast | None":
+    def forecast(self, store: Store, corpora: Mapping[str, Record | None]) -> "Forecast | None":
         """What the training will take. None where its model's dimensions cannot be told.
 
         Args:
             store: holds the records of earlier trainings, which say how fast devices are.
-            corpora: records of those it reads; None for one that is not prepared yet.
+            corpora: records of the training's inputs by name; None for one that is not prepared yet.
         """
         from adapt.train.forecast import forecast
 
         dimensions = model_size(self.pretrained.model)
         if dimensions is None:
             return None
-        training, tokens = self.config.training, None
-        prepared = [record.metrics for record in corpora if record and "train_tokens" in record.metrics]
-        known = len(prepared) == len(corpora)
-        if known or not training.epochs:  # without epochs the length does not depend on the corpus
-            rows = sum(rows_of(metrics["train_tokens"], training) for metrics in prepared) if known else sys.maxsize
-            tokens = length_of(training, rows).steps * training.global_batch_size * training.sequence_length
-        return forecast(self.config, dimensions, tokens, mean_length(together(prepared)) if known else None, store)
+        training, tokens, length = self.config.training, None, None
+        prepared = {name: record for name, record in corpora.items() if record}
+        if len(prepared) == len(corpora):
+            length = self._length(self._mixture(prepared))
+        elif not training.epochs:  # then the length does not depend on the corpus
+            length = length_of(training, sys.maxsize)
+        if length:
+            tokens = length.steps * training.global_batch_size * training.sequence_length
+        mean = mean_length(together(record.metrics for record in prepared.values()))
+        return forecast(self.config, dimensions, tokens, mean, store)
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
         training = self.config.training
