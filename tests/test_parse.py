@@ -13,8 +13,20 @@ from typing import Any
 import pytest
 import yaml
 
-import adapt.config
-from adapt.config import Config, CorpusConfig, ResourcesConfig, SourceConfig, TrainingConfig, flat
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    ResourcesConfig,
+    SourceConfig,
+    TrainingConfig,
+    flat,
+    job,
+    measuring,
+    running,
+    tasks,
+    text,
+    training,
+)
 from adapt.errors import ConfigError
 from adapt.parse import check, parse
 
@@ -451,8 +463,12 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
+    modules = (job, measuring, running, tasks, text, training)
     classes = {
-        node.name: node for node in ast.parse(inspect.getsource(adapt.config)).body if isinstance(node, ast.ClassDef)
+        node.name: node
+        for module in modules
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
     }
 
     def documented(name: str, prefix: str) -> dict[str, str]:

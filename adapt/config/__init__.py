@@ -1,0 +1,58 @@
+"""The typed configuration: what a user may set, with its meaning, unit and default.
+
+Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
+"""
+
+from adapt.config.fields import (
+    RANGES,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenFraction,
+    PositiveFloat,
+    PositiveInt,
+    ProperFraction,
+    how,
+    how_list,
+    what,
+)
+from adapt.config.job import Config, flat
+from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
+from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
+from adapt.config.tasks import FinetuneConfig, TaptConfig, TaskConfig
+from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
+from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
+
+__all__ = [
+    "RANGES",
+    "AdviceConfig",
+    "ComparisonConfig",
+    "Config",
+    "CorpusConfig",
+    "EvaluationConfig",
+    "EvaluationSet",
+    "FinetuneConfig",
+    "Fraction",
+    "MixtureConfig",
+    "ModelConfig",
+    "NamedModel",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "ObjectiveConfig",
+    "OpenFraction",
+    "PositiveFloat",
+    "PositiveInt",
+    "ProperFraction",
+    "ResourcesConfig",
+    "SimilarityConfig",
+    "SourceConfig",
+    "StorageConfig",
+    "TaptConfig",
+    "TaskConfig",
+    "TrackingConfig",
+    "TrainingConfig",
+    "flat",
+    "how",
+    "how_list",
+    "what",
+]

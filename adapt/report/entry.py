@@ -1,0 +1,36 @@
+"""What a report is made of: finished stages, each with its place in the chain."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from adapt.chain.record import Record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finished stage of a chain."""
+
+    name: str
+    """Of the entry in the chain file: `dapt`, `tapt`, `finetune` ..."""
+    job: str
+    """What it is: dapt, tapt, finetune or evaluate."""
+    values: Mapping[str, str]
+    """What it was swept over: `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty where nothing was swept."""
+    record: Record
+    """For `finetune`, of one seed; for `dapt` and `tapt`, of their `export` stage."""
+    trained: tuple[str, ...] = ()
+    """`finetune`: keys of the `train` stages that made the model, first one first; empty for the model as it came."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A chain and what it has done so far."""
+
+    name: str
+    baseline: str
+    """Of the set `recipe`: what the others are compared to."""
+    entries: list[Entry]
+    missing: list[str] = field(default_factory=list)
+    """Stages that have not run, as `finetune[DAPT, acl_arc, 3]`."""
+    warnings: list[str] = field(default_factory=list)
+    """What the chain's reader should know."""
