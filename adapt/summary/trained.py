@@ -1,13 +1,12 @@
-"""Tables for people, on stderr: what a job achieved, and what a chain has done."""
+"""The result of a training: losses before and after, examples, cost."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from adapt.chain.record import Record
-from adapt.chain.run import Planned
 from adapt.console import duration, log
+from adapt.summary.tables import show
 
 _NOTE = "loss on held-out text, nats a predicted token, with 95% intervals; lower is better"
 
@@ -26,7 +25,7 @@ def show_summary(record: Record) -> None:
             table.add_row(
                 text, *(_interval(metrics, f"{prefix}_loss_{column}") for column in ("before", "after", "change"))
             )
-    _print(table)
+    show(table)
     _show_examples(record)
     log(
         f"{metrics['steps']} steps, {metrics['tokens']:,} tokens, {metrics['tokens_per_s']:,.0f} tokens/s, "
@@ -34,55 +33,6 @@ def show_summary(record: Record) -> None:
         + _more(record)
     )
     log(f"model: {record.path}")
-
-
-def show_similarity(record: Record) -> None:
-    """A table for each matrix over the domains, and where the picture is."""
-    from rich.table import Table
-
-    titles = {
-        "overlap": "share of the 10,000 most frequent words that two domains have in common",
-        "jaccard": "Jaccard index of all their words",
-        "cross_loss": "cross loss of a unigram model, nats a word (row: model, column: text)",
-        "model_loss": "held-out loss, nats a predicted token (row: model, column: text)",
-    }
-    domains = record.metrics["domains"]
-    for name, title in titles.items():
-        if name in record.metrics:
-            log(title)
-            table = Table()
-            for column in ("", *domains):
-                table.add_column(column)
-            for domain, values in zip(domains, record.metrics[name], strict=True):
-                table.add_row(domain, *(f"{value:.3f}" for value in values))
-            _print(table)
-    log(f"picture: {record.path / 'similarity.png'}")
-
-
-def show_plan(planned: list[Planned]) -> None:
-    """One row a stage: done or to run, its folder, and what changed against the nearest finished stage."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in ("stage", "state", "folder", "because"):
-        table.add_column(column, overflow="fold")
-    for line in planned:
-        state = "[green]done[/]" if line.record else "[yellow]run[/]"
-        folder = Text(f"{line.folder.parent.name}/{line.folder.name}")  # Text: brackets in it are not rich's markup
-        table.add_row(line.stage.stage, state, folder, Text(_because(line)))
-    _print(table)
-
-
-def show_forecast(lines: Mapping[str, str]) -> None:
-    """What the training will take, a line a figure."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title="the training ahead", title_justify="left", show_header=False)
-    for name, text in lines.items():
-        table.add_row(name, Text(text))
-    _print(table)
 
 
 def _more(record: Record) -> str:
@@ -95,14 +45,6 @@ def _more(record: Record) -> str:
         "" if cost is None else f", cost {cost:,.2f}",
     )
     return "".join(parts)
-
-
-def _because(line: Planned) -> str:
-    if line.record:
-        return ""
-    if not line.nearest:
-        return "first of its kind"
-    return "\n".join([*line.changed, f"(against {line.nearest.path.name})"])
 
 
 def _show_examples(record: Record) -> None:
@@ -119,7 +61,7 @@ def _show_examples(record: Record) -> None:
         table.add_column(column, ratio=ratio)
     for old, new in zip(before, after, strict=True):
         table.add_row(Text(old["text"]), Text(old["answer"]), _guesses(old), _guesses(new))
-    _print(table)
+    show(table)
 
 
 def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
@@ -140,9 +82,3 @@ def _interval(metrics: dict[str, Any], name: str) -> str:
     low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
     spread = f" ({low:{form}} to {high:{form}})" if low is not None and high is not None else ""
     return f"{metrics[name]:{form}}{spread}"
-
-
-def _print(table: Any) -> None:
-    from rich.console import Console
-
-    Console(stderr=True, width=None if Console(stderr=True).is_terminal else 120).print(table)

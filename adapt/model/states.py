@@ -1,0 +1,57 @@
+"""The hidden states that a model gives to packed text, for features and for new heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.model.head import NO_MASK
+from adapt.model.limits import first_position
+from adapt.model.packed import Packed
+
+
+def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> tuple[Tensor, ...]:
+    """What each layer of a model makes of N tokens; its head is not run.
+
+    Args:
+        model: from `adapt.model.load`, or its `base_model`.
+        packed: N tokens of some documents.
+        segments: int64 [1, N], which text of a pair a token belongs to; used by models that have embeddings for it.
+
+    Returns:
+        [N, H] each: the embeddings, then every layer's output. Gradients flow.
+    """
+    base: Any = getattr(model, "base_model", model)
+    options: dict[str, Any] = {"use_cache": False} if model.can_generate() else {}  # type: ignore[operator]
+    if segments is not None and getattr(base.config, "type_vocab_size", 0) > 1:
+        options["token_type_ids"] = segments
+    output = base(
+        input_ids=packed.input_ids,
+        position_ids=packed.position_ids + first_position(base.config),
+        documents=packed.documents,
+        attention_mask=NO_MASK.to(packed.input_ids.device),
+        output_hidden_states=True,
+        return_dict=True,
+        **options,
+    )
+    states: tuple[Tensor, ...] = output.hidden_states
+    return tuple(each[0] for each in states)
+
+
+def document_means(states: Tensor, packed: Packed) -> Tensor:
+    """The mean over each document's tokens.
+
+    Args:
+        states: [N, H].
+        packed: the same N tokens.
+
+    Returns:
+        [documents, H].
+    """
+    ends = packed.documents.cumulative.long()
+    lengths = ends.diff()
+    owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+    sums = torch.zeros(len(lengths), states.shape[1], dtype=states.dtype, device=states.device)
+    return sums.index_add(0, owner, states) / lengths[:, None]
