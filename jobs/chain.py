@@ -1,37 +1,80 @@
-"""Looks at a chain without running it.
+"""Runs a chain of stages from one file, or looks at it.
 
-    python jobs/chain.py plan --config FILE [--section.field VALUE ...]
+python jobs/chain.py run FILE      what is not finished, side by side as far as there is room; then the report
+python jobs/chain.py plan FILE     what would run, and what it will take
+python jobs/chain.py status FILE   what is finished, running and waiting
+python jobs/chain.py report FILE   the report of what is finished
 
-prints, for each stage, whether it is done or would run, and against the nearest finished stage which field changed;
-then what the training ahead will take: memory, work, time and price, as far as they can be said.
+--only task=acl_arc,scierc keeps to some members of a set; --NAME VALUE sets a name of `let`; --section.field VALUE sets
+a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the single job of jobs/dapt.py.
 """
 
 import sys
 
 from adapt.chain import Store, plan
 from adapt.console import finish, run_job
-from adapt.errors import ConfigError
+from adapt.errors import AdaptError
 from adapt.parse import parse
-from adapt.stages import Catalogue
+from adapt.recipe.arguments import Command, read_command
+from adapt.recipe.build import Chain, ahead, build, study, trainings_ahead
+from adapt.recipe.expand import expand
+from adapt.recipe.file import Recipe, read_recipe
+from adapt.stages import Catalogue, run_stages
 from adapt.summary import show_forecast, show_plan
+from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 
 
 def main() -> None:
-    """Parses, builds the stages, shows which are done."""
-    if sys.argv[1:2] != ["plan"]:
-        raise ConfigError(
-            f"unknown command {' '.join(sys.argv[1:2]) or '(none)'}", "use: jobs/chain.py plan --config FILE"
-        )
-    catalogue = Catalogue(parse(sys.argv[2:], "jobs/chain.py plan", "What a job would do."))
+    """Reads the chain, and does what the command says."""
+    if sys.argv[1:3] and sys.argv[1] == "plan" and sys.argv[2].startswith("--config"):
+        plan_one()
+        return
+    command = read_command(sys.argv[1:])
+    recipe = read_recipe(command.file, command.let, command.common)
+    chain = build(expand(recipe, command.only))
+    {"run": run, "plan": plan_all, "status": status, "report": report}[command.verb](command, recipe, chain)
+
+
+def run(command: Command, recipe: Recipe, chain: Chain) -> None:
+    show_ahead(ahead(chain))
+    try:
+        run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
+    except AdaptError:
+        report(command, recipe, chain)  # of what did work
+        raise
+    report(command, recipe, chain)
+
+
+def plan_all(command: Command, recipe: Recipe, chain: Chain) -> None:
+    show_goals(chain.goals, chain.store)
+    show_trainings(trainings_ahead(chain))
+    counts = ahead(chain)
+    show_ahead(counts)
+    finish("plan", chain.store.root, {"to_run": sum(counts.values()), **counts})
+
+
+def status(command: Command, recipe: Recipe, chain: Chain) -> None:
+    counts = show_goals(chain.goals, chain.store)
+    finish("status", chain.store.root, counts)
+
+
+def report(command: Command, recipe: Recipe, chain: Chain) -> None:
+    from adapt.report.write import write_report
+
+    found = study(recipe.name, recipe.baseline, chain)
+    page = write_report(found, chain.store.root / "reports" / recipe.name)
+    show_verdict(page)
+    finish("report", page, {"finished": len(found.entries), "missing": len(found.missing)})
+
+
+def plan_one() -> None:
+    """The plan of a single DAPT job: its stages, and what the training will take."""
+    catalogue = Catalogue(parse(sys.argv[2:], "jobs/chain.py plan"))
     store = Store(catalogue.root)
     planned = plan(catalogue.dapt(), store)
     show_plan(planned)
-    training = next(line for line in planned if line.stage.stage == "train")
-    records = {line.stage.key: line.record for line in planned}
-    corpora = {name: records[stage.key] for name, stage in training.stage.inputs.items()}
-    ahead = None if training.record else catalogue.forecast(store, corpora)
-    if ahead:
-        show_forecast(ahead.lines())
+    if forecast := catalogue.ahead(planned, store):
+        show_forecast(forecast.lines())
     finish("plan", catalogue.root, {"done": sum(p.record is not None for p in planned), "stages": len(planned)})
 
 

@@ -15,7 +15,7 @@ from adapt.summary import show_summary
 
 def main() -> None:
     """Parses, builds the stages, runs what is not done, shows the result."""
-    config = parse(sys.argv[1:], "jobs/dapt.py", "Domain-adaptive pre-training (Don't Stop Pretraining, section 3).")
+    config = parse(sys.argv[1:], "jobs/dapt.py")
     catalogue = Catalogue(config)
     record = ensure(catalogue.dapt(), Store(catalogue.root))
     show_summary(record)

@@ -8,6 +8,7 @@ leaves a table, similarity.json and similarity.png.
 import sys
 
 from adapt.chain import Store, ensure
+from adapt.config.kinds import KINDS
 from adapt.console import finish, run_job
 from adapt.parse import parse
 from adapt.stages import Catalogue
@@ -16,7 +17,7 @@ from adapt.summary import show_similarity
 
 def main() -> None:
     """Parses, prepares what is not prepared, compares, shows the result."""
-    config = parse(sys.argv[1:], "jobs/similarity.py", "Similarity of domains (Don't Stop Pretraining, section 3.1).")
+    config = parse(sys.argv[1:], "jobs/similarity.py", KINDS["similarity"])
     catalogue = Catalogue(config)
     record = ensure(catalogue.similarity(), Store(catalogue.root))
     show_similarity(record)

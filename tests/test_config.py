@@ -68,7 +68,7 @@ def test_the_defaults_are_the_papers() -> None:
 
 def test_the_recipe_of_the_paper_is_the_paper() -> None:
     recipe = next(path for path in RECIPES if path.stem == "roberta_dapt")
-    config = flat(parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py", ""))
+    config = flat(parse(["--config", str(recipe), "--corpus.paths=a"], "jobs/dapt.py"))
     assert {name: config[name] for name in PAPER} == PAPER
     assert config["training.max_steps"] == 12_500
 
@@ -76,6 +76,6 @@ def test_the_recipe_of_the_paper_is_the_paper() -> None:
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_understood(recipe: Path) -> None:
     corpus = [] if re.search(r"^\s+source: docstrings", recipe.read_text(), re.MULTILINE) else ["--corpus.paths=a"]
-    config = parse(["--config", str(recipe), *corpus], "jobs/dapt.py", "")
+    config = parse(["--config", str(recipe), *corpus], "jobs/dapt.py")
     assert config != replace(Config(), corpus=config.corpus)
     assert config.name != Config().name

@@ -94,7 +94,7 @@ METRICS = {
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Records for all stages of a job, as if it had run. Returns the export's folder."""
     monkeypatch.chdir(folder)
-    catalogue = Catalogue(parse(arguments, "", ""))
+    catalogue = Catalogue(parse(arguments, ""))
     return ensure(pretend(catalogue.dapt(), METRICS), Store(catalogue.root)).path
 
 

@@ -34,7 +34,7 @@ PATHS = "--corpus.paths=a"  # the one field that has to be given
 
 
 def parsed(*arguments: str) -> Config:
-    return parse(arguments, "jobs/dapt.py", "What it does.")
+    return parse(arguments, "jobs/dapt.py")
 
 
 @pytest.fixture
@@ -494,7 +494,7 @@ def test_help_lists_every_field_with_meaning_and_default(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     shown = printed(capsys, "--help")
-    assert "What it does." in shown
+    assert "Domain-adaptive pre-training" in shown
     entries = {entry.split()[0].rstrip(","): " ".join(entry.split()) for entry in shown.split("\n  --")[1:]}
     documented = documentation()
     assert set(documented) == set(flat(Config()))
@@ -513,8 +513,8 @@ def test_help_lists_every_field_with_meaning_and_default(
 )
 def test_what_streaming_needs(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x", "y")
-    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x", "y")
+        parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x")
+    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x")
 
 
 @pytest.mark.parametrize(

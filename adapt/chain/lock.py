@@ -34,6 +34,15 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a run works on a stage's folder just now."""
+    path = folder.parent / f".{folder.name}.lock"
+    if not path.exists():
+        return False
+    with path.open("a+") as file:
+        return not _try(file.fileno())
+
+
 def _try(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

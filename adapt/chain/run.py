@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,10 @@ class Stage:
     run: Callable[[Path, Mapping[str, Record]], Outcome]
     inputs: Mapping[str, "Stage"] = field(default_factory=dict)
     version: int = 1
+    needs: Mapping[str, float] | None = None
+    """What it takes of the cluster while it runs, as {"CPU": 1}; None for all of it. See `adapt.chain.parallel`."""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The stage's identity; see `adapt.chain.key`."""
         return stage_key(self.stage, self.version, self.what, {name: s.key for name, s in self.inputs.items()})
@@ -53,7 +56,11 @@ def ensure(stage: Stage, store: Store) -> Record:
     """The record of a stage, after running it and its inputs where they are not finished."""
     if record := store.find(stage.stage, stage.name, stage.key):
         return record
-    inputs = {name: ensure(needed, store) for name, needed in stage.inputs.items()}
+    return run(stage, {name: ensure(needed, store) for name, needed in stage.inputs.items()}, store)
+
+
+def run(stage: Stage, inputs: Mapping[str, Record], store: Store) -> Record:
+    """Runs a stage whose inputs are finished, unless another process finishes it meanwhile."""
     folder = store.folder(stage.stage, stage.name, stage.key)
     with locked(folder):
         if record := store.find(stage.stage, stage.name, stage.key):  # finished by the run we waited for

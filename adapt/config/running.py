@@ -32,6 +32,9 @@ class ResourcesConfig:
     """Price of one device for an hour, in any currency, for `plan` and the records."""
     max_failures: NonNegativeInt = 3
     """Worker crashes after which the run gives up. Node preemptions do not count."""
+    stages_at_once: PositiveInt | None = None
+    """Independent stages of a chain that run side by side; null is as many as fit on this machine, and 16 on a cluster,
+    which starts them as it has room."""
     wait_s: NonNegativeFloat = 300.0
     """How long to wait for an autoscaling cluster to bring the resources asked for [s]."""
 

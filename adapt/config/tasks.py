@@ -102,3 +102,5 @@ class FinetuneConfig:
     """CPU cores each run reserves."""
     gpus_per_seed: NonNegativeFloat | None = how(None)
     """GPUs each run reserves; null shares one among the seeds, where the cluster has any."""
+    save_model: bool = how(False)
+    """`fine_tune`: keep the fine-tuned model of each seed, as transformers loads it (BERT and RoBERTa)."""

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from adapt.corpus.fields import check_field
 from adapt.corpus.formats import DELIMITERS, MIB, TABLES, Bad, format_of
 from adapt.corpus.lines import TOO_LONG, lines, paragraphs
 from adapt.corpus.opened import broken_files, opened
+from adapt.corpus.redact import redact
 from adapt.corpus.separated import rows
 from adapt.corpus.storage import open_file
 from adapt.corpus.tables import Span, batches, schema_of
+from adapt.errors import DataError
 
 Record = Mapping[str, Any] | Bad
 OnId = Callable[[Any], None]
@@ -70,6 +72,51 @@ def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None
         yield _text(record, reading)
 
 
+def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
+    """The whole records of a file, in order, with all their fields; for one that cannot be read, the reason.
+
+    Args:
+        path: the file or URL.
+
+    Yields:
+        The number of the line on which the record ends, or of the row in a table, from 1; and the record.
+
+    Raises:
+        DataError: the file as a whole is broken, plain text, or one JSON array.
+        StorageError: the store failed, again and again.
+    """
+    kind, compression = format_of(path)
+    if kind == "text":
+        raise DataError(f"{redact(str(path))} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
+    with broken_files(path):
+        if kind in TABLES:
+            yield from enumerate(_rows(path, kind, Reading()), 1)
+            return
+        with opened(path, compression) as file:
+            if kind not in DELIMITERS and file.peek(1)[:1] == b"[":
+                raise DataError(f"{redact(str(path))} is one JSON array", "write one object a line: jq -c '.[]'")
+            numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
+            if kind in DELIMITERS:
+                records = rows(numbered, DELIMITERS[kind], Reading.max_bytes)
+            else:
+                records = (_object(line) for line in numbered if isinstance(line, Bad) or not line.isspace())
+            for record in records:
+                yield numbered.taken, record
+
+
+class _Numbered(Iterator[bytes | Bad]):
+    """Lines, and how many were taken so far."""
+
+    def __init__(self, found: Iterator[bytes | Bad]) -> None:
+        self.taken = 0
+        self._found = found
+
+    def __next__(self) -> bytes | Bad:
+        line = next(self._found)
+        self.taken += 1
+        return line
+
+
 def _text(record: Mapping[str, Any], reading: Reading) -> str | Bad:
     text = record.get(reading.text_field)
     if text is None:
@@ -121,22 +168,27 @@ def _object(line: bytes | Bad) -> Record:
 
 def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
     check_field(path, reading.text_field)
-    wanted = dict.fromkeys((reading.text_field, reading.entity_field, reading.id_field))
+    for record in _rows(path, kind, reading, (reading.text_field, reading.entity_field, reading.id_field)):
+        text = None if isinstance(record, Bad) else record[reading.text_field]
+        yield TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record
+
+
+def _rows(
+    path: str | Path, kind: str, reading: Reading, wanted: Container[str | None] | None = None
+) -> Iterator[Record]:
+    """Rows of a table with the wanted columns, or with all."""
     with open_file(str(path), reading.stamp) as file:
-        there = schema_of(file, kind).names
-        columns = [name for name in wanted if name is not None and name in there]
+        columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         span = Span(reading.start, size if reading.stop is None else reading.stop, size)
         for batch in batches(file, kind, columns, span):
             for number in range(batch.num_rows):
-                yield _row(batch, number, reading)
+                yield _values(batch, number)
 
 
-def _row(batch: Any, number: int, reading: Reading) -> Record:
+def _values(batch: Any, number: int) -> Record:
     try:
-        record = {name: batch.column(name)[number].as_py() for name in batch.schema.names}
+        return {name: batch.column(name)[number].as_py() for name in batch.schema.names}
     except UnicodeDecodeError:
         return Bad("invalid UTF-8")
-    text = record[reading.text_field]
-    return TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record

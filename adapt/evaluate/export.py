@@ -84,13 +84,14 @@ def _link(source: Path, folder: Path) -> None:
 
 
 def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str, Any]]) -> dict[str, Any]:
-    corpus, training = inputs["domain"], inputs["training"]
+    corpus, training = inputs.get("text", inputs["domain"]), inputs["training"]
+    source = _tasks(config) if "text" in inputs else _source(config.corpus)
     return {
         "name": config.name,
         "base_model": config.model.path,
         "objective": config.objective.kind,
         "corpus": {
-            "source": _source(config.corpus),
+            "source": source,
             "documents": corpus.metrics.get("train_documents"),  # not counted where the corpus is streamed
             "tokens": corpus.metrics.get("train_tokens"),
             "digest": corpus.inputs["manifest"]["key"] if "manifest" in corpus.inputs else corpus.key,
@@ -108,6 +109,17 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
         "lineage": [{"stage": r.stage, "key": r.key, "path": str(r.path)} for r in inputs.values()],
         "packages": training.packages,
     }
+
+
+def _tasks(config: Config) -> str:
+    """The text of TAPT."""
+    names = ", ".join(task.name for task in (config.task, *config.tasks))
+    splits = "all splits (transductive)" if config.tapt.transductive else "the train split"
+    drawn = config.tapt.random_per_example
+    part = f"{drawn} random documents an example" if drawn else "all"
+    return f"text of {splits} of {names}, without labels" + (
+        f", and {part} of a pool" if config.tapt.pool_paths else ""
+    )
 
 
 def _source(corpus: CorpusConfig) -> str:

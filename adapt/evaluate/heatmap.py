@@ -1,45 +1,64 @@
-"""A square matrix over domains as a picture."""
+"""A matrix over domains, or over models and domains, as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 MATRICES = {
     "overlap": "overlap of the top 10,000 words",
     "jaccard": "Jaccard index of all words",
     "cross_loss": "cross loss of a unigram model [nats]",
     "model_loss": "held-out loss of the models [nats]",
+    "loss": "held-out loss [nats a predicted token]",
+    "change": "change against the first model [nats]",
 }
 """Name -> title."""
+SIGNED = ("change",)
+"""Matrices whose cells are better or worse than 0."""
 
 
-def draw(matrices: dict[str, Sequence[Sequence[float]]], domains: Sequence[str], file: Path) -> None:
+def draw(
+    matrices: dict[str, Sequence[Sequence[float]]],
+    domains: Sequence[str],
+    file: Path,
+    models: Sequence[str] | None = None,
+) -> None:
     """Writes heatmaps side by side as PNG, each cell with its number.
 
     Args:
-        matrices: by name, one of MATRICES; rows and columns are the domains.
+        matrices: by name, one of MATRICES; columns are the domains, and rows too unless there are models.
         domains: names.
         file: to write.
+        models: names of the rows.
     """
     import matplotlib
 
     matplotlib.use("Agg")  # no display is needed
     from matplotlib import pyplot
 
-    side = 1.8 + 0.75 * len(domains)
+    rows = domains if models is None else models
+    width, height = 1.8 + 0.75 * len(domains), 2.3 + 0.75 * len(rows)
     figure, axes = pyplot.subplots(
-        1, len(matrices), figsize=(side * len(matrices), side + 0.5), layout="constrained", squeeze=False
+        1, len(matrices), figsize=(width * len(matrices), height), layout="constrained", squeeze=False
     )
     for axis, (name, matrix) in zip(axes[0], matrices.items(), strict=True):
-        image = axis.imshow(matrix, cmap="Blues")
-        middle = (image.norm.vmin + image.norm.vmax) / 2
-        for row, values in enumerate(matrix):
-            for column, value in enumerate(values):
-                shade = "white" if value > middle else "black"
-                axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=shade, fontsize=9)
+        _draw_cells(axis, matrix, name in SIGNED)
         axis.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
-        axis.set_yticks(range(len(domains)), domains)
+        axis.set_yticks(range(len(rows)), rows)
         axis.set_title(MATRICES[name], fontsize=10)
         axis.spines[:].set_visible(False)
         axis.tick_params(length=0)
     figure.savefig(file, dpi=120)
     pyplot.close(figure)
+
+
+def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool) -> None:
+    """Colours and numbers; where they have a sign, 0 is white, better (lower) blue and worse red."""
+    most = max((abs(value) for values in matrix for value in values), default=0) or 1
+    image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
+    for row, values in enumerate(matrix):
+        for column, value in enumerate(values):
+            depth = image.norm(value)  # 0 to 1 over the colours
+            dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
+            text = f"{value:+.2f}" if signed else f"{value:.2f}"
+            axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)

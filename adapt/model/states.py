@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -23,21 +24,47 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
     Returns:
         [N, H] each: the embeddings, then every layer's output. Gradients flow.
     """
+    states: tuple[Tensor, ...] = _run(model, packed, segments, output_hidden_states=True).hidden_states
+    return tuple(each[0] for each in states)
+
+
+def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
+    """The last of `hidden_states` alone, [N, H], without keeping the others."""
+    state: Tensor = _run(model, packed, segments).last_hidden_state
+    return state[0]
+
+
+def _run(model: nn.Module, packed: Packed, segments: Tensor | None, **options: Any) -> Any:
     base: Any = getattr(model, "base_model", model)
-    options: dict[str, Any] = {"use_cache": False} if model.can_generate() else {}  # type: ignore[operator]
+    if "use_cache" in inspect.signature(base.forward).parameters:
+        options["use_cache"] = False
     if segments is not None and getattr(base.config, "type_vocab_size", 0) > 1:
         options["token_type_ids"] = segments
-    output = base(
+    return base(
         input_ids=packed.input_ids,
         position_ids=packed.position_ids + first_position(base.config),
         documents=packed.documents,
         attention_mask=NO_MASK.to(packed.input_ids.device),
-        output_hidden_states=True,
         return_dict=True,
         **options,
     )
-    states: tuple[Tensor, ...] = output.hidden_states
-    return tuple(each[0] for each in states)
+
+
+def document_states(states: Tensor, packed: Packed, pooling: str) -> Tensor:
+    """One vector a document.
+
+    Args:
+        states: [N, H].
+        packed: the same N tokens.
+        pooling: `first` or `last` takes that token's, `mean` the mean over the document's tokens.
+
+    Returns:
+        [documents, H].
+    """
+    ends = packed.documents.cumulative.long()
+    if pooling == "first":
+        return states[ends[:-1]]
+    return states[ends[1:] - 1] if pooling == "last" else document_means(states.float(), packed)
 
 
 def document_means(states: Tensor, packed: Packed) -> Tensor:

@@ -1,12 +1,13 @@
 """What all stages of a configuration share: the model, digests, and the checks that need no cluster."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adapt.chain import Record, Stage
 from adapt.chain.digest import Digests
-from adapt.config import Config
+from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
 from adapt.corpus.form import Form
@@ -20,15 +21,23 @@ from adapt.preflight import (
     check_training,
     check_writable,
 )
+from adapt.train.job import MODEL_FOLDER
 from adapt.train.schedule import micro_batch
 from adapt.train.track import check_trackers
 
-if TYPE_CHECKING:
-    pass
-
-
 Inputs = Mapping[str, Record]
 """Records of the stages that a stage reads, by name."""
+START = "(start)"
+"""An input: the training whose model is taken further. No source has this name."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model that a stage of the same chain makes."""
+
+    training: Stage
+    pretrained: Pretrained
+    """What that training began with: it has the same architecture and tokenizer."""
 
 
 class Base:
@@ -36,12 +45,13 @@ class Base:
 
     Args:
         config: what the user wants.
+        start: the model to begin with, in place of model.path.
 
     Raises:
         ConfigError, DataError, ModelError, StorageError: something named in the configuration cannot work.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, start: Start | None = None) -> None:
         root = Path(config.storage.root).expanduser().absolute()
         self.config = config
         self.root = root
@@ -53,19 +63,43 @@ class Base:
         check_training(config)
         micro_batch(config.training, config.resources.workers)
         check_trackers(config.tracking)
-        model = locate(config.model.path, config.model.revision)
-        tokenizer = locate(config.model.tokenizer, weights=False) if config.model.tokenizer else model
-        self.pretrained = Pretrained(model, tokenizer, config.model.trust_remote_code)
+        self.start = start.training if start else None
+        self.pretrained = start.pretrained if start else _located(config.model)
+        model = self.pretrained.model
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
         check_writable(root)
 
-    def _model_digest(self) -> str:
-        return self._digests.of_all(model_files(self.pretrained.model))
+    def remember(self) -> None:
+        """Keeps the digests of files, so that they need not be read again."""
+        self._digests.save()
+
+    def _model_digest(self) -> str | None:
+        """Of the model to begin with; None where a stage makes it, whose key says it all."""
+        return None if self.start else self._digests.of_all(model_files(self.pretrained.model))
+
+    def _started(self) -> dict[str, Stage]:
+        """The input that makes the model to begin with, if there is one."""
+        return {START: self.start} if self.start else {}
+
+    def _start_of(self, inputs: Inputs) -> Pretrained:
+        """The model to begin with, once it is made."""
+        return made_by(inputs[START], self.pretrained) if START in inputs else self.pretrained
 
     def _form_identity(self) -> dict[str, Any]:
         """What the objective needs beyond tokens; nothing for token masking. A tagger is known by its source."""
         form = Form.of(self.config.objective)
         source = tagger_source(form.tagger) if form.tagger else None
         return {**form.identity(), **({"tagger_source": self._digests.of(source)} if source else {})}
+
+
+def made_by(training: Record, pretrained: Pretrained) -> Pretrained:
+    """The model that a training left; its tokenizer is that of the model it began with."""
+    return replace(pretrained, model=training.path / MODEL_FOLDER)
+
+
+def _located(model: ModelConfig) -> Pretrained:
+    folder = locate(model.path, model.revision)
+    tokenizer = locate(model.tokenizer, weights=False) if model.tokenizer else folder
+    return Pretrained(folder, tokenizer, model.trust_remote_code)

@@ -1,6 +1,6 @@
 """The stages that make text into token shards: manifest, dedup, prepare."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,11 @@ class Corpora(Base):
             source: self.prepared(corpus, f"{name}-{source}", dedup, place)
             for place, (source, corpus) in enumerate(sources)
         }
-        return Stage("prepare", name, {"sources": list(stages)}, _gather, stages), stages
+        return self.gathered(stages), stages
+
+    def gathered(self, sources: Mapping[str, Stage]) -> Stage:
+        """Several prepared corpora as one."""
+        return Stage("prepare", self.config.name, {"sources": list(sources)}, _gather, sources, needs={})
 
     def prepared(self, corpus: CorpusConfig, name: str, dedup: Stage | None = None, place: int = 0) -> Stage:
         """A corpus as token shards. Its first input, the manifest, is what ties it to the content of the files.
@@ -95,7 +99,11 @@ class Corpora(Base):
         if (key := (name, repr(corpus))) not in self._listings:
             manifest = build_manifest(corpus, self._digests)
             stage = Stage(
-                "manifest", name, {"digest": manifest.digest}, lambda folder, _: _list(manifest, corpus, folder)
+                "manifest",
+                name,
+                {"digest": manifest.digest},
+                lambda folder, _: _list(manifest, corpus, folder),
+                needs={},
             )
             self._listings[key] = manifest, stage
         return self._listings[key]

@@ -1,17 +1,20 @@
 """The training stage, and what it will take."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from adapt.chain import Outcome, Record, Stage, Store
+from adapt.chain.run import Planned
 from adapt.config import CorpusConfig, TrainingConfig, what
 from adapt.console import log
+from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.preflight import check_memory, check_space
-from adapt.stages.base import Inputs
+from adapt.stages.base import START, Inputs
 from adapt.stages.corpora import REPLAY, Corpora
 from adapt.train.branch import start_from_branch
 from adapt.train.flops import mean_length, together
@@ -35,25 +38,71 @@ RAN_ON = (
 class Training(Corpora):
     """Training runs over prepared or streamed corpora."""
 
-    def trained(self, corpora: Mapping[str, Stage], replay: Stage | None = None) -> Stage:
-        """A training run over prepared corpora, by name, and general text mixed in."""
+    def trained(
+        self, corpora: Mapping[str, Stage], replay: Stage | None = None, batch_examples: int | None = None
+    ) -> Stage:
+        """A training run over prepared corpora, by name, and general text mixed in.
+
+        Args:
+            corpora: to train on.
+            replay: general text.
+            batch_examples: documents that fill a step on average; None for the configured number of sequences.
+        """
         config = self.config
+        batch = {"global_batch_size": f"{batch_examples} examples"} if batch_examples else {}
         identity = {
             "mixture": {**what(config.mixture), "sources": list(corpora), "weights": _weights(config.corpus)},
             "model": self._model_digest(),
             "attention_dropout": config.model.attention_dropout,
             "objective": what(config.objective),
-            "training": what(config.training),
+            "training": {**what(config.training), **batch},
             "seed": config.seed,
         }
+
+        def run(folder: Path, inputs: Inputs) -> Outcome:
+            texts = {name: record for name, record in inputs.items() if name != START}
+            return self._sized(batch_examples, texts)._train(train, folder, texts, self._start_of(inputs))
+
         train = Stage(
             "train",
             config.name,
             identity,
-            lambda folder, inputs: self._train(train, folder, inputs),
-            {**corpora, **({REPLAY: replay} if replay else {})},
+            run,
+            {**corpora, **({REPLAY: replay} if replay else {}), **self._started()},
+            needs=self._workers_and_readers(),
         )
         return train
+
+    def _workers_and_readers(self) -> dict[str, float]:
+        """What a training takes of the cluster: each worker's share, and a core for the tasks that read its rows."""
+        resources = self.config.resources
+        gpus = {"GPU": resources.gpus_per_worker * resources.workers} if resources.gpus_per_worker else {}
+        return {"CPU": resources.workers * resources.cpus_per_worker + 1, **gpus}
+
+    def _sized(self, batch_examples: int | None, texts: Inputs) -> Self:
+        """The same with the global batch that so many examples fill; in eights, so that workers can share it."""
+        if not batch_examples:
+            return self
+        documents = sum(record.metrics["train_documents"] for record in texts.values())
+        tokens = sum(record.metrics["train_tokens"] for record in texts.values())
+        training = self.config.training
+        rows = max(1, round(batch_examples * tokens / max(documents, 1) / training.sequence_length))
+        sized = copy(self)
+        batch = replace(training, global_batch_size=rows if rows < 8 else round(rows / 8) * 8)
+        sized.config = replace(self.config, training=batch)
+        return sized
+
+    def ahead(self, planned: Sequence[Planned], store: Store) -> "Forecast | None":
+        """What the training of a plan will take; None where it is done, or its model's dimensions cannot be told."""
+        *_, training = (line for line in planned if line.stage.stage == "train")  # after those that it starts from
+        if training.record:
+            return None
+        records = {line.stage.key: line.record for line in planned}
+        corpora = {name: records[stage.key] for name, stage in training.stage.inputs.items() if name != START}
+        texts = {name: record for name, record in corpora.items() if record}
+        by_examples = training.stage.what["training"]["global_batch_size"] != self.config.training.global_batch_size
+        examples = self.config.tapt.batch_examples if by_examples and len(texts) == len(corpora) else None
+        return self._sized(examples, texts).forecast(store, corpora)
 
     def forecast(self, store: Store, corpora: Mapping[str, Record | None]) -> "Forecast | None":
         """What the training will take. None where its model's dimensions cannot be told.
@@ -78,13 +127,13 @@ class Training(Corpora):
         mean = mean_length(together(record.metrics for record in prepared.values()))
         return forecast(self.config, dimensions, tokens, mean, store)
 
-    def _train(self, stage: Stage, folder: Path, inputs: Inputs) -> Outcome:
+    def _train(self, stage: Stage, folder: Path, inputs: Inputs, start: Pretrained) -> Outcome:
         training = self.config.training
         mixture = self._mixture(inputs)
         length = self._length(mixture)
         check_warmup(training, length.steps)
         kept = training.keep_checkpoints + (branch_step(training, length.steps) is not None)
-        check_space(folder, self.pretrained.model, kept)
+        check_space(folder, start.model, kept)
         from adapt.runtime import connect
         from adapt.train.launch import launch
 
@@ -96,7 +145,7 @@ class Training(Corpora):
             folder=str(folder),
             corpora=tuple(str(record.path) for record in inputs.values()),
             mixture=mixture,
-            pretrained=self.pretrained,
+            pretrained=start,
             steps=length.steps,
             online=self._to_stream(inputs, folder),
         )

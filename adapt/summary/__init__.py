@@ -1,7 +1,18 @@
 """Tables for people, on stderr: what a job achieved, and what a chain has done."""
 
+from adapt.summary.advice import show_advice
+from adapt.summary.compared import show_comparison
 from adapt.summary.planned import show_forecast, show_plan
+from adapt.summary.scored import show_scores
 from adapt.summary.similar import show_similarity
 from adapt.summary.trained import show_summary
 
-__all__ = ["show_forecast", "show_plan", "show_similarity", "show_summary"]
+__all__ = [
+    "show_advice",
+    "show_comparison",
+    "show_forecast",
+    "show_plan",
+    "show_scores",
+    "show_similarity",
+    "show_summary",
+]

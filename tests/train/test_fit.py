@@ -90,7 +90,7 @@ def test_a_refusal_names_the_nearest_that_fits(job: Config, device: Device, chan
 
 def applied(job: Config, fix: str) -> Config:
     """The configuration with a fix's arguments, read as the command line reads them."""
-    given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "", "")
+    given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "")
     for name in re.findall(r"--(\S+)", fix):
         section, field = name.split(".")
         value = getattr(getattr(given, section), field)

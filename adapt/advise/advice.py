@@ -1,0 +1,106 @@
+"""From findings to an order of recipes."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, TAPT_EPOCHS, Cost, is_limited
+from adapt.advise.findings import Case
+from adapt.advise.rules import POINTS, RULES, Checked, Rule, Strength
+
+WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way to go."""
+
+    name: str
+    points: int
+    """Of the rules that speak for it, less those that speak against it: strong 3, moderate 2, weak 1."""
+    cost: Cost
+    budget: str
+    """Whether its device-hours are `within` advice.budget_device_hours, `above` it, or `not known`."""
+    command: str
+    """To run it, or its first part."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What a rule says."""
+
+    rule: str
+    strength: Strength
+    speaks_for: tuple[str, ...]
+    speaks_against: tuple[str, ...]
+    reason: str
+    source: str
+    checked: Checked
+    """By our own replication: holds, does not hold (then it gives no points), undecided; None where not checked."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Recipes, the one to run first before all others; none above the budget is before one within it."""
+
+    recipes: list[Recipe]
+    remarks: list[Remark]
+    rate_from: str = ""
+    """Where the speed of a device, which device-hours follow from, is taken from."""
+    refusal: str = ""
+    """Why training would be refused as it is configured."""
+
+
+def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
+    """Orders the recipes by points; where they are even, the cheaper goes first.
+
+    Args:
+        case: what is known.
+        arguments: of the command line, which the commands to run take over.
+        rules: that are asked.
+    """
+    remarks = []
+    for rule in rules:
+        if found := rule.judge(case):
+            sides = found.speaks_for, found.speaks_against
+            remarks.append(Remark(rule.name, rule.strength, *sides, found.reason, rule.source, rule.checked))
+    recipes = [
+        Recipe(name, _points(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
+        for name, cost in case.costs.recipes.items()
+    ]
+    return Advice(sorted(recipes, key=_place), remarks, case.costs.rate_from, case.costs.refusal)
+
+
+def _points(recipe: str, remarks: Sequence[Remark]) -> int:
+    valid = [remark for remark in remarks if remark.checked != "does not hold"]
+    return sum(POINTS[remark.strength] * _side(recipe, remark) for remark in valid)
+
+
+def _side(recipe: str, remark: Remark) -> int:
+    return int(recipe in remark.speaks_for) - int(recipe in remark.speaks_against)
+
+
+def _budget(case: Case, cost: Cost) -> str:
+    limit = case.config.advice.budget_device_hours
+    if limit is None:
+        return WITHIN
+    if cost.device_hours is None:
+        return UNKNOWN
+    return WITHIN if cost.device_hours <= limit else ABOVE
+
+
+def _place(recipe: Recipe) -> tuple[bool, int, float]:
+    costs = (recipe.cost.device_hours, recipe.cost.flops, recipe.cost.tokens)
+    return recipe.budget == ABOVE, -recipe.points, next((cost for cost in costs if cost is not None), float("inf"))
+
+
+def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
+    """DAPT+TAPT begins with DAPT."""
+    one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
+    script, more = {
+        AS_IT_IS: ("finetune", []),
+        TAPT: ("tapt", [f"--training.epochs={TAPT_EPOCHS}"]),
+        DAPT: ("dapt", one_pass),
+        BOTH: ("dapt", one_pass),
+    }[recipe]
+    return shlex.join(["python", f"jobs/{script}.py", *arguments, *more])

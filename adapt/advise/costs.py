@@ -1,0 +1,135 @@
+"""What each recipe would cost: tokens, floating point operations, device-hours, price."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from adapt.advise.evidence import Evidence, TaskEvidence
+from adapt.chain.store import Store
+from adapt.config import Config, FinetuneConfig, TrainingConfig
+from adapt.model.size import ModelSize
+from adapt.train.flops import Workload, forward_flops, training_flops, workload
+from adapt.train.forecast import forecast
+from adapt.train.schedule import length_of
+
+AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"
+"""The recipes. Where there are tasks, fine-tuning is part of each."""
+TAPT_EPOCHS = 100
+"""Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """None stands for what cannot be said: a size, a model's dimensions, or the speed of a cluster's devices."""
+
+    tokens: int | None
+    flops: float | None = None
+    device_hours: float | None = None
+    price: float | None = None
+    """In the currency of resources.price_per_device_hour."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of all recipes that can be run."""
+
+    recipes: dict[str, Cost]
+    rate_from: str = ""
+    """Where the speed of a device is taken from."""
+    refusal: str = ""
+    """Why training would be refused as it is configured."""
+
+    def share(self, recipe: str, other: str) -> float | None:
+        """The work of one recipe in that of another, both without fine-tuning."""
+        without, one, two = (
+            self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
+        )
+        if without is None or not one or not two or two <= without:
+            return None
+        return (one - without) / (two - without)
+
+
+def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, store: Store) -> Costs:
+    """Estimates what the jobs would do as they are configured; fine-tuning ends earlier where patience does.
+
+    Args:
+        config: the job's.
+        evidence: says how much text there is.
+        dimensions: of the model, if they are known.
+        store: holds the records of earlier trainings, which say how fast devices are.
+    """
+    made_of: dict[str, list[Cost]] = {}
+    fine_tuning = [_fine_tuning(config.finetune, evidence.tasks, dimensions)] if evidence.tasks else []
+    if fine_tuning:
+        tapt = _tapt(config, evidence, dimensions)
+        made_of |= {AS_IT_IS: fine_tuning, TAPT: [tapt, *fine_tuning]}
+    if evidence.corpus:
+        dapt = _dapt(config, evidence, dimensions)
+        made_of |= {DAPT: [dapt, *fine_tuning], **({BOTH: [dapt, tapt, *fine_tuning]} if fine_tuning else {})}
+    rate, rate_from, refusal = None, "", ""
+    if dimensions:
+        ahead = forecast(config, dimensions, 1, None, store)
+        rate, rate_from, refusal = ahead.rate, ahead.rate_from, ahead.refusal
+    price = config.resources.price_per_device_hour
+    return Costs({name: _sum(parts, rate, price) for name, parts in made_of.items()}, rate_from, refusal)
+
+
+def is_limited(training: TrainingConfig) -> bool:
+    """Whether a length is configured. If none is, one pass is costed, and asked for by the command."""
+    return any((training.max_steps, training.max_tokens, training.epochs))
+
+
+def _sum(parts: Sequence[Cost], rate: float | None, price: float | None) -> Cost:
+    tokens = [part.tokens for part in parts if part.tokens is not None]
+    flops = [part.flops for part in parts if part.flops is not None]
+    known = sum(flops) if len(flops) == len(parts) else None
+    hours = known / rate / 3600 if known is not None and rate else None
+    return Cost(
+        sum(tokens) if len(tokens) == len(parts) else None,
+        known,
+        hours,
+        None if hours is None or price is None else hours * price,
+    )
+
+
+def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> Cost:
+    """Of all tasks and seeds. The language-model head is not run; a frozen model computes its features once."""
+    trains = finetune.mode in ("fine_tune", "lora")
+    tokens, flops = 0, 0.0
+    for task in tasks:
+        epochs = finetune.epochs or (3 if task.examples > 5000 else 10)
+        seen = task.tokens * (epochs * len(finetune.seeds) if trains else 1)
+        tokens += seen
+        if dimensions:
+            work = Workload(min(task.tokens / task.examples, finetune.max_length), predicted=0.0)
+            flops += seen * (training_flops if trains else forward_flops)(dimensions, work)
+    return Cost(tokens, flops if dimensions else None)
+
+
+def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> Cost:
+    """Of one training on the text of all tasks, and of the pool if there is one."""
+    tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
+    pool = 0 if evidence.pool is None else evidence.pool.tokens
+    return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
+
+
+def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> Cost:
+    """Of a training over the corpus, as long as it is configured, or one pass."""
+    training, corpus = config.training, evidence.corpus
+    tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
+    if not is_limited(training):
+        training = replace(training, epochs=1.0)
+    if tokens is None and training.epochs:
+        return _training(config, None, None, dimensions)
+    trained = sys.maxsize if tokens is None else max(1, round(tokens * (1 - config.corpus.heldout_fraction)))
+    steps = length_of(training, ceil(trained / training.sequence_length)).steps
+    length = tokens / documents if tokens and documents else None
+    return _training(config, steps * training.global_batch_size * training.sequence_length, length, dimensions)
+
+
+def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> Cost:
+    if tokens is None or dimensions is None:
+        return Cost(tokens)
+    work = workload(config.objective, config.training.sequence_length, length)
+    return Cost(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))

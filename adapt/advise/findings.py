@@ -1,0 +1,166 @@
+"""What of the evidence speaks for or against a recipe, or is worth knowing: the conditions of the rules."""
+
+from dataclasses import dataclass
+
+from adapt.advise.costs import BOTH, DAPT, TAPT, Costs
+from adapt.advise.evidence import Evidence, TaskEvidence
+from adapt.config import Config
+
+MUCH_CHEAPER = 0.1
+"""Share of DAPT's work below which TAPT goes first."""
+GAP = 0.1
+"""Difference of losses that counts [nats]: twice the standard error of a sample's."""
+SMALL = 5_000_000
+"""A corpus below this is small [bytes of text]."""
+PIECES = 1.2
+"""Ratio of fertilities from which on a tokenizer is a bad fit."""
+FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the rules look at."""
+
+    config: Config
+    evidence: Evidence
+    costs: Costs
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule says of a case."""
+
+    reason: str
+    """With the figures of the case."""
+    speaks_for: tuple[str, ...] = ()
+    """Recipes."""
+    speaks_against: tuple[str, ...] = ()
+
+
+def tapt_gains(case: Case) -> Finding | None:
+    """There is a task."""
+    return Finding("there is a labelled task, whose own text costs nothing", (TAPT,)) if case.evidence.tasks else None
+
+
+def tapt_is_cheap(case: Case) -> Finding | None:
+    """TAPT takes a small part of what DAPT takes."""
+    share = case.costs.share(TAPT, DAPT)
+    if share is None or share > MUCH_CHEAPER:
+        return None
+    return Finding(f"here TAPT takes 1/{1 / share:.0f} of the work of DAPT", (TAPT,))
+
+
+def domain_is_near(case: Case) -> Finding | None:
+    """The corpus shares more words with most tasks than general text does."""
+    near = _nearness(case.evidence, nearer=True)
+    reason = f"the corpus shares more words with the task than general text does: {near}"
+    return Finding(reason, (DAPT, BOTH)) if near else None
+
+
+def domain_is_far(case: Case) -> Finding | None:
+    """It shares fewer."""
+    far = _nearness(case.evidence, nearer=False)
+    reason = f"the corpus shares no more words with the task than general text does: {far}"
+    return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
+
+
+def domain_is_new(case: Case) -> Finding | None:
+    """The model knows the corpus less well than general text."""
+    gap = _gap(case.evidence)
+    if gap is None or gap <= GAP:
+        return None
+    return Finding(f"the model's loss on the corpus is {gap:.2f} nats above that on general text", _dapts(case))
+
+
+def domain_is_known(case: Case) -> Finding | None:
+    """It knows it as well."""
+    gap = _gap(case.evidence)
+    if gap is None or gap > GAP:
+        return None
+    reason = f"the model's loss on the corpus is no higher than on general text ({gap:+.2f} nats)"
+    return Finding(reason, speaks_against=_dapts(case))
+
+
+def both_are_best(case: Case) -> Finding | None:
+    """Corpus and task, and the corpus is not known to be far from it."""
+    if not (case.evidence.corpus and case.evidence.tasks) or domain_is_far(case):
+        return None
+    return Finding("there is text of the domain and of the task", (BOTH,))
+
+
+def corpus_is_small(case: Case) -> Finding | None:
+    """Too little text for DAPT."""
+    corpus = case.evidence.corpus
+    if corpus is None or corpus.bytes is None or corpus.bytes >= SMALL or not case.evidence.tasks:
+        return None
+    reason = f"the corpus has {corpus.bytes / 1e6:.1f} MB of text: rather give it to TAPT (tapt.pool_paths)"
+    return Finding(reason, (TAPT,), (DAPT, BOTH))
+
+
+def pool_is_curated(case: Case) -> Finding | None:
+    """There is more unlabelled text of the task's kind."""
+    if case.evidence.pool is None or not case.evidence.tasks:
+        return None
+    return Finding("there is unlabelled text of the task's kind (tapt.pool_paths)", (TAPT,))
+
+
+def tasks_are_apart(case: Case) -> Finding | None:
+    """Several tasks."""
+    names = ", ".join(task.name for task in case.evidence.tasks)
+    if len(case.evidence.tasks) < 2:
+        return None
+    return Finding(f"there are several tasks ({names}): a model that TAPT made for one is not to be taken for another")
+
+
+def dapt_forgets(case: Case) -> Finding | None:
+    """General text is measured on, and none is replayed."""
+    if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:
+        return None
+    return Finding("general text is to be measured, and none is replayed: name some in mixture.replay_paths")
+
+
+def words_are_cut(case: Case) -> Finding | None:
+    """The tokenizer cuts the words of the corpus into more pieces than those of general text."""
+    corpus, general = case.evidence.corpus, case.evidence.general
+    if not (corpus and general) or corpus.fertility < PIECES * general.fertility:
+        return None
+    pieces = f"{corpus.fertility:.2f} pieces a word in the corpus, {general.fertility:.2f} in general text"
+    return Finding(f"{pieces}: an extended vocabulary is worth a look")
+
+
+def task_is_small(case: Case) -> Finding | None:
+    """Few examples and few seeds."""
+    seeds = len(case.config.finetune.seeds)
+    small = [f"{task.name} {task.examples:,}" for task in case.evidence.tasks if task.examples < FEW_EXAMPLES]
+    if not small or seeds >= ENOUGH_SEEDS:
+        return None
+    return Finding(f"few train examples ({', '.join(small)}): run more than {seeds} seeds (finetune.seeds)")
+
+
+def texts_leak(case: Case) -> Finding | None:
+    """Test texts stand in train."""
+    leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
+    if not leaks:
+        return None
+    return Finding(f"test texts stand in train too ({', '.join(leaks)}): report the score without them as well")
+
+
+def _dapts(case: Case) -> tuple[str, ...]:
+    return (DAPT, BOTH) if case.evidence.tasks else (DAPT,)
+
+
+def _gap(evidence: Evidence) -> float | None:
+    return evidence.corpus.loss - evidence.general.loss if evidence.corpus and evidence.general else None
+
+
+def _nearness(evidence: Evidence, nearer: bool) -> str:
+    """The tasks to which the corpus is nearer than general text, or not; empty where they are not most of them."""
+
+    def is_near(task: TaskEvidence) -> bool:
+        return (task.overlap or 0) > (task.general_overlap or 0)
+
+    known = [task for task in evidence.tasks if task.overlap is not None and task.general_overlap is not None]
+    chosen = [task for task in known if is_near(task) == nearer]
+    if 2 * len(chosen) < len(known) + nearer:  # half of them is not near
+        return ""
+    return ", ".join(f"{task.name} {task.overlap:.1%} against {task.general_overlap:.1%}" for task in chosen)

@@ -1,0 +1,141 @@
+"""Looks at samples of texts and at tasks with the model's tokenizer, by their words, and with the model itself."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
+from adapt.advise.sample import Sample
+from adapt.config import Config
+from adapt.errors import DataError
+from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
+from adapt.evaluate.similarity import similarity
+from adapt.model.load import load_model, load_tokenizer
+from adapt.model.locate import Pretrained
+from adapt.objective.build import make
+from adapt.task.data import Facts, Split
+
+MEASURED_TOKENS = 20_000
+"""Of each text, for its loss: about 3,000 predictions, so that the standard error is about 0.05 nats."""
+WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], tasks: Mapping[str, Path]) -> Evidence:
+    """Gathers the evidence, on the CPUs of this process.
+
+    Args:
+        config: `objective`, `evaluation`, and `advice.max_documents`, the examples of a task that are looked at.
+        pretrained: the model.
+        samples: of `corpus`, `general` and `pool`, those that there are.
+        tasks: folders of prepared tasks, by name.
+
+    Raises:
+        DataError: a corpus holds no text.
+    """
+    for name, sample in samples.items():
+        if not sample.texts:
+            raise DataError(
+                f"the {name} text is empty after cleaning", "check its paths, text field and corpus.cleaning"
+            )
+    eyes = _Eyes(config, pretrained)
+    texts = {name: eyes.text(sample) for name, sample in samples.items()}
+    words = {name: sample.texts for name, sample in samples.items() if name != "pool"}
+    overlap = overlaps(words)["corpus"] if len(words) == 2 else []
+    return Evidence(
+        [eyes.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
+    )
+
+
+class _Eyes:
+    """The model and its tokenizer."""
+
+    def __init__(self, config: Config, pretrained: Pretrained) -> None:
+        causal = config.objective.kind == "causal"
+        self.config = config
+        self.tokenizer: PreTrainedTokenizerFast = load_tokenizer(
+            pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code
+        )
+        self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+        # single tokens whatever the training is to mask: other units need marks that only prepared text has
+        objective = replace(config.objective, kind="causal" if causal else "mlm")
+        self.objective = make(objective, self.tokenizer, SAMPLE_SEED)
+
+    def text(self, sample: Sample) -> TextEvidence:
+        encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(sample.texts)
+        tokens = [np.array(encoding.ids) for encoding in encodings]
+        size = sum(len(text.encode("utf-8", "replace")) for text in sample.texts)
+        return TextEvidence(
+            documents=sample.documents,
+            bytes=sample.bytes,
+            tokens=sample.bytes and round(sample.bytes / size * sum(map(len, tokens))),
+            is_exact=sample.is_exact,
+            sampled=len(tokens),
+            fertility=self.fertility(sample.texts, tokens),
+            loss=self.loss(tokens),
+        )
+
+    def task(self, folder: Path, words: Mapping[str, list[str]]) -> TaskEvidence:
+        facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")
+        drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
+        tokens = [train.tokens[number] for number in drawn]
+        texts = self.tokenizer.batch_decode([each.tolist() for each in tokens], skip_special_tokens=True)
+        near = {name: overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
+        return TaskEvidence(
+            name=facts.name,
+            examples=len(train),
+            tokens=sum(map(len, train.tokens)),
+            classes=len(facts.labels),
+            rarest=_rarest(train.labels),
+            test=len(test),
+            leaked=sum(test.leaked),
+            fertility=self.fertility(texts, tokens),
+            loss=self.loss(tokens),
+            overlap=near.get("corpus"),
+            general_overlap=near.get("general"),
+        )
+
+    def fertility(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> float:
+        special = self.tokenizer.all_special_ids
+        pieces = sum(int((~np.isin(each, special)).sum()) for each in tokens)
+        return pieces / max(1, sum(len(WORD.findall(text)) for text in texts))
+
+    def loss(self, tokens: Sequence[np.ndarray]) -> float:
+        before = np.cumsum([0, *map(len, tokens)])[:-1]
+        few = [each for each, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(each)]
+        sample, cpu = Heldout(list(range(len(few))), few), torch.device("cpu")
+        losses, counts = heldout_losses(self.model, self.objective, sample, self.config.evaluation, cpu)
+        return float(losses.sum() / max(counts.sum(), 1))
+
+
+def overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+    """Overlap of the vocabularies of as much text of each (`adapt.evaluate.similarity`), with each of the others."""
+    words = min(sum(len(text.split()) for text in each) for each in texts.values())
+    found = similarity({name: _first_words(each, words) for name, each in texts.items()}).overlap
+    return {
+        name: [share for column, share in enumerate(row) if column != place]
+        for place, (name, row) in enumerate(zip(texts, found, strict=True))
+    }
+
+
+def _first_words(texts: Sequence[str], most: int) -> list[str]:
+    chosen = []
+    for text in texts:
+        if most <= 0:
+            break
+        words = text.split()[:most]
+        chosen.append(" ".join(words))
+        most -= len(words)
+    return chosen
+
+
+def _rarest(labels: Sequence[Any]) -> int:
+    """Examples, or words, of the rarest class that there is."""
+    flat = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in labels])
+    counts = np.unique(flat[flat >= 0], return_counts=True)[1]
+    return int(counts.min()) if len(counts) else 0

@@ -1,0 +1,131 @@
+"""The rules of advice, and the published figures behind each. The conditions are in `adapt.advise.findings`.
+
+Figures are test scores in points, means over five seeds, of RoBERTa-base in Don't Stop Pretraining (DSP,
+arXiv 2004.10964), unless another source is named.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from adapt.advise import findings
+from adapt.advise.findings import Case, Finding
+
+Strength = Literal["strong", "moderate", "weak"]
+Checked = Literal["holds", "does not hold", "undecided"] | None
+
+POINTS: dict[Strength, int] = {"strong": 3, "moderate": 2, "weak": 1}
+CHECKED: dict[str, Checked] = {}
+"""By rule: what our own replication says of it; None, where nothing is said, is not checked."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Looks at a case; gives None where it has nothing to say."""
+
+    name: str
+    strength: Strength
+    source: str
+    """Where it is from, with figures."""
+    judge: Callable[[Case], Finding | None]
+
+    @property
+    def checked(self) -> Checked:
+        """What our own replication says of it."""
+        return CHECKED.get(self.name)
+
+
+RULES = (
+    Rule(
+        "tapt_gains",
+        "moderate",
+        "DSP table 5: TAPT gains on all 8 tasks, by .5 (RCT, IMDB) to 4.4 (ACL-ARC)",
+        findings.tapt_gains,
+    ),
+    Rule(
+        "tapt_is_cheap",
+        "strong",
+        "DSP table 9: on RCT-500 TAPT takes 200 steps on 80 KB, DAPT 12,500 steps on 47 GB, about 1/60",
+        findings.tapt_is_cheap,
+    ),
+    Rule(
+        "domain_is_near",
+        "moderate",
+        "DSP table 3: DAPT gains on 7 of 8 tasks, by .4 (RCT, IMDB) to 12.4 (ACL-ARC), and is even on AGNews",
+        findings.domain_is_near,
+    ),
+    Rule(
+        "domain_is_far",
+        "strong",
+        "DSP table 3: on an irrelevant domain DAPT is below no adaptation on 5 of 8 tasks (HyperPartisan 86.6 -> "
+        "76.4), and below the right domain on all 8",
+        findings.domain_is_far,
+    ),
+    Rule(
+        "domain_is_new",
+        "weak",
+        "DSP tables 3 and 12: RoBERTa's loss is 1.19 on its own text and 1.63 on CS papers, where DAPT gains 3.5 and "
+        "12.4; but 2.10 on reviews, where it gains .4 and 1.4",
+        findings.domain_is_new,
+    ),
+    Rule(
+        "domain_is_known",
+        "weak",
+        "DSP tables 3 and 12: RoBERTa's loss is 1.19 on its own text and 1.08 on news, where DAPT gains 0 (AGNews) and "
+        "1.6 (HyperPartisan)",
+        findings.domain_is_known,
+    ),
+    Rule(
+        "both_are_best",
+        "moderate",
+        "DSP table 5: DAPT+TAPT has the best mean on 7 of 8 tasks, by .1 to .5 over the next; on HyperPartisan TAPT "
+        "alone has",
+        findings.both_are_best,
+    ),
+    Rule(
+        "corpus_is_small",
+        "moderate",
+        "DSP tables 8 and 9: some 3 MB of random domain text add -.7 (ChemProt), +.8 (RCT-500) and +2.3 (ACL-ARC) to "
+        "TAPT; DAPT there means 47 GB",
+        findings.corpus_is_small,
+    ),
+    Rule(
+        "pool_is_curated",
+        "moderate",
+        "DSP tables 5, 7 and 8: Curated-TAPT 83.4 against TAPT 79.8 on RCT-500, 95.7 against 95.5 on IMDB, 89.9 "
+        "against 90.4 on HyperPartisan",
+        findings.pool_is_curated,
+    ),
+    Rule(
+        "tasks_are_apart",
+        "strong",
+        "DSP table 6: TAPT on another task of the same domain loses .2 to 8.2 against one's own",
+        findings.tasks_are_apart,
+    ),
+    Rule(
+        "dapt_forgets",
+        "moderate",
+        "DSP table 12: DAPT raises the loss on RoBERTa's own text from 1.19 to 1.33 (news) up to 2.07 (reviews); "
+        "replay of earlier text, with a new learning-rate schedule, matches training anew: arXiv 2403.08763",
+        findings.dapt_forgets,
+    ),
+    Rule(
+        "words_are_cut",
+        "weak",
+        "exBERT (2020.findings-emnlp.129) adds a biomedical vocabulary to BERT; fertility as in arXiv 2012.15613",
+        findings.words_are_cut,
+    ),
+    Rule(
+        "task_is_small",
+        "moderate",
+        "DSP table 3: on ACL-ARC (1,688 examples) five seeds of RoBERTa have a standard deviation of 5.8",
+        findings.task_is_small,
+    ),
+    Rule(
+        "texts_leak",
+        "strong",
+        "Elangovan et al., arXiv 2102.01818: overlap of train and test inflates results; as it came to us, ACL-ARC "
+        "has 52 of 139 test texts in train",
+        findings.texts_leak,
+    ),
+)

@@ -1,0 +1,130 @@
+"""Runs the stages of a chain side by side, as far as they do not wait for each other and the cluster has room."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from adapt.chain.record import Record
+from adapt.chain.run import Stage, run
+from adapt.chain.store import Store
+from adapt.console import log
+from adapt.errors import AdaptError, StageError
+
+Capacity = Mapping[str, float]
+
+
+@dataclass
+class Work:
+    """The stages that are to run, and how far they are. Its lock guards all of it."""
+
+    waiting: list[Stage]
+    """Inputs before what needs them."""
+    done: dict[str, Record]
+    """By key."""
+    running: dict[str, Stage] = field(default_factory=dict)
+    failed: dict[str, BaseException] = field(default_factory=dict)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict[str, Record]]:
+    """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
+
+    The inputs of a finished stage are not looked at.
+    """
+    done: dict[str, Record] = {}
+    waiting: dict[str, Stage] = {}
+
+    def visit(stage: Stage) -> None:
+        if stage.key in done or stage.key in waiting:
+            return
+        if record := store.find(stage.stage, stage.name, stage.key):
+            done[stage.key] = record
+            return
+        for needed in stage.inputs.values():
+            visit(needed)
+        waiting[stage.key] = stage
+
+    for stage in stages:
+        visit(stage)
+    return list(waiting.values()), done
+
+
+def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
+    """The records of some stages, after running what is not finished.
+
+    When a stage fails, those that need it are left out; all others still run, so that nothing that can be had is lost.
+
+    Args:
+        stages: each once or more.
+        store: where they live.
+        capacity: what stages that run at once may need together; None for no limit.
+        most: stages that run at once.
+
+    Raises:
+        AdaptError: a stage failed. Where several did, the first one, with the number of the others.
+    """
+    waiting, done = unfinished(stages, store)
+    work = Work(waiting, done)
+    with work.changed:
+        while work.waiting or work.running:
+            for stage in _startable(work, capacity, most):
+                work.waiting.remove(stage)
+                work.running[stage.key] = stage
+                threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
+            if not work.running:
+                break  # what is left needs what failed
+            work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+    if work.failed:
+        raise _failure(work)
+    return [work.done[stage.key] for stage in stages]
+
+
+def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage]:
+    """The stages that may start now. Earlier ones are not overtaken for ever: one that needs all stops the row."""
+    running = list(work.running.values())
+    for stage in list(work.waiting):
+        if any(needed.key not in work.done for needed in stage.inputs.values()):
+            continue
+        if running and (len(running) >= most or not _fits([*running, stage], capacity)):
+            return
+        running.append(stage)
+        yield stage
+
+
+def _fits(stages: Sequence[Stage], capacity: Capacity | None) -> bool:
+    if any(stage.needs is None for stage in stages):
+        return len(stages) == 1
+    if capacity is None:
+        return True
+    needs = [stage.needs or {} for stage in stages]
+    names = {name for each in needs for name in each}
+    return all(sum(each.get(name, 0) for each in needs) <= capacity.get(name, 0) + 1e-9 for name in names)
+
+
+def _run(stage: Stage, work: Work, store: Store) -> None:
+    inputs = {name: work.done[needed.key] for name, needed in stage.inputs.items()}
+    try:
+        record = run(stage, inputs, store)
+    except BaseException as error:
+        with work.changed:
+            work.failed[stage.key] = error
+            log(f"{stage.stage}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
+            del work.running[stage.key]
+            work.changed.notify()
+        return
+    with work.changed:
+        work.done[stage.key] = record
+        del work.running[stage.key]
+        work.changed.notify()
+
+
+def _failure(work: Work) -> BaseException:
+    """The first error, as itself where it is the only one."""
+    first, *others = work.failed.values()
+    if not others or not isinstance(first, AdaptError):
+        return first
+    left = f", and {len(work.waiting)} that need them were left out" if work.waiting else ""
+    return StageError(
+        f"{len(work.failed)} stages failed{left}; the first: {first.what}",
+        f"{first.fix or 'see above'}; then run the same command: what is finished stays",
+    )

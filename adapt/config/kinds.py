@@ -1,0 +1,51 @@
+"""The kinds of jobs: what each needs configured, and where its defaults are other than the sections'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)  # each is the only one of its kind, and so can be a key
+class Kind:
+    """A job."""
+
+    name: str
+    description: str
+    corpus: bool = True
+    """Whether it reads `corpus`."""
+    task: bool = False
+    """Whether it reads `task`."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields by dotted name."""
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("dapt", "Domain-adaptive pre-training (Don't Stop Pretraining, section 3)."),
+        Kind(
+            "tapt",
+            "Task-adaptive pre-training on the text of a labelled task (Don't Stop Pretraining, section 4).",
+            corpus=False,
+            task=True,
+            defaults={"name": "tapt", "training.epochs": 100.0, "training.learning_rate": 1e-4},
+        ),
+        Kind(
+            "finetune",
+            "Teaches a model a labelled task, once a seed, and scores it on held-out examples.",
+            corpus=False,
+            task=True,
+            defaults={"name": "finetune"},
+        ),
+        Kind(
+            "evaluate",
+            "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
+            defaults={"name": "evaluate"},
+        ),
+        Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
+        Kind("advise", "Says which recipe to run first for a corpus and tasks, at what cost, and why."),
+    )
+}
+"""By name."""

@@ -1,0 +1,90 @@
+"""Quality of a model's features without training: do a text's nearest neighbours have its label?"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from adapt.config import Config, EvaluationConfig
+from adapt.evaluate.mlm_loss import Heldout
+from adapt.evaluate.ready import on_device, ready
+from adapt.model.locate import Pretrained
+from adapt.model.packed import Packed
+from adapt.model.states import last_hidden_state
+from adapt.task.data import Split
+
+
+def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+    """Classifies each task's test texts by their neighbours in train, on the cluster this process is connected to.
+
+    Args:
+        config: `comparison.neighbours`, and how much text passes the model at once.
+        pretrained: the model.
+        tasks: folders of prepared tasks of kind single_label, by name.
+
+    Returns:
+        For each task `accuracy`, the test `examples` it is the share of, and `left_out`: test texts that stand in
+        train too, whose nearest neighbour is themselves. accuracy is None where nothing is left.
+    """
+    return on_device(_all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()})
+
+
+def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    loaded = ready(pretrained, config.objective.kind == "causal")
+    found = {}
+    for name, folder in tasks.items():
+        train, test = (Split.load(Path(folder), split) for split in ("train", "test"))
+        known, asked = (mean_features(loaded.model, each, config.evaluation, loaded.device) for each in (train, test))
+        new = ~np.array(test.leaked, bool)
+        found[name] = {
+            "accuracy": knn_accuracy(
+                known, np.array(train.labels), asked[new], np.array(test.labels)[new], config.comparison.neighbours
+            ),
+            "examples": int(new.sum()),
+            "left_out": int((~new).sum()),
+        }
+    return found
+
+
+def mean_features(
+    model: torch.nn.Module, split: Split, evaluation: EvaluationConfig, device: torch.device
+) -> np.ndarray:
+    """Mean of the last layer's states over all tokens of each text, special tokens too, float32 [examples, H].
+
+    Texts longer than `evaluation.sequence_length` pass in pieces; the mean is over the tokens of all pieces.
+    """
+    texts = Heldout(list(range(len(split))), split.tokens, {"second": [each.astype(bool) for each in split.segments]})
+    sums: np.ndarray | None = None
+    with torch.inference_mode():
+        for index, batch in texts.batches(evaluation.sequence_length, evaluation.micro_batch):
+            rows = batch.to(device)
+            packed = Packed.of(rows.tokens, rows.real, rows.starts)
+            states = last_hidden_state(model, packed, rows.marks["second"][rows.real].long()[None]).float()
+            owner = torch.from_numpy(index).to(device)[rows.real.nonzero()[:, 0]]
+            part = torch.zeros(len(split), states.shape[1], device=device).index_add(0, owner, states).cpu().numpy()
+            sums = part if sums is None else sums + part
+    if sums is None:
+        return np.zeros((0, 0), np.float32)
+    features: np.ndarray = sums / np.array([len(tokens) for tokens in split.tokens], np.float32)[:, None]
+    return features
+
+
+def knn_accuracy(
+    known: np.ndarray, labels: np.ndarray, asked: np.ndarray, truth: np.ndarray, neighbours: int
+) -> float | None:
+    """Share of texts whose nearest neighbours by cosine vote for their label; each has one vote.
+
+    Args:
+        known: features of the texts whose labels vote [train, H].
+        labels: theirs [train].
+        asked: features of the texts to classify [test, H].
+        truth: their labels [test].
+        neighbours: voters; all known texts where there are fewer.
+    """
+    if not len(asked):
+        return None
+    classifier = KNeighborsClassifier(min(neighbours, len(known)), metric="cosine", algorithm="brute")
+    return float(classifier.fit(known, labels).score(asked, truth))

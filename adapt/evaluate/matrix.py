@@ -1,0 +1,79 @@
+"""Stage `compare`: the held-out losses of several models on several domains (Don't Stop Pretraining, table 12)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapt.chain.files import write_atomically
+from adapt.console import log
+from adapt.errors import DataError
+from adapt.evaluate.heatmap import draw
+from adapt.evaluate.measure import read_losses
+from adapt.evaluate.statistics import Estimate, change, mean_loss
+
+FILE, PICTURE = "matrix.json", "matrix.png"
+FEW_DOCUMENTS = 30
+"""With fewer held-out documents than these, an interval says little."""
+Grid = list[list[Estimate]]
+
+
+def compare_models(
+    evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path
+) -> dict[str, Any]:
+    """Lays the losses of models side by side; the first model is what the others are compared to.
+
+    The change on a domain that the models were not adapted to, such as general text, is what they have forgotten of it.
+
+    Args:
+        evaluations: folders of `evaluate` stages by the model's name, all on the same documents and masks.
+        domains: names of the corpora in them.
+        samples: bootstrap resamples.
+        folder: gets matrix.json and matrix.png.
+
+    Returns:
+        Metrics: `models`, `domains`, and by model and domain `loss` [nats a predicted token] and `change` against the
+        first model (paired by document), each with its 95% interval as `_low` and `_high`, None where a domain has
+        a single document; `documents` of each domain.
+
+    Raises:
+        DataError: a domain has no held-out text.
+    """
+    losses = {
+        model: [read_losses(evaluation, domain) for domain in domains] for model, evaluation in evaluations.items()
+    }
+    first = next(iter(losses.values()))
+    documents = {domain: len(counts) for domain, (_, counts) in zip(domains, first, strict=True)}
+    _check_sizes(documents)
+    loss: Grid = [[mean_loss(each, counts, samples) for each, counts in row] for row in losses.values()]
+    difference: Grid = [
+        [change(before, after, counts, samples) for (before, counts), (after, _) in zip(first, row, strict=True)]
+        for row in losses.values()
+    ]
+    metrics: dict[str, Any] = {
+        "models": list(losses),
+        "domains": list(domains),
+        "documents": documents,
+        **_grids("loss", loss),
+        **_grids("change", difference),
+    }
+    write_atomically(folder / FILE, json.dumps(metrics, indent=1))
+    draw({name: metrics[name] for name in ("loss", "change")}, domains, folder / PICTURE, list(losses))
+    return metrics
+
+
+def _check_sizes(documents: Mapping[str, int]) -> None:
+    fix = "raise corpus.heldout_fraction: a corpus that is only measured on may be held out almost whole"
+    for domain, count in documents.items():
+        if not count:
+            raise DataError(f"{domain} has no held-out text to compare models on", fix)
+        if count < FEW_DOCUMENTS:
+            log(f"{domain} has {count} held-out documents, too few for a sound interval; {fix}")
+
+
+def _grids(name: str, grid: Grid) -> dict[str, list[list[float | None]]]:
+    return {
+        name: [[each.value for each in row] for row in grid],
+        f"{name}_low": [[each.low for each in row] for row in grid],
+        f"{name}_high": [[each.high for each in row] for row in grid],
+    }

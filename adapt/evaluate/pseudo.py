@@ -1,0 +1,96 @@
+"""Pseudo-perplexity of masked language models (Salazar et al., arXiv 1910.14659); of causal ones, perplexity.
+
+    PPPL = exp(-1/N sum_t log p(w_t | all other tokens))
+
+over the N tokens of all documents (equations 1 and 3): each is masked by itself, which takes a pass of its document for
+every token. Special tokens are not predicted. Documents longer than a row are measured in pieces.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from adapt.config import Config, EvaluationConfig
+from adapt.evaluate.mlm_loss import Heldout, heldout_losses
+from adapt.evaluate.ready import Ready, on_device, ready
+from adapt.model.head import losses_at
+from adapt.model.locate import Pretrained
+from adapt.model.packed import Packed
+from adapt.objective.causal import CausalLanguageModelling
+
+
+def perplexities(config: Config, pretrained: Pretrained, corpora: Mapping[str, Path]) -> dict[str, float | None]:
+    """Measures a model on the first held-out documents of some corpora, on the cluster this process is connected to.
+
+    Args:
+        config: `comparison.pseudo_perplexity_documents`, and how much text passes the model at once.
+        pretrained: the model.
+        corpora: folders of prepared corpora by name.
+
+    Returns:
+        The (pseudo-)perplexity on each; None where it has no held-out text.
+    """
+    folders = {name: str(folder) for name, folder in corpora.items()}
+    return on_device(_all, config.resources, config, pretrained, folders)
+
+
+def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str]) -> dict[str, float | None]:
+    causal = config.objective.kind == "causal"
+    loaded = ready(pretrained, causal)
+    evaluation = replace(config.evaluation, max_documents=config.comparison.pseudo_perplexity_documents)
+    found: dict[str, float | None] = {}
+    for name, folder in corpora.items():
+        losses, counts = _losses(loaded, Heldout.sample(Path(folder), evaluation), evaluation, causal)
+        found[name] = float(np.exp(losses.sum() / counts.sum())) if counts.sum() else None
+    return found
+
+
+def _losses(
+    loaded: Ready, sample: Heldout, evaluation: EvaluationConfig, causal: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    if causal:
+        return heldout_losses(loaded.model, CausalLanguageModelling(), sample, evaluation, loaded.device)
+    return pseudo_losses(loaded.model, loaded.tokenizer, sample, evaluation, loaded.device)
+
+
+def pseudo_losses(
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    sample: Heldout,
+    evaluation: EvaluationConfig,
+    device: torch.device,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Summed -log p(token | all others) [nats] and number of tokens of each document, float64 and int64 [documents]."""
+    losses, counts = np.zeros(len(sample.tokens)), np.zeros(len(sample.tokens), np.int64)
+    special = torch.tensor(tokenizer.all_special_ids)
+    most = evaluation.sequence_length * evaluation.micro_batch
+    model.to(device).eval()
+    for index, tokens in enumerate(sample.tokens):
+        for piece in torch.from_numpy(tokens.astype(np.int64)).split(evaluation.sequence_length):
+            places = (~torch.isin(piece, special)).nonzero().flatten()
+            counts[index] += len(places)
+            for copies, masked, targets in _masked(piece, places, int(tokenizer.mask_token_id), most):
+                starts = (torch.arange(len(piece)) == 0).expand_as(copies)
+                packed = Packed.of(copies.to(device), torch.ones_like(masked).to(device), starts.to(device))
+                values = losses_at(model, packed, masked.flatten().to(device), targets.to(device))
+                losses[index] += float(values.double().sum())
+    return losses, counts
+
+
+def _masked(piece: Tensor, places: Tensor, mask: int, most: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Copies of a text, each with one token masked, so many at a time that they have at most `most` tokens together.
+
+    Yields:
+        The copies, int64 [C, L], where each is masked, bool [C, L], and what was there, int64 [C].
+    """
+    for chosen in places.split(max(1, most // len(piece))):
+        if not len(chosen):
+            continue
+        masked = torch.zeros(len(chosen), len(piece), dtype=torch.bool)
+        masked[torch.arange(len(chosen)), chosen] = True
+        yield piece.expand(len(chosen), -1).masked_fill(masked, mask), masked, piece[chosen]

@@ -1,0 +1,51 @@
+"""A model on a device of the cluster, ready to be measured: what the measuring tasks share."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adapt.config import ResourcesConfig
+from adapt.model.locate import Pretrained
+from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A model, its tokenizer, and where the model is."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerFast"
+    device: "torch.device"
+
+
+def ready(pretrained: Pretrained, causal: bool) -> Ready:
+    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs."""
+    hide_unreserved_gpus()
+    import torch
+
+    from adapt.model.load import load_model, load_tokenizer
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    torch.nn.Module.to(model, device)
+    return Ready(model, tokenizer, device)
+
+
+def on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
+    """Calls a function in a Ray task that has one of the cluster's devices, and waits for it."""
+    import ray
+
+    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(function)
+    with user_errors():
+        result: T = ray.get(task.remote(*arguments))
+        return result

@@ -1,0 +1,118 @@
+"""A split's examples, cut to a length and laid out so that any of them are quickly joined into one packed sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapt.finetune.cut import keep
+from adapt.finetune.grouped import SEQUENCE, Grouped
+from adapt.model.packed import Packed
+from adapt.task.data import IGNORED, Facts, Split
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some examples, on a device. A *unit* is what gets a prediction: an example, or a labelled token of one."""
+
+    packed: Packed
+    """N tokens of the examples, and at the end of such as fill the sequence up."""
+    segments: Tensor
+    """int64 [1, N]."""
+    targets: Tensor
+    """Of the U units, in order: int64 [U], or for `multi_label` float32 [U, classes] of 0 and 1."""
+    places: Tensor | None
+    """`tokens`: int64 [U], where in the sequence each unit is."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The E examples of a split, N tokens together."""
+
+    tokens: np.ndarray
+    """int64 [N]."""
+    segments: np.ndarray
+    """int64 [N]."""
+    ends: np.ndarray
+    """int64 [E + 1]: where examples begin, and N."""
+    targets: np.ndarray
+    """int64 [E], float32 [E, classes] for `multi_label`, int64 [N] for `tokens`."""
+    by_token: bool
+    kept: list[np.ndarray]
+    """Of each example, the numbers of the tokens that were not cut off."""
+    truncated: int
+    """Examples that were cut."""
+
+    @classmethod
+    def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
+        """Cuts and joins.
+
+        Args:
+            split: of the prepared task.
+            facts: of the task.
+            max_length: longest example [tokens].
+            closing: ids of the special tokens that end a text; they stay when the text before them is cut.
+        """
+        kept = [keep(tokens, max_length, closing) for tokens in split.tokens]
+        lengths = [len(each) for each in kept]
+        truncated = sum(length < len(tokens) for length, tokens in zip(lengths, split.tokens, strict=True))
+        tokens, segments = _joined(split.tokens, kept), _joined(split.segments, kept)
+        targets = _targets(split, facts, kept)
+        return cls(tokens, segments, np.cumsum([0, *lengths]), targets, facts.kind == "tokens", kept, truncated)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @property
+    def units(self) -> np.ndarray:
+        """int64 [E]: units of each example."""
+        if not self.by_token:
+            return np.ones(len(self), np.int64)
+        labelled = np.concatenate(([0], (self.targets != IGNORED).cumsum()))
+        return np.asarray(labelled[self.ends[1:]] - labelled[self.ends[:-1]])
+
+    def batch(self, chosen: np.ndarray, device: torch.device) -> Batch:
+        """The examples of these numbers, in this order, and one more document that fills the sequence."""
+        begins = self.ends[chosen]
+        lengths = self.ends[chosen + 1] - begins
+        cumulative = np.concatenate(([0], lengths.cumsum()))
+        positions = np.arange(cumulative[-1]) - cumulative[:-1].repeat(lengths)
+        index = positions + begins.repeat(lengths)
+        filling = -len(index) % SEQUENCE
+        ends = np.append(cumulative, len(index) + filling) if filling else cumulative
+
+        def put(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(device, non_blocking=True)
+
+        def filled(values: np.ndarray) -> Tensor:
+            return put(np.pad(values, (0, filling)))[None]
+
+        documents = Grouped(put(ends.astype(np.int32)), max(int(lengths.max()), filling))
+        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # any word that is known
+        packed = Packed(put(tokens)[None], filled(positions), documents)
+        segments = filled(self.segments[index])
+        if not self.by_token:
+            return Batch(packed, segments, put(self.targets[chosen]), None)
+        places = np.flatnonzero(self.targets[index] != IGNORED)
+        return Batch(packed, segments, put(self.targets[index][places]), put(places))
+
+
+def _joined(values: list[np.ndarray], kept: list[np.ndarray]) -> np.ndarray:
+    parts = [each[places] for each, places in zip(values, kept, strict=True)]
+    return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
+
+
+def _targets(split: Split, facts: Facts, kept: list[np.ndarray]) -> np.ndarray:
+    labels: list[list[int]] = split.labels  # type: ignore[assignment]
+    if facts.kind == "tokens":
+        return _joined([np.array(each) for each in labels], kept)
+    if facts.kind == "multi_label":
+        targets = np.zeros((len(labels), len(facts.labels)), np.float32)
+        for row, holding in zip(targets, labels, strict=True):
+            row[holding] = 1.0
+        return targets
+    return np.array(split.labels, np.int64)

@@ -1,0 +1,111 @@
+"""The training loop: seeded batches, one step each, and after every epoch the dev score, which decides when to end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adapt.errors import TrainingError
+from adapt.finetune.settings import Settings
+from adapt.train.optimizer import build_optimizer
+from adapt.train.schedule import learning_rate
+
+MAX_GRADIENT_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained on what."""
+
+    module: nn.Module
+    """Its parameters with `requires_grad` are trained."""
+    loss: Callable[[np.ndarray], Tensor]
+    """Mean loss of the train examples of these numbers."""
+    dev_score: Callable[[], float]
+    """Higher is better."""
+    examples: int
+    """Train examples."""
+
+
+@dataclass
+class History:
+    """How a training went."""
+
+    curve: list[dict[str, Any]] = field(default_factory=list)
+    """Of each epoch, from 1: epoch, loss (mean over its steps) and dev (the score)."""
+    best_epoch: int = 0
+    """The first one with the best dev score."""
+    seconds: float = 0.0
+    """In training, without the dev scores."""
+
+    @property
+    def best(self) -> float:
+        """The best dev score."""
+        return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
+
+
+def train(course: Course, settings: Settings, seed: int, loss_scaling: bool = False) -> History:
+    """Trains, and leaves the module in evaluation mode with the weights of its best epoch.
+
+    AdamW; the learning rate rises over the warm-up and falls linearly to 0; gradients are clipped to norm 1. Every
+    epoch sees each example once, in an order that seed and epoch determine.
+
+    Raises:
+        TrainingError: the loss is not finite.
+    """
+    optimizer = build_optimizer(course.module, settings.optimization)
+    scaler = torch.amp.GradScaler(enabled=loss_scaling)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    batch = settings.finetune.batch_size
+    steps = math.ceil(course.examples / batch)
+    history, best = History(), [parameter.detach().clone() for parameter in parameters]
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(course.examples)
+        course.module.train()
+        begin, losses = time.perf_counter(), []
+        for step in range(steps):
+            rate = learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            loss = course.loss(order[step * batch : (step + 1) * batch])
+            losses.append(_finite(loss, epoch * steps + step + 1))
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        history.seconds += time.perf_counter() - begin
+        course.module.eval()
+        score, before = course.dev_score(), history.best
+        history.curve.append({"epoch": epoch + 1, "loss": sum(losses) / steps, "dev": score})
+        if score > before:
+            history.best_epoch = epoch + 1
+            _copy(parameters, best)
+        elif epoch + 1 - history.best_epoch >= settings.finetune.patience:
+            break
+    _copy(best, parameters)
+    return history
+
+
+def _finite(loss: Tensor, step: int) -> float:
+    value = loss.item()
+    if not math.isfinite(value):
+        raise TrainingError(
+            f"the loss of fine-tuning is {value} at step {step}",
+            "lower finetune.learning_rate, or set training.precision to fp32",
+        )
+    return value
+
+
+@torch.no_grad()
+def _copy(source: list[Any], target: list[Any]) -> None:
+    for old, new in zip(target, source, strict=True):
+        old.copy_(new)

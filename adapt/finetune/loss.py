@@ -1,0 +1,56 @@
+"""What a mistake costs, and what logits mean, for each kind of task."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from adapt.task.data import IGNORED
+
+
+class Loss:
+    """Mean loss of the units of a batch [nats].
+
+    Args:
+        kind: `multi_label` takes the binary cross entropy of each class, the others the cross entropy.
+        weights: float32 [classes], see `balanced`; None for none.
+    """
+
+    def __init__(self, kind: str, weights: Tensor | None = None) -> None:
+        self.multi_label = kind == "multi_label"
+        self.weights = weights
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Logits [U, classes] and targets as in `Batch`. Without units, 0."""
+        logits = logits.float()
+        if not len(targets):
+            return logits.sum()
+        if self.multi_label:
+            return binary_cross_entropy_with_logits(logits, targets, pos_weight=self.weights)
+        return cross_entropy(logits, targets, self.weights)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """float32 [U, classes]: they sum to 1, or for `multi_label` each is a class's own."""
+        return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
+
+
+def balanced(targets: np.ndarray, classes: int) -> Tensor:
+    """Weights by which every class counts the same, whatever its number of units.
+
+    Args:
+        targets: of the train split, as in `Examples`.
+        classes: their number.
+
+    Returns:
+        float32 [classes]: units / (classes x units of the class), scikit-learn's formula, and 0 for a class without
+        any. For multi-label targets [E, classes], how much a class's positive examples weigh: negatives / positives.
+    """
+    if targets.ndim == 2:
+        positives = targets.sum(0)
+        weights = (len(targets) - positives) / np.maximum(positives, 1)
+    else:
+        counts = np.bincount(targets[targets != IGNORED], minlength=classes)
+        weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)
+    return torch.from_numpy(weights.astype(np.float32))

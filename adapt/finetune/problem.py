@@ -1,0 +1,108 @@
+"""A prepared task as fine-tuning sees it, and answers to it in the form in which they are scored and written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.errors import DataError
+from adapt.finetune.examples import Examples
+from adapt.finetune.scores import THRESHOLD, metric_of, predictions
+from adapt.task.data import IGNORED, SPLITS, Facts, Split
+
+DIGITS = 6
+"""Of the probabilities that are written."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Facts, splits, and the same splits cut and joined for a model."""
+
+    facts: Facts
+    splits: dict[str, Split]
+    examples: dict[str, Examples]
+
+    @classmethod
+    def load(cls, folder: Path, max_length: int, closing: Collection[int]) -> Problem:
+        """Reads a prepared task.
+
+        Args:
+            folder: of stage `task`.
+            max_length: longest example [tokens].
+            closing: ids of the special tokens that end a text.
+
+        Raises:
+            DataError: a split is empty.
+        """
+        facts = Facts.load(folder)
+        splits = {name: Split.load(folder, name) for name in SPLITS}
+        for name, split in splits.items():
+            if not len(split):
+                raise DataError(f"task {facts.name} has no {name} examples", f"set task.{name} to files with some")
+        return cls(
+            facts, splits, {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
+        )
+
+    @cached_property
+    def majority(self) -> int:
+        """The most frequent class of the train split."""
+        targets = self.examples["train"].targets
+        if self.facts.kind == "multi_label":
+            return int(targets.sum(0).argmax())
+        return int(np.bincount(targets[targets != IGNORED], minlength=len(self.facts.labels)).argmax())
+
+    def majority_score(self) -> float:
+        """The test score of always answering the majority class."""
+        answer = np.zeros((int(self.examples["test"].units.sum()), len(self.facts.labels)), np.float32)
+        answer[:, self.majority] = 1.0
+        return self.score("test", answer)
+
+    def score(self, name: str, found: np.ndarray) -> float:
+        """The task's metric of the units' probabilities [U, classes] on a split."""
+        return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, found)))
+
+    def predicted(self, name: str, found: np.ndarray) -> Any:
+        """Class indices in the form of the split's labels."""
+        return predictions(self.facts, self.by_example(name, found))
+
+    def by_example(self, name: str, found: np.ndarray) -> Any:
+        """The probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
+
+        What was cut off has the majority class, which is O as a rule: it counts as not found.
+        """
+        if self.facts.kind != "tokens":
+            return found
+        every, examples, begin = [], self.examples[name], 0
+        for number, labels in enumerate(self.splits[name].labels):
+            rows = np.zeros((len(labels), len(self.facts.labels)), found.dtype)  # type: ignore[arg-type]
+            rows[:, self.majority] = 1.0
+            kept = examples.kept[number]
+            units = kept[np.array(labels)[kept] != IGNORED]
+            rows[units] = found[begin : begin + len(units)]
+            every.append(rows)
+            begin += len(units)
+        return every
+
+    def degenerate(self, name: str, found: np.ndarray) -> bool:
+        """Whether all units get one answer."""
+        answers = found >= THRESHOLD if self.facts.kind == "multi_label" else found.argmax(-1)[:, None]
+        return len(np.unique(answers, axis=0)) == 1
+
+    def lines(self, name: str, found: np.ndarray) -> list[dict[str, Any]]:
+        """One object an example: id, label, predicted, probabilities, leaked; of `tokens` for its words only."""
+        split, predicted = self.splits[name], self.predicted(name, found)
+        lines = []
+        for number, rows in enumerate(self.by_example(name, found)):
+            label, answer, probabilities = split.labels[number], predicted[number], rows.astype(float)
+            if self.facts.kind == "tokens":
+                words = np.flatnonzero(np.array(label) != IGNORED)
+                label, answer = np.array(label)[words].tolist(), np.array(answer)[words].tolist()
+                probabilities = probabilities[words]
+            line = {"id": split.ids[number], "label": label, "predicted": answer}
+            lines.append(line | {"probabilities": probabilities.round(DIGITS).tolist(), "leaked": split.leaked[number]})
+        return lines

@@ -1,0 +1,81 @@
+"""One run of fine-tuning: one model, one task, one seed, as one Ray task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.chain.files import write_atomically
+from adapt.config import Config, FinetuneConfig
+from adapt.model.locate import Pretrained
+from adapt.runtime import hide_unreserved_gpus, user_errors
+
+PREDICTIONS_FILE = "predictions.jsonl"
+DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
+"""One object an example: id, label, predicted (class indices), probabilities, leaked."""
+CURVE_FILE = "curve.json"
+"""Of each epoch: epoch, loss, dev."""
+SMALLEST_GPU_SHARE = 0.1
+
+
+@dataclass
+class Run:
+    """What is to be learned."""
+
+    config: Config
+    pretrained: Pretrained
+    """The model to start from."""
+    task: str
+    """Folder of a prepared task."""
+    seed: int
+
+
+def finetune(run: Run, folder: Path) -> dict[str, Any]:
+    """Runs on the cluster this process is connected to, and writes predictions and curve into `folder`.
+
+    Returns:
+        What `adapt.finetune.scores.scores` says of the test split, and: task, metric, mode, seed, dev_score,
+        majority_score (of always answering the most frequent train class), degenerate (whether there is but one
+        answer), epochs and best_epoch, truncated (examples cut, by split), max_length [tokens], trained_parameters,
+        examples_per_s (in training; None without), seconds and device_seconds.
+
+    Raises:
+        ConfigError: `finetune.save_model` where it cannot be.
+        DataError: a split is empty.
+        ModelError: the checkpoint cannot be used.
+        TrainingError: the loss is not finite.
+    """
+    import ray
+
+    gpus = gpus_per_seed(run.config.finetune)
+    task = ray.remote(num_cpus=run.config.finetune.cpus_per_seed, num_gpus=gpus)(_work)
+    with user_errors():
+        found = ray.get(task.remote(run, folder.absolute()))
+    for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
+        lines = (json.dumps(line, ensure_ascii=False) for line in found.predictions[name])
+        write_atomically(folder / file, "".join(f"{line}\n" for line in lines))
+    write_atomically(folder / CURVE_FILE, json.dumps(found.curve))
+    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+
+
+def gpus_per_seed(finetune: FinetuneConfig) -> float:
+    """GPUs of a run: as configured, else an equal share of one, where the cluster has any."""
+    import ray
+
+    if finetune.gpus_per_seed is not None:
+        return finetune.gpus_per_seed
+    share = max(SMALLEST_GPU_SHARE, round(1 / max(1, len(finetune.seeds)), 4))
+    return share if ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def _work(run: Run, folder: Path) -> Any:
+    hide_unreserved_gpus()
+    import torch
+
+    from adapt.finetune.work import work
+
+    if not torch.cuda.is_available():
+        torch.set_num_threads(max(1, int(run.config.finetune.cpus_per_seed)))
+    return work(run.config, run.pretrained, Path(run.task), run.seed, folder)

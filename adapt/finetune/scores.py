@@ -1,0 +1,145 @@
+"""What a model's predictions on a split are worth."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
+
+from adapt.finetune.calibration import calibration
+from adapt.finetune.entities import Found
+from adapt.task.data import IGNORED, Facts
+
+Labels: TypeAlias = Sequence[Any]
+"""As in `adapt.task.data.Split`: of each example the index of its class, or a list of them."""
+Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
+"""[examples, C]: a distribution, or for `multi_label` each class's own probability. `tokens`: a distribution for each
+token of each example, [tokens, C]; only those of tokens that have a label are looked at."""
+THRESHOLD = 0.5
+"""`multi_label`: a label holds from this probability on."""
+
+
+def scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
+    """All scores of a split, JSON-able.
+
+    Args:
+        facts: of the task.
+        truth: of `Split`.
+        probabilities: of the model.
+        leaked: of `Split`.
+
+    Returns:
+        `score`, that of `facts.metric`; `score_without_leaks`, over the examples that do not leak (None if none does,
+        or all do), and the number of `examples` and `examples_without_leaks`; `macro_f1`, `micro_f1`, `accuracy`;
+        `per_class` with precision, recall, f1, support; `confusion` of `single_label` (true class in rows); what
+        `calibration` gives, for `multi_label` over all decisions on a label, for `tokens` over words.
+
+        single_label: `macro_f1` is over the classes that occur in truth or predictions. `micro_f1` over all classes
+        equals `accuracy`; it is the paper's for ChemProt.
+        multi_label: `macro_f1` is over all classes, `accuracy` the share of exactly right sets.
+        tokens: all F1 are of entities with exact place and type, `per_class` by type, `entity_f1` = `micro_f1` with its
+        `precision` and `recall`; `accuracy` is that of words.
+    """
+    predicted = predictions(facts, probabilities)
+    clean = [place for place, leaks in enumerate(leaked) if not leaks]
+    without = None
+    if 0 < len(clean) < len(leaked):
+        without = metric_of(facts, [truth[i] for i in clean], [predicted[i] for i in clean])
+    kind = _entity_scores if facts.kind == "tokens" else _class_scores
+    return {
+        "metric": facts.metric,
+        "score": metric_of(facts, truth, predicted),
+        "score_without_leaks": without,
+        "examples": len(truth),
+        "examples_without_leaks": len(clean),
+        **kind(facts, truth, predicted),
+        **calibration(*_decisions(facts, truth, probabilities)),
+    }
+
+
+def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
+    """The labels a model decides for, in the form of `truth`; `tokens`: of every token."""
+    if facts.kind == "single_label":
+        return [int(row.argmax()) for row in probabilities]
+    if facts.kind == "multi_label":
+        return [np.flatnonzero(row >= THRESHOLD).tolist() for row in probabilities]
+    return [row.argmax(1).tolist() for row in probabilities]
+
+
+def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
+    """The score of `facts.metric` alone, for choosing the best epoch.
+
+    Args:
+        facts: of the task.
+        truth: as in `scores`.
+        predicted: as `predictions` gives them.
+    """
+    if facts.metric == "entity_f1":
+        return Found.of(_names(facts, truth, predicted)).total["f1"]
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    if facts.metric == "accuracy":
+        return float(accuracy_score(true, guess))
+    return float(f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
+
+
+def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    classes = range(len(facts.labels))
+    names = ("precision", "recall", "f1", "support")
+    columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
+    found = {
+        "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
+        "accuracy": float(accuracy_score(true, guess)),
+        "per_class": {
+            label: dict(zip(names, (column[place].item() for column in columns), strict=True))
+            for place, label in enumerate(facts.labels)
+        },
+    }
+    if facts.kind == "single_label":
+        found["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
+    return found
+
+
+def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    pairs = list(_names(facts, truth, predicted))
+    found = Found.of(pairs)
+    words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
+    total, by_type = found.total, found.by_type
+    return {
+        "entity_f1": total["f1"],
+        "precision": total["precision"],
+        "recall": total["recall"],
+        "macro_f1": sum(each["f1"] for each in by_type.values()) / max(len(by_type), 1),
+        "micro_f1": total["f1"],
+        "accuracy": sum(words) / max(len(words), 1),
+        "per_class": by_type,
+    }
+
+
+def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
+    """Class indices [examples]; `multi_label`: 0 and 1, [examples, C]."""
+    if facts.kind == "single_label":
+        return np.asarray(labels, np.int64)
+    held = np.zeros((len(labels), len(facts.labels)), np.int64)
+    for row, those in zip(held, labels, strict=True):
+        row[those] = 1
+    return held
+
+
+def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:
+    """`tokens`: the true and the predicted labels of each example's words."""
+    for true, guess in zip(truth, predicted, strict=True):
+        words = [pair for pair in zip(true, guess, strict=True) if pair[0] != IGNORED]
+        yield [facts.labels[label] for label, _ in words], [facts.labels[label] for _, label in words]
+
+
+def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tuple[np.ndarray, np.ndarray]:
+    """True classes [n] and probabilities [n, C] of all decisions; `multi_label`: between no and yes, C = 2."""
+    if facts.kind == "single_label":
+        return _arrays(facts, truth), np.asarray(probabilities)
+    if facts.kind == "multi_label":
+        yes = np.asarray(probabilities).ravel()
+        return _arrays(facts, truth).ravel(), np.stack([1 - yes, yes], 1)
+    true = np.concatenate(truth)
+    return true[true != IGNORED], np.concatenate(list(probabilities))[true != IGNORED]

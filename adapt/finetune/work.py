@@ -1,0 +1,85 @@
+"""What a run does in its Ray task: load, learn, predict."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.config import Config
+from adapt.finetune.frozen import extract, probe
+from adapt.finetune.place import Place
+from adapt.finetune.problem import Problem
+from adapt.finetune.save import save_classifier
+from adapt.finetune.scores import scores
+from adapt.finetune.settings import Settings, check_savable
+from adapt.finetune.tune import Learned, tune
+from adapt.model.load import is_decoder, load_config, load_model, load_tokenizer
+from adapt.model.locate import Pretrained
+from adapt.task.data import SPLITS, Facts, Split
+from adapt.train.options import apply_options
+
+MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract, "linear_probe": probe}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run brings back."""
+
+    metrics: dict[str, Any]
+    curve: list[dict[str, Any]]
+    predictions: dict[str, list[dict[str, Any]]]
+    """Of dev and test, a line an example."""
+
+
+def work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> Found:
+    """Teaches a model a task and tests it; a model that is to be kept is written into `folder`.
+
+    Raises:
+        ConfigError: this model cannot be saved as asked.
+        DataError: a split is empty.
+        TrainingError: the loss is not finite.
+    """
+    begin = time.perf_counter()
+    finetune, place = config.finetune, Place.here(config.training.precision)
+    causal = is_decoder(load_config(start.model, start.trust_remote_code))
+    settings = Settings.of(finetune, start.model, causal, len(Split.load(task, "train")))
+    if finetune.save_model:
+        check_savable(settings, start.model, Facts.load(task).kind)
+    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+    closing = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    problem = Problem.load(task, settings.max_length, closing)
+    model = load_model(start.model, causal, start.trust_remote_code, config.model.attention_dropout)
+    apply_options(model, replace(config.training, compile=False), place.device)
+    encoder: Any = model.base_model
+    learned = MODES[finetune.mode](encoder, problem, settings, seed, place)
+    found = {name: learned.predict(name) for name in ("dev", "test")}
+    if finetune.save_model:
+        assert learned.classifier
+        save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
+    metrics = _metrics(problem, settings, learned, found) | {"mode": finetune.mode, "seed": seed}
+    metrics["seconds"] = time.perf_counter() - begin
+    return Found(metrics, learned.history.curve, {name: problem.lines(name, each) for name, each in found.items()})
+
+
+def _metrics(problem: Problem, settings: Settings, learned: Learned, found: dict[str, np.ndarray]) -> dict[str, Any]:
+    facts, test, history = problem.facts, problem.splits["test"], learned.history
+    epochs = len(history.curve)
+    seen = epochs * len(problem.examples["train"])
+    return {
+        **scores(facts, test.labels, problem.by_example("test", found["test"]), test.leaked),
+        "dev_score": problem.score("dev", found["dev"]),
+        "task": facts.name,
+        "metric": facts.metric,
+        "epochs": epochs,
+        "best_epoch": history.best_epoch,
+        "truncated": {name: problem.examples[name].truncated for name in SPLITS},
+        "max_length": settings.max_length,
+        "examples_per_s": seen / history.seconds if seen else None,
+        "trained_parameters": learned.trained_parameters,
+        "majority_score": problem.majority_score(),
+        "degenerate": problem.degenerate("test", found["test"]),
+    }

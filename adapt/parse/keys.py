@@ -1,0 +1,117 @@
+"""Unknown keys are refused, naming the nearest known one."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
+from adapt.errors import ConfigError
+
+_ENTRIES = {
+    "corpus.sources": SourceConfig,
+    "corpus.decontaminate": EvaluationSet,
+    "comparison.models": NamedModel,
+    "tasks": TaskConfig,
+}
+"""Fields that hold lists of sections."""
+
+
+def refuse_unknown_keys(arguments: Sequence[str]) -> None:
+    """Those of a command line and of the files that it names."""
+    known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
+    options = {"config", "help", "print_config"}
+    for position, argument in enumerate(arguments):
+        name, _, value = argument[2:].partition("=")
+        following = next(iter(arguments[position + 1 :]), "")
+        if not argument.startswith("--"):
+            continue
+        if name.rstrip("+") not in known | options:
+            raise unknown(f"--{name}", name, known | options)
+        if name == "config":
+            file = value or following
+            refuse_unknown_values(read_yaml(file), file)
+        elif name.rstrip("+") in _ENTRIES:
+            with suppress(yaml.YAMLError):  # the parser will say so
+                refuse_unknown_entries({name.rstrip("+"): yaml.safe_load(value or following)})
+
+
+def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
+    """Those of sections with fields, or of fields by dotted name."""
+    known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
+    for key in _keys(content):
+        if key not in known:
+            raise unknown(f"{key} in {place}", key, known)
+    refuse_unknown_entries(content)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields by dotted name into their sections. Of a field that is given twice, the later one holds."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        section, _, field = name.partition(".")
+        if field:
+            found[section] = {**found.get(section, {}), field: value}
+        elif isinstance(value, Mapping):
+            found[section] = {**found.get(section, {}), **nested(value)}
+        else:
+            found[section] = value
+    return found
+
+
+def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
+    """The keys of sections in lists, and those that each of them needs."""
+    for name, kind in _ENTRIES.items():
+        section, _, field = name.partition(".")
+        inside = content.get(section)
+        entries = content.get(name) or (inside.get(field) if isinstance(inside, Mapping) else None)
+        known = {each.name for each in fields(kind)}
+        needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+        for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+            if not isinstance(entry, Mapping):
+                continue
+            for key in entry:
+                if key not in known:
+                    raise unknown(f"{key} in entry {number} of {name}", str(key), known)
+            for key in needed:
+                if key not in entry:
+                    raise ConfigError(f"entry {number} of {name} has no {key}", f"add `{key}: …`")
+
+
+def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
+    """The error for a key that is not known."""
+    by_field = {key.rsplit(".", 1)[-1]: key for key in known}
+    near = difflib.get_close_matches(name, known, 1, 0.6) or [
+        by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
+    ]
+    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else "see --help for all keys")
+
+
+def read_yaml(path: str) -> Mapping[str, Any]:
+    """A file of sections."""
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error)
+        raise ConfigError(f"{path} is not valid YAML: {problem}", "mend that line") from error
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
+    for section, default in vars(Config()).items():  # a section may also be the name of a file
+        if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
+            raise ConfigError(f"{section} in {path} holds no fields", "give it `field: value` lines, or remove it")
+    return content
+
+
+def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and value and not prefix else [name]
+    return keys

@@ -1,0 +1,173 @@
+"""Values out of their range, and fields that contradict each other."""
+
+import math
+import re
+from dataclasses import fields, is_dataclass
+
+from adapt.config import RANGES, Config, CorpusConfig, SourceConfig
+from adapt.config.kinds import KINDS, Kind
+from adapt.errors import ConfigError
+
+
+def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
+    """Values out of their range, and fields that contradict each other.
+
+    Args:
+        config: what was given.
+        kind: of the job that is to use it.
+
+    Raises:
+        ConfigError: names them.
+    """
+    _check_ranges(config)
+    shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
+    if shares > 1:
+        raise ConfigError(
+            f"objective.mask_token_fraction and objective.random_token_fraction add up to {shares:g}",
+            "keep their sum at or below 1",
+        )
+    _check_entities(config)
+    if kind.corpus:
+        _check_sources(config.corpus)
+        _check_mixture(config)
+        _check_streaming(config)
+    if kind.task:
+        _check_tasks(config)
+    if config.corpus.heldout_fraction == 1:
+        raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
+    if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
+        raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def _check_sources(corpus: CorpusConfig) -> None:
+    """One source or several, each from one place."""
+    if not corpus.sources:
+        _check_source("corpus.", corpus)
+        return
+    for name in ("paths", "dataset"):
+        if getattr(corpus, name):
+            raise ConfigError(
+                f"corpus.{name} and corpus.sources are both set", f"make corpus.{name} one of the sources"
+            )
+    names = [source.name for source in corpus.sources]
+    for source in corpus.sources:
+        if not re.fullmatch(r"[\w-]+", source.name) or names.count(source.name) > 1:
+            raise ConfigError(
+                f"corpus.sources: the name {source.name!r} cannot name a folder, or is given twice",
+                "give each source a name of its own, of letters, digits, '-' and '_'",
+            )
+        _check_source(f"corpus.sources, {source.name}: ", source)
+    weights = {source.name: source.weight for source in corpus.sources}
+    for name, weight in weights.items():
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise ConfigError(f"corpus.sources, {name}: weight is {weight}", "use a finite number >=0")
+    without = [name for name, weight in weights.items() if weight is None]
+    if without and len(without) < len(weights):
+        raise ConfigError(f"corpus.sources: {', '.join(without)} without weight", "give all sources one, or none")
+    if not without and not any(weights.values()):
+        raise ConfigError("corpus.sources: all weights are 0", "give a source a weight above 0")
+
+
+def _check_tasks(config: Config) -> None:
+    """Every task has its files, and a name that names a folder; fine-tuning has seeds."""
+    tasks = {"task": config.task, **{f"tasks, entry {n}": task for n, task in enumerate(config.tasks, start=1)}}
+    for place, task in tasks.items():
+        for split in ("train", "dev", "test"):
+            if not getattr(task, split):
+                fix = f"name the files of labelled examples: --task.{split} data/{split}.jsonl"
+                raise ConfigError(f"{place}: {split} is empty", fix)
+        if not re.fullmatch(r"[\w-]+", task.name):
+            raise ConfigError(
+                f"{place}: the name {task.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
+            )
+        entity = task.metric == "entity_f1"
+        if task.metric and entity != (task.kind == "tokens"):
+            raise ConfigError(f"{place}: metric {task.metric} does not suit kind {task.kind}", "leave metric out")
+    names = [task.name for task in tasks.values()]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two tasks are called {twice!r}", "give each a name of its own")
+    seeds = config.finetune.seeds
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"finetune.seeds is {seeds}", "give one seed or several different ones")
+
+
+def _check_mixture(config: Config) -> None:
+    """Sources that follow each other have no shares."""
+    if config.mixture.order != "sequential":
+        return
+    weighted = any(source.weight is not None for source in config.corpus.sources)
+    if weighted or config.mixture.temperature != 1:
+        raise ConfigError(
+            f"{'corpus.sources: weight' if weighted else 'mixture.temperature'} is set, but under mixture.order"
+            " sequential every source is passed through once, as it is",
+            "remove it, or set mixture.order to interleaved",
+        )
+
+
+def _check_streaming(config: Config) -> None:
+    """What a run over a corpus of unknown size needs."""
+    training = config.training
+    if not config.corpus.streaming:
+        return
+    if not (training.max_steps or training.max_tokens):
+        raise ConfigError(
+            "corpus.streaming is set, and the length of the run is not",
+            "set training.max_steps or training.max_tokens: the learning rate is planned by it",
+        )
+    if training.epochs:
+        raise ConfigError("training.epochs is set, but a streamed corpus is passed through once", "remove it")
+    if config.corpus.sources or config.mixture.replay_paths:
+        raise ConfigError(
+            f"{'corpus.sources' if config.corpus.sources else 'mixture.replay_paths'} is set, but a streamed corpus has"
+            " one source",
+            "name all files in corpus.paths, or remove corpus.streaming",
+        )
+
+
+def _check_source(place: str, source: CorpusConfig | SourceConfig) -> None:
+    """What is named is what is read: the field that the kind of source needs is set, and no other."""
+    for kind, name in (("files", "paths"), ("dataset", "dataset")):
+        if getattr(source, name) and source.source != kind:
+            fix = f"remove one of the two, or set source to {kind}"
+            raise ConfigError(f"{place}{name} is set but {place}source is {source.source}", fix)
+    if source.source == "files" and not source.paths:
+        raise ConfigError(f"{place}paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
+    if source.source == "dataset" and not source.dataset:
+        raise ConfigError(f"{place}dataset is empty", "name a dataset: --corpus.dataset owner/name")
+
+
+def _check_entities(config: Config) -> None:
+    """Entities come from one place, and from nowhere for other objectives."""
+    objective = config.objective
+    given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]
+    if objective.kind != "entity" and given:
+        raise ConfigError(
+            f"objective.{given[0]} is set but objective.kind is {objective.kind}",
+            f"set objective.kind to entity, or remove objective.{given[0]}",
+        )
+    if objective.kind == "entity" and len(given) != 1:
+        raise ConfigError(
+            f"objective.kind is entity, and {'both' if given else 'neither'} of objective.entity_field and"
+            f" objective.tagger {'are' if given else 'is'} set",
+            "set objective.entity_field to the field of the corpus that holds entities, or objective.tagger to"
+            " module:function that finds them",
+        )
+    if objective.entity_field and config.corpus.source == "docstrings":
+        raise ConfigError("objective.entity_field is set but docstrings have no fields", "set objective.tagger instead")
+
+
+def _check_ranges(config: Config) -> None:
+    """The ranges that the annotations name."""
+    sections = {name: value for name, value in vars(config).items() if is_dataclass(value)}
+    for section, content in sections.items():
+        for field in fields(content):
+            value = getattr(content, field.name)
+            words, holds = RANGES.get(str(field.type).split(" ")[0], ("", math.isfinite))
+            if not isinstance(value, int | float):
+                continue
+            if not math.isfinite(value):
+                raise ConfigError(f"{section}.{field.name} is {value}", "use a finite number")
+            if not holds(value):
+                raise ConfigError(
+                    f"{section}.{field.name} is {value}, but must be {words}", "choose a value in that range"
+                )

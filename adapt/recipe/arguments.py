@@ -1,0 +1,60 @@
+"""The command line of jobs/chain.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from adapt.config import Config, flat
+from adapt.errors import ConfigError
+
+VERBS = ("run", "plan", "status", "report")
+USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [--NAME VALUE] [--section.field VALUE]"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is to be done with which chain."""
+
+    verb: str
+    file: str
+    let: dict[str, str] = field(default_factory=dict)
+    """Values of the file's `let`."""
+    common: dict[str, Any] = field(default_factory=dict)
+    """Fields of all stages."""
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """Set -> members."""
+
+
+def read_command(arguments: Sequence[str]) -> Command:
+    """Reads `run FILE --only task=acl_arc --data /data --resources.workers 2`.
+
+    Raises:
+        ConfigError: an unknown verb, no file, or an option without value.
+    """
+    verb, file = (*arguments[:2], "", "")[:2]
+    if verb not in VERBS or not file or file.startswith("--"):
+        raise ConfigError(f"cannot read the command {' '.join(arguments[:2]) or '(none)'}", f"use: {USAGE}")
+    command = Command(verb, file)
+    fields = flat(Config())
+    for name, value in _options(arguments[2:]):
+        if name == "only":
+            of_set, _, members = value.partition("=")
+            command.only.setdefault(of_set, []).extend(members.split(","))
+        elif "." in name or name in fields:
+            command.common[name] = yaml.safe_load(value)
+        else:
+            command.let[name] = value
+    return command
+
+
+def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    found, rest = [], [each for each in arguments if each != "--debug"]
+    while rest:
+        option = rest.pop(0)
+        name, equals, value = option.removeprefix("--").partition("=")
+        if not option.startswith("--") or not (equals or rest):
+            raise ConfigError(f"cannot read {option}", f"use: {USAGE}")
+        found.append((name, value if equals else rest.pop(0)))
+    return found

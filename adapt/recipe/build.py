@@ -1,0 +1,111 @@
+"""The stages of a chain file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapt.chain import Stage, Store, plan
+from adapt.chain.parallel import unfinished
+from adapt.config import ResourcesConfig
+from adapt.errors import ConfigError
+from adapt.recipe.expand import ADAPTING, Node
+from adapt.report.entry import Entry, Study
+from adapt.stages import Catalogue, Start
+from adapt.stages.base import START
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A stage that a chain is to finish, and its place in the chain."""
+
+    name: str
+    job: str
+    values: Mapping[str, str]
+    stage: Stage
+    catalogue: Catalogue
+    """That built it."""
+
+    @property
+    def label(self) -> str:
+        """`finetune[DAPT, acl_arc, 3]`."""
+        return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The goals of a chain, and where they are reached."""
+
+    goals: list[Goal]
+    store: Store
+    resources: ResourcesConfig
+
+
+def build(nodes: Sequence[Node]) -> Chain:
+    """The stages of some nodes, which come after those that they start from.
+
+    Raises:
+        ConfigError, DataError, ModelError, StorageError: as `adapt.stages.base.Base`; the message names the node.
+        ConfigError: nodes disagree on where results go, or which cluster is used.
+    """
+    starts: dict[str, Start] = {}
+    goals: list[Goal] = []
+    for node in nodes:
+        start = starts[node.start] if node.start else None
+        catalogue = Catalogue(node.config, start)
+        if node.job in ADAPTING:
+            final = catalogue.dapt() if node.job == "dapt" else catalogue.tapt()
+            starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
+            goals.append(Goal(node.name, node.job, node.values, final, catalogue))
+        elif node.job == "finetune":
+            goals += [_run(node, catalogue, seed) for seed in node.config.finetune.seeds]
+        else:
+            made = {label: starts[label] for label in node.compared}
+            final = catalogue.compared(made) if node.job == "evaluate" else catalogue.similarity()
+            goals.append(Goal(node.name, node.job, node.values, final, catalogue))
+        catalogue.remember()
+    first = nodes[0].config
+    for node in nodes:
+        if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
+            raise ConfigError(f"{node.label} has another storage.root or resources.address", "set both in `common`")
+    return Chain(goals, Store(Path(first.storage.root).expanduser().absolute()), first.resources)
+
+
+def _run(node: Node, catalogue: Catalogue, seed: int) -> Goal:
+    """Fine-tuning with one seed."""
+    values = {**node.values, "seed": str(seed)}
+    return Goal(node.name, node.job, values, catalogue.finetuned(seed), catalogue)
+
+
+def study(name: str, baseline: str, chain: Chain) -> Study:
+    """What a chain has finished, for its report."""
+    entries, missing = [], []
+    for goal in chain.goals:
+        record = chain.store.find(goal.stage.stage, goal.stage.name, goal.stage.key)
+        if record:
+            entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage)))
+        else:
+            missing.append(goal.label)
+    return Study(name, baseline, entries, missing)
+
+
+def trainings(stage: Stage) -> tuple[str, ...]:
+    """The keys of the trainings that made the model a stage begins with, the first one first."""
+    start = stage.inputs.get(START)
+    return (*trainings(start), start.key) if start else ()
+
+
+def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
+    """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
+    found = []
+    for goal in chain.goals:
+        if goal.job in ADAPTING and (ahead := goal.catalogue.ahead(plan(goal.stage, chain.store), chain.store)):
+            found.append((goal.label, ahead.tokens, ahead.device_hours, ahead.cost))
+    return found
+
+
+def ahead(chain: Chain) -> dict[str, int]:
+    """How many stages of each kind are to run."""
+    counts: dict[str, int] = {}
+    for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
+        counts[stage.stage] = counts.get(stage.stage, 0) + 1
+    return counts

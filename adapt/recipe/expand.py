@@ -1,0 +1,134 @@
+"""A chain file as the jobs it stands for, each with its configuration."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from adapt.config import Config
+from adapt.config.kinds import KINDS
+from adapt.errors import ConfigError
+from adapt.parse import parse_values
+from adapt.parse.keys import nested, unknown
+from adapt.recipe.file import Entry, Recipe
+from adapt.recipe.fill import fill
+
+_REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
+ADAPTING = ("dapt", "tapt")
+"""Jobs that make a model."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One job of a chain."""
+
+    name: str
+    """Of its entry in the file."""
+    job: str
+    values: Mapping[str, str]
+    """Set -> member."""
+    config: Config
+    start: str | None
+    """Label of the node whose model is taken further."""
+    compared: tuple[str, ...] = ()
+    """`evaluate`: labels of the nodes whose models are compared."""
+
+    @property
+    def label(self) -> str:
+        """`finetune[DAPT, acl_arc]`."""
+        return label(self.name, list(self.values.values()))
+
+
+def label(name: str, members: list[str]) -> str:
+    """How a node is called."""
+    return f"{name}[{', '.join(members)}]" if members else name
+
+
+def expand(recipe: Recipe, only: Mapping[str, list[str]] | None = None) -> list[Node]:
+    """All nodes of a chain, those that others start from first, as far as they are needed.
+
+    Args:
+        recipe: the chain file.
+        only: set -> members; nothing but the nodes of these members, and what they start from.
+
+    Raises:
+        ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a ring.
+    """
+    for name, members in (only or {}).items():
+        for member in members:
+            if name not in recipe.sets or member not in recipe.sets[name]:
+                raise unknown(f"--only {name}={member}", member, set(recipe.sets.get(name, recipe.sets)))
+    found: dict[str, Node] = {}
+    for entry in recipe.entries.values():
+        for values in _combinations(entry, recipe):
+            if all(values.get(name) in members for name, members in (only or {}).items()):
+                _add(entry, values, recipe, found, ())
+    if not found:
+        raise ConfigError(f"no entry of {recipe.file} is swept over all of --only", "name sets of one entry's `for`")
+    return list(found.values())
+
+
+def _combinations(entry: Entry, recipe: Recipe) -> Iterator[dict[str, str]]:
+    for members in product(*(recipe.sets[name] for name in entry.sweep)):
+        yield dict(zip(entry.sweep, members, strict=True))
+
+
+def _add(entry: Entry, values: dict[str, str], recipe: Recipe, found: dict[str, Node], path: tuple[str, ...]) -> None:
+    name = label(entry.name, list(values.values()))
+    place = f"{name} in {recipe.file}"
+    if name in path:
+        raise ConfigError(f"{' starts from '.join([*path, name])}", "remove one `from`")
+    if name in found:
+        return
+
+    def needed(reference: str, field: str) -> str:
+        other, members = _referred(reference, recipe, f"{place}, {field}")
+        _add(recipe.entries[other], members, recipe, found, (*path, name))
+        return label(other, list(members.values()))
+
+    start, config = fill(entry.start, recipe, values, place), _config(entry, values, recipe, place)
+    models = [model.path for model in config.comparison.models if _names_a_stage(model.path, recipe)]
+    found[name] = Node(
+        name=entry.name,
+        job=entry.job,
+        values=values,
+        config=config,
+        start=needed(str(start), "from") if start else None,
+        compared=tuple(needed(path, "comparison.models") for path in models),
+    )
+
+
+def _names_a_stage(path: str, recipe: Recipe) -> bool:
+    """Whether the path of a model is that of a stage in the same file."""
+    match = _REFERENCE.fullmatch(path)
+    return bool(match and match[1] in recipe.entries)
+
+
+def _referred(reference: str, recipe: Recipe, place: str) -> tuple[str, dict[str, str]]:
+    """The entry and the members that `dapt[cs]` names."""
+    match = _REFERENCE.fullmatch(reference)
+    entry = recipe.entries.get(match[1]) if match else None
+    if not match or not entry or entry.job not in ADAPTING:
+        adapting = {each.name for each in recipe.entries.values() if each.job in ADAPTING}
+        raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
+    members = [each.strip() for each in match[2].split(",")] if match[2] else []
+    if len(members) != len(entry.sweep):
+        wanted = label(entry.name, list(entry.sweep))
+        raise ConfigError(f"{reference} in {place} names no one stage", f"write it as {wanted}")
+    for name, member in zip(entry.sweep, members, strict=True):
+        if member not in recipe.sets[name]:
+            raise unknown(f"{member} in {place}", member, set(recipe.sets[name]))
+    return entry.name, dict(zip(entry.sweep, members, strict=True))
+
+
+def _config(entry: Entry, values: Mapping[str, str], recipe: Recipe, place: str) -> Config:
+    """Defaults of the job, then `common`, then the entry's own fields."""
+    common = nested(fill(recipe.common, recipe, values, place))
+    fields = nested(fill(entry.fields, recipe, values, place))
+    merged: dict[str, Any] = {"name": "-".join([entry.name, *values.values()]).replace("/", "_")}
+    for given in (common, fields):
+        for section, value in given.items():
+            inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
+            merged[section] = {**merged[section], **value} if inside else value
+    return parse_values(merged, KINDS[entry.job], place)

@@ -1,0 +1,118 @@
+"""A chain file as it stands, checked for its form.
+
+name: study
+baseline: base                       # the member of `recipe` that the others are compared to
+let: {data: data}                    # names for the placeholders below; --data /elsewhere sets one
+common: {model.path: FacebookAI/roberta-base}        # fields of every stage, by section or by dotted name
+sets:                                # what stages are swept over: members, perhaps with attributes
+domain: {cs: {corpus: acl}, biomed: {corpus: pubmed}}
+task: {acl_arc: {domain: cs}, chemprot: {domain: biomed, metric: micro_f1}}
+recipe: {base: {start: null}, DAPT: {start: "dapt[{task.domain}]"}}
+stages:
+dapt: {job: dapt, for: domain, corpus.paths: "{data}/{domain.corpus}.jsonl.gz"}
+finetune: {job: finetune, for: [recipe, task], from: "{recipe.start}", task: {name: "{task}", ...}}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.errors import ConfigError
+from adapt.parse.keys import read_yaml, unknown
+
+_KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
+JOBS = ("dapt", "tapt", "finetune", "evaluate", "similarity")
+"""Jobs that a stage of a chain can be."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of `stages`."""
+
+    name: str
+    job: str
+    sweep: tuple[str, ...]
+    """Sets: there is a stage for every combination of their members."""
+    start: Any
+    """Placeholder or text naming the stage whose model is taken further; None for model.path."""
+    fields: Mapping[str, Any]
+    """Configuration, with placeholders."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A chain file."""
+
+    file: str
+    name: str
+    baseline: str
+    let: Mapping[str, Any]
+    common: Mapping[str, Any]
+    sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """Set -> member -> attributes."""
+    entries: Mapping[str, Entry]
+
+
+def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> Recipe:
+    """Reads a chain file.
+
+    Args:
+        path: of the file.
+        let: values in place of those of `let`.
+        common: fields in place of those of `common`.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not have the form above; names the key.
+    """
+    content = read_yaml(path)
+    for key in content:
+        if key not in _KEYS:
+            raise unknown(f"{key} in {path}", key, _KEYS)
+    own = dict(_mapping(content, "let", path))
+    for name in let or {}:
+        if name not in own:
+            raise unknown(f"--{name}", name, {*own, "only"})
+    sets = {name: _members(name, members, path) for name, members in _mapping(content, "sets", path).items()}
+    entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
+    if not entries:
+        raise ConfigError(f"{path} has no stages", "add some below `stages:`")
+    return Recipe(
+        file=path,
+        name=str(content.get("name", Path(path).stem)),
+        baseline=str(content.get("baseline", "base")),
+        let={**own, **(let or {})},
+        common={**_mapping(content, "common", path), **(common or {})},
+        sets=sets,
+        entries=entries,
+    )
+
+
+def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    value = content.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} in {path} holds no `name: value` lines", "give it some, or remove it")
+    return value
+
+
+def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
+    if isinstance(members, list):
+        members = {str(member): {} for member in members}
+    given = members if isinstance(members, Mapping) else {}
+    found = {str(member): attributes or {} for member, attributes in given.items()}
+    if not found or not all(isinstance(each, Mapping) for each in found.values()):
+        raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
+    return found
+
+
+def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
+    place = f"stages: {name} in {path}"
+    if not isinstance(fields, Mapping) or fields.get("job") not in JOBS:
+        raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
+    sweep = fields.get("for") or []
+    sweep = [sweep] if isinstance(sweep, str) else sweep
+    for each in sweep:
+        if each not in sets:
+            raise unknown(f"{each} in {place}, for", str(each), set(sets))
+    rest = {key: value for key, value in fields.items() if key not in ("job", "for", "from")}
+    return Entry(name, fields["job"], tuple(sweep), fields.get("from"), rest)

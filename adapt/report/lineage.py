@@ -1,0 +1,110 @@
+"""The graph of stages: what was made of what. Stages of one kind that serve the same are one node, with a number."""
+
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from adapt.chain.record import Record, load_record
+from adapt.errors import StageError
+from adapt.report.entry import Entry, Study
+
+
+@dataclass(eq=False)
+class Node:
+    """Some stages of one kind."""
+
+    kind: str
+    label: str
+    column: int = 0
+    """From left to right; right of all its inputs'."""
+    keys: set[str] = field(default_factory=set)
+    inputs: "list[Node]" = field(default_factory=list)
+
+
+@dataclass
+class _Stage:
+    kind: str
+    name: str
+    inputs: list[str]
+
+
+def lineage(study: Study) -> list[Node]:
+    """All stages behind a study's entries, those without inputs first."""
+    stages = _walk(study.entries)
+    _through_exports(study.entries, stages)
+    labels = {entry.record.key: _label(entry) for entry in study.entries}
+    order = list(TopologicalSorter({key: stage.inputs for key, stage in stages.items()}).static_order())
+    nodes = _grouped(order, stages, labels)
+    columns = _columns(order, stages)
+    for key in order:
+        node = nodes[key]
+        node.column = max(node.column, columns[key])
+        node.inputs += [nodes[each] for each in stages[key].inputs if nodes[each] not in (node, *node.inputs)]
+    return list(dict.fromkeys(nodes[key] for key in order))
+
+
+def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
+    """Of each stage: as far left as its inputs allow, then, where it has users, as far right as they allow."""
+    columns: dict[str, int] = {}
+    for key in order:
+        columns[key] = max((columns[each] + 1 for each in stages[key].inputs), default=0)
+    for key in reversed(order):
+        users = [columns[each] for each in order if key in stages[each].inputs]
+        columns[key] = min(users) - 1 if users else columns[key]
+    return columns
+
+
+def _walk(entries: list[Entry]) -> dict[str, _Stage]:
+    """Every stage by its key; those whose record is gone by what is known of them.
+
+    Of an export's inputs only its training: the others are what it was measured on.
+    """
+    stages: dict[str, _Stage] = {}
+    waiting = [entry.record for entry in entries]
+    while waiting:
+        record = waiting.pop()
+        inputs = [one for name, one in record.inputs.items() if record.stage != "export" or name == "training"]
+        stages[record.key] = _Stage(record.stage, record.name, [one["key"] for one in inputs])
+        for one in inputs:
+            if one["key"] not in stages:
+                stages[one["key"]] = _Stage(one["stage"], "", [])
+                waiting += [found] if (found := _load(Path(one["path"]))) else []
+    return stages
+
+
+def _load(folder: Path) -> Record | None:
+    try:
+        return load_record(folder)
+    except StageError:
+        return None
+
+
+def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
+    """What a training made is used from the training; it reads better from the model that was handed over."""
+    made = {e.record.inputs["training"]["key"]: e.record.key for e in entries if e.record.stage == "export"}
+    for stage in stages.values():
+        if stage.kind != "export":
+            stage.inputs = [made.get(key, key) for key in stage.inputs]
+
+
+def _label(entry: Entry) -> str:
+    swept = [value for name, value in entry.values.items() if name not in ("task", "seed")]
+    return " · ".join(swept) or entry.name
+
+
+def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, Node]:
+    """The node of each stage: an entry's by its label, another's by who uses it."""
+    users: dict[str, set[int]] = {key: set() for key in order}
+    found: dict[object, Node] = {}
+    nodes = {}
+    for key in reversed(order):
+        stage = stages[key]
+        place = (stage.kind, labels[key] if key in labels else frozenset(users[key]))
+        node = found.setdefault(place, Node(stage.kind, labels.get(key, stage.name)))
+        node.keys.add(key)
+        if key not in labels and node.label != stage.name:
+            node.label = ""  # several names
+        nodes[key] = node
+        for each in stage.inputs:
+            users[each].add(id(node))
+    return nodes

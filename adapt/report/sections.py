@@ -1,0 +1,144 @@
+"""The report's sections, in reading order: the verdict first, how to reproduce it last."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from adapt.report import details, figures, losses, tables, trainings
+from adapt.report.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, Text
+from adapt.report.collect import METRICS, Results, Row
+from adapt.report.compared import Compared, compare_all
+from adapt.report.cost import Trainings
+from adapt.report.entry import Study
+from adapt.report.lineage import lineage
+from adapt.report.lineage_svg import draw
+from adapt.report.verdict import verdicts
+from adapt.report.warnings import versions_of, warnings
+
+KEY = 12
+"""Characters of a key that are shown."""
+
+
+def sections(study: Study, results: Results) -> list[Section]:
+    """All of them but those with nothing to say."""
+    compared, priced = compare_all(results), Trainings(study)
+    found = [
+        Section("Verdict", _verdict(results, compared, priced)),
+        Section("What was run", _ran(study, results)),
+        Section("Scores", _scores(results, compared)),
+        Section("Cost and gain", _costs(results, compared, priced)),
+        Section("Learning curves", _curves(study, results)),
+        Section("Losses and similarity", _losses(study)),
+        Section("Best recipes in detail", [details.best_recipe(row, results) for row in results.rows]),
+        Section("Warnings", _warnings(study, results)),
+        Section("Lineage", _lineage(study)),
+        Section("How to reproduce", _reproduce(study)),
+    ]
+    return [section for section in found if section.blocks]
+
+
+def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
+    return [(results.label(recipe), results.recipes.index(recipe)) for recipe in recipes]
+
+
+def _verdict(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
+    blocks: list[Block] = [Findings(verdicts(results, compared, priced))]
+    if drawings := figures.differences(results, compared):
+        text = (
+            "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
+        )
+        blocks += [Figures(drawings), Text(text)]
+    return blocks
+
+
+def _ran(study: Study, results: Results) -> list[Block]:
+    blocks: list[Block] = []
+    if results.rows:
+        header = ["task", "metric", "classes", "train", "dev", "test", "recipes", "runs"]
+        blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
+    if trainings.exports_of(study):
+        blocks.append(trainings.pretraining(study))
+    if study.missing:
+        items: list[list[Cell | str]] = [[name] for name in study.missing]
+        blocks.append(Folded(f"Not run: {len(items)}", [Table(["stage"], items, words=True)]))
+    return blocks
+
+
+def _task(row: Row) -> list[Cell | str]:
+    known = row.task_record.metrics if row.task_record else {}
+    sizes = [known.get("examples", {}).get(split) for split in ("train", "dev", "test")]
+    shown = [NONE if size is None else f"{size:,}" for size in sizes]
+    classes = len(known["labels"]) if known.get("labels") else NONE
+    runs = sum(len(group.entries) for group in row.groups.values())
+    return [row.name, METRICS[row.metric], f"{classes}", *shown, f"{len(row.groups)}", f"{runs}"]
+
+
+def _scores(results: Results, compared: Compared) -> list[Block]:
+    if not results.rows:
+        return []
+    blocks: list[Block] = [tables.scores(results, compared)]
+    if leaky := [row for row in results.rows if row.leaky]:
+        clean = replace(results, rows=leaky)
+        blocks.append(tables.scores(clean, compare_all(clean, without_leaks=True), without_leaks=True))
+    if compared.tasks:
+        blocks.append(tables.differences(results, compared))
+    blocks.append(Folded("The score of every seed", [tables.seeds(results)]))
+    return blocks
+
+
+def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
+    if not compared.tasks:
+        return []
+    blocks: list[Block] = [trainings.costs(results, compared, priced)]
+    if drawing := figures.cost_against_gain(results, compared, priced):
+        blocks.append(Figures([drawing], _legend(results, results.recipes[1:])))
+    return blocks
+
+
+def _curves(study: Study, results: Results) -> list[Block]:
+    blocks: list[Block] = []
+    if drawings := [each for row in results.rows if (each := figures.learning_curves(row, results))]:
+        blocks += [Text("Fine-tuning: score on dev by epoch; mean over seeds, each seed faintly.")]
+        blocks += [Figures(drawings, _legend(results, results.recipes))]
+    exports = trainings.exports_of(study)
+    if drawings := [each for one in exports if (each := figures.training_curve(one, trainings.label(one)))]:
+        blocks.append(Folded("Pre-training: loss by step", [Figures(drawings)]))
+    return blocks
+
+
+def _losses(study: Study) -> list[Block]:
+    made = {"compare": losses.compared_models, "similarity": losses.similarity}
+    records = [entry.record for entry in study.entries if entry.record.stage in made]
+    return [table for record in records for table in made[record.stage](record)]
+
+
+def _warnings(study: Study, results: Results) -> list[Block]:
+    found = warnings(study, results)
+    return [Findings(found)] if found else []
+
+
+def _lineage(study: Study) -> list[Block]:
+    nodes = lineage(study)
+    if not nodes:
+        return []
+    note = "What was made of what; stages of one kind that serve the same are drawn as one, measurements are left out."
+    return [Figures([(draw(nodes), note)], wide=True)]
+
+
+def _reproduce(study: Study) -> list[Block]:
+    records = [entry.record for entry in study.entries]
+    if not records:
+        return []
+    text = (
+        "A stage's key is a hash of what determines its result: the same key means the same result. Running the chain "
+        "again with its configuration, on the versions below, finds finished stages by their keys and runs the others."
+    )
+    stages: list[list[Cell | str]] = [
+        [trainings.label(entry), entry.record.stage, entry.record.key[:KEY], str(entry.record.path)]
+        for entry in study.entries
+    ]
+    versions: list[list[Cell | str]] = [[name, ", ".join(each)] for name, each in versions_of(records).items()]
+    return [
+        Text(text),
+        Folded("Versions", [Table(["package", "version"], versions, words=True)]),
+        Folded("Stages", [Table(["entry", "stage", "key", "folder"], stages, words=True)]),
+    ]

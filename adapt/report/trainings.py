@@ -1,0 +1,97 @@
+"""Tables of pre-training: on what, how long, what it changed, and what it cost for what gain."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from adapt.chain.record import Record
+from adapt.report.blocks import NONE, Cell, Table
+from adapt.report.collect import Results, upstream
+from adapt.report.compared import Compared
+from adapt.report.cost import Trainings, finetuning_hours, hours
+from adapt.report.entry import Entry, Study
+from adapt.report.verdict import gain, nats, span
+
+
+def exports_of(study: Study) -> list[Entry]:
+    """The pre-trainings."""
+    return [entry for entry in study.entries if entry.record.stage == "export"]
+
+
+def label(entry: Entry) -> str:
+    """`tapt · TAPT · acl_arc`."""
+    return " · ".join([entry.name, *entry.values.values()])
+
+
+def pretraining(study: Study) -> Table:
+    """One row a model: text, length, held-out loss, price."""
+    header = ["model", "text", "steps", "tokens", "loss on its domain", "loss on general text", "device time"]
+    rows: list[list[Cell | str]] = []
+    for entry in exports_of(study):
+        record, metrics = entry.record, entry.record.metrics
+        rows.append(
+            [
+                label(entry),
+                _corpus(record),
+                f"{metrics['steps']:,}" if metrics.get("steps") is not None else NONE,
+                _large(metrics.get("tokens")),
+                _loss(metrics, "heldout"),
+                _loss(metrics, "general"),
+                hours(record.cost.get("device_hours")),
+            ]
+        )
+    note = (
+        "Loss on held-out text in nats a predicted token, before → after; below it the change with its 95% interval. "
+        "Lower is better."
+    )
+    return Table(header, rows, "Pre-training", note)
+
+
+def _corpus(record: Record) -> Cell:
+    """What was trained on: a task's text, where it is not the domain itself."""
+    text = upstream(record, "text") or upstream(record, "domain")
+    if text is None:
+        return Cell(NONE)
+    documents = text.metrics.get("train_documents")
+    return Cell(text.name, small=f"{documents:,} documents" if documents else "")
+
+
+def _loss(metrics: Mapping[str, Any], name: str) -> Cell:
+    before, after, change = (metrics.get(f"{name}_loss_{key}") for key in ("before", "after", "change"))
+    if before is None or after is None or change is None:
+        return Cell(NONE)
+    low, high = metrics.get(f"{name}_loss_change_low"), metrics.get(f"{name}_loss_change_high")
+    interval = "" if low is None or high is None else f" ({nats(low)} to {nats(high)})"
+    return Cell(f"{before:.2f} → {after:.2f}", nats(change) + interval)
+
+
+def _large(value: float | None) -> str:
+    """1,234 as 1.2 K, and so on."""
+    if value is None:
+        return NONE
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
+    """Recipe by recipe: what it took for all tasks, and what it brought."""
+    rows: list[list[Cell | str]] = []
+    for recipe in results.recipes:
+        price = trainings.of_recipe(results, recipe)
+        tuned = [finetuning_hours(row.groups[recipe]) for row in results.rows if recipe in row.groups]
+        known = [each for each in tuned if each is not None]
+        found, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
+        rows.append(
+            [
+                results.label(recipe),
+                hours(price.device_hours),
+                NONE if price.money is None else f"{price.money:,.2f}",
+                hours(sum(known) if known else None),
+                gain(found) if found else NONE,
+                span(changes) if changes else NONE,
+            ]
+        )
+    header = ["recipe", "pre-training", "price", "fine-tuning", "mean gain", "general loss"]
+    note = "Device time for all tasks and seeds together, a shared training counted once; gain in points."
+    return Table(header, rows, "Cost and gain", note)

@@ -1,0 +1,40 @@
+"""Writes the report of a study."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from adapt.chain.files import write_atomically
+from adapt.report.collect import Results, collect
+from adapt.report.entry import Study
+from adapt.report.html import render_html
+from adapt.report.markdown import render_markdown
+from adapt.report.sections import sections
+
+HTML, MARKDOWN = "report.html", "report.md"
+
+
+def write_report(study: Study, folder: Path) -> Path:
+    """Writes `report.html`, one file that needs nothing else, and `report.md`, its text and tables.
+
+    Returns:
+        The HTML file.
+    """
+    results = collect(study)
+    found = sections(study, results)
+    subtitle = _subtitle(study, results)
+    write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, found))
+    write_atomically(folder / HTML, render_html(study.name, subtitle, found))
+    return folder / HTML
+
+
+def _subtitle(study: Study, results: Results) -> str:
+    """How much there is, and when it was finished."""
+    runs = sum(entry.record.stage == "finetune" for entry in study.entries)
+    parts = [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe"), _count(runs, "fine-tuning run")]
+    baseline = [f"baseline {results.baseline}"] if results.baseline else []
+    missing = [f"{len(study.missing)} stages not run"] if study.missing else []
+    return " · ".join([*parts, *baseline, *missing, f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

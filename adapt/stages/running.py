@@ -1,0 +1,26 @@
+"""Runs the stages of a chain, connected to Ray where there is something to run."""
+
+from collections.abc import Sequence
+
+from adapt.chain import Record, Stage, Store, ensure_all
+from adapt.chain.parallel import unfinished
+from adapt.config import ResourcesConfig
+
+ON_A_CLUSTER = 16
+"""Stages at once, where the cluster itself holds back what it has no room for."""
+
+
+def run_stages(stages: Sequence[Stage], store: Store, resources: ResourcesConfig) -> list[Record]:
+    """The records of some stages, after running what is not finished, side by side as far as there is room.
+
+    Raises:
+        AdaptError: as `adapt.chain.parallel.ensure_all`.
+    """
+    if not unfinished(stages, store)[0]:
+        return ensure_all(stages, store, None, 1)
+    from adapt.runtime import address_of, connect, totals
+
+    connect(resources)
+    joined = address_of(resources) is not None
+    most = resources.stages_at_once or (ON_A_CLUSTER if joined else len(stages) + ON_A_CLUSTER)
+    return ensure_all(stages, store, None if joined else totals(), most)

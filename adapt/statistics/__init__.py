@@ -1,0 +1,1 @@
+"""Statistics of scores: means over seeds, comparisons, and how sure they are."""

@@ -1,0 +1,110 @@
+"""A recipe against the baseline: the difference of their mean scores, its interval, and p.
+
+The interval is a bootstrap over both sources of chance: test examples, the same for both sides (so the comparison is
+paired), and each side's seeds. p is the larger of two permutation tests, one for each source (see
+`adapt.statistics.permutation`). One test alone would not do: seeds are exchanged on one fixed test set, which may be
+small, and examples with fixed models, which another seed would change. "The recipe is better" claims that neither
+null hypothesis holds, and the larger p tests exactly that at its level (intersection-union test, Berger 1982). With
+one seed a side only examples are tested, without predictions only seeds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import norm
+
+from adapt.statistics.bootstrap import by_examples_and_seeds, by_seeds, welch
+from adapt.statistics.outcomes import Tested
+from adapt.statistics.permutation import Null, examples_null, seeds_null
+from adapt.statistics.seeds import CONFIDENCE
+
+SAMPLES = 2000
+POWER = 0.8
+_TAILS = (1 - CONFIDENCE) / 2
+DETECTABLE = float(norm.ppf(1 - _TAILS) + norm.ppf(POWER))
+"""A difference of this many standard errors is found significant with probability POWER."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean score of a recipe minus that of the baseline; shares, not points."""
+
+    difference: float
+    low: float | None
+    """95% interval; None where one seed a side and no predictions leave nothing to resample."""
+    high: float | None
+    error: float | None
+    """Standard error."""
+    p: float | None
+    least_p: float | None
+    """The smallest p the tests could have given; few seeds cannot give a small one."""
+    over: tuple[str, ...]
+    """What was resampled and exchanged: `examples`, `seeds`."""
+    draws: np.ndarray
+    """Resampled differences [samples], for pooling; empty where there is no interval."""
+    nulls: dict[str, tuple[Null, float]]
+    """By what is exchanged: the null distribution, and the observed difference it is held against."""
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest true difference that would have been found with probability 0.8, without correction."""
+        return None if self.error is None else DETECTABLE * self.error
+
+
+def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
+    """Compares the two sides, by their predictions where both have them for the same examples, else by scores alone.
+
+    Args:
+        recipe: one side; `Tested.counts` must be of the same examples as the other's, in the same order.
+        baseline: the other side.
+        samples: resamples of the bootstrap and of the exchange of examples.
+        seed: of all that is drawn.
+    """
+    rng = np.random.default_rng(seed)
+    paired = bool(recipe.counts and baseline.counts)
+    draws = (by_examples_and_seeds if paired else by_seeds)(recipe, baseline, samples, rng)
+    difference = float(recipe.scores.mean() - baseline.scores.mean())
+    nulls = {"examples": examples_null(baseline, recipe, samples, rng)} if paired else {}
+    if null := seeds_null(baseline.scores, recipe.scores, rng):
+        nulls["seeds"] = null, difference
+    return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline))
+
+
+def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
+    """The mean difference of one recipe over tasks.
+
+    Tasks are independent given the models, so their resampled differences are averaged draw by draw, and so are those
+    under the null hypotheses. Tasks themselves are not resampled: what is found holds for these tasks, and a handful is
+    too few to speak for others.
+    """
+    rng = np.random.default_rng(seed)
+    difference = float(np.mean([each.difference for each in comparisons]))
+    known = all(len(each.draws) for each in comparisons)
+    draws = np.mean([rng.permutation(each.draws) for each in comparisons], axis=0) if known else np.empty(0)
+    shared = [name for name in ("examples", "seeds") if all(name in each.nulls for each in comparisons)]
+    nulls = {name: _together([each.nulls[name] for each in comparisons], rng) for name in shared}
+    return _comparison(difference, draws, nulls, None)
+
+
+def _together(parts: Sequence[tuple[Null, float]], rng: np.random.Generator) -> tuple[Null, float]:
+    observed = float(np.mean([each for _, each in parts]))
+    if len(parts) == 1:
+        return parts[0]
+    size = max(SAMPLES, *(len(null.values) for null, _ in parts))
+    return Null(np.mean([rng.choice(null.values, size) for null, _ in parts], axis=0), exact=False), observed
+
+
+def _comparison(
+    difference: float,
+    draws: np.ndarray,
+    nulls: dict[str, tuple[Null, float]],
+    interval: tuple[float, float, float] | None,
+) -> Comparison:
+    if interval is None and len(draws):
+        low, high = np.quantile(draws, [_TAILS, 1 - _TAILS])
+        interval = float(low), float(high), float(draws.std())
+    low, high, error = interval or (None, None, None)
+    p = max((null.p(observed) for null, observed in nulls.values()), default=None)
+    least = max((null.least for null, _ in nulls.values()), default=None)
+    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls)

@@ -1,0 +1,138 @@
+"""Test predictions as counts that add up: a score is a function of the sum over examples.
+
+That makes scores of resampled test sets cheap: resampling only weighs the examples' counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from adapt.statistics.counts import metric_from_counts
+
+Counts: TypeAlias = csr_array
+"""[examples, K]"""
+Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
+"""Summed counts [..., K] -> scores [...]."""
+CELLS = 4_000_000
+"""Resamples times examples that are held at once."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One recipe on one task: its score with each seed and, where predictions are known, what they are made of."""
+
+    scores: np.ndarray
+    """[seeds]"""
+    counts: tuple[Counts, ...] = ()
+    """Of each seed; empty where only scores are known. Examples are in the same order everywhere."""
+    score: Score | None = None
+
+    def resampled(self, weights: np.ndarray) -> np.ndarray:
+        """Scores of test sets in which example i stands `weights[r, i]` times: [resamples, seeds]."""
+        assert self.score
+        return np.stack([self.score(total(weights, counts)) for counts in self.counts], axis=1)
+
+
+def total(weights: np.ndarray, counts: Counts) -> np.ndarray:
+    """Weighted sums of the examples' counts: [resamples, examples] by [examples, K] -> [resamples, K]."""
+    return np.asarray((counts.T @ weights.T).T)
+
+
+def single_label(
+    truth: Sequence[Sequence[int]], predicted: Sequence[Sequence[int]], classes: int, metric: str
+) -> Tested:
+    """Outcomes of a task with one label an example; the counts are confusions.
+
+    Args:
+        truth: class indices [seeds][examples].
+        predicted: likewise.
+        classes: number of classes C.
+        metric: macro_f1, micro_f1 or accuracy.
+    """
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        return np.asarray(metric_from_counts(counts.reshape(*counts.shape[:-1], classes, classes), metric))
+
+    def confusion(true: Sequence[int], guess: Sequence[int]) -> Counts:
+        places = np.asarray(true, np.int64) * classes + np.asarray(guess, np.int64)
+        n = len(places)
+        return csr_array((np.ones(n), places, np.arange(n + 1)), shape=(n, classes * classes))
+
+    return _tested([confusion(*pair) for pair in zip(truth, predicted, strict=True)], score)
+
+
+def multi_label(
+    truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], classes: int, metric: str
+) -> Tested:
+    """The same for a task whose examples have any number of labels: [seeds][examples][labels].
+
+    macro_f1 is the mean over all classes, 0 for those that never come; accuracy asks for exactly the right set.
+    """
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        if metric == "accuracy":
+            return np.asarray(counts[..., -2] / counts[..., -1].clip(min=1))
+        hits, guessed, true = np.moveaxis(counts[..., :-2].reshape(*counts.shape[:-1], 3, classes), -2, 0)
+        if metric == "micro_f1":
+            hits, guessed, true = (each.sum(-1, keepdims=True) for each in (hits, guessed, true))
+        return np.asarray(_f1(hits, guessed + true).mean(-1))
+
+    def counted(true: Sequence[Sequence[int]], guess: Sequence[Sequence[int]]) -> Counts:
+        a, b = _indicators(true, classes), _indicators(guess, classes)
+        exact = (a == b).all(1, keepdims=True)
+        return csr_array(np.hstack([a & b, b, a, exact, np.ones_like(exact)]).astype(float))
+
+    return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
+
+
+def entities(
+    truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
+) -> Tested:
+    """The same for labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
+
+    def score(counts: np.ndarray) -> np.ndarray:
+        return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])
+
+    def counted(true: Sequence[Sequence[int]], guess: Sequence[Sequence[int]]) -> Counts:
+        found = [(spans(a, labels), spans(b, labels)) for a, b in zip(true, guess, strict=True)]
+        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in found], float).reshape(-1, 3))
+
+    return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
+
+
+def spans(tags: Sequence[int], labels: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Entities (type, first word, word after the last) as conlleval reads B-X, I-X and O; negative tags are left out.
+
+    An I- that follows no entity of its type starts one.
+    """
+    found: set[tuple[str, int, int]] = set()
+    open_type: str | None = None
+    first = 0
+    names = [labels[tag] for tag in tags if tag >= 0]
+    for place, name in enumerate([*names, "O"]):
+        kind = None if name == "O" else name[2:]
+        if open_type is not None and (kind != open_type or name.startswith("B-")):
+            found.add((open_type, first, place))
+            open_type = None
+        if kind is not None and open_type is None:
+            open_type, first = kind, place
+    return found
+
+
+def _tested(counts: list[Counts], score: Score) -> Tested:
+    return Tested(np.array([float(score(each.sum(axis=0))) for each in counts]), tuple(counts), score)
+
+
+def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
+    found = np.zeros((len(labels), classes), bool)
+    for row, each in zip(found, labels, strict=True):
+        row[list(each)] = True
+    return found
+
+
+def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """2 hits / (guessed + true), 0 where there is neither."""
+    return np.asarray(2 * hits / np.where(sizes > 0, sizes, 1))

@@ -1,0 +1,95 @@
+"""Permutation tests: how often a difference as large comes of labels that mean nothing.
+
+Two null hypotheses, each with its own exchange:
+
+- *seeds*: which recipe a seed's score belongs to does not matter. All arrangements of the scores over the two sides
+  are counted (5 seeds a side: 252), so p is exact.
+- *examples*: for these trained models, which recipe a prediction belongs to does not matter. The two sides' predictions
+  are exchanged example by example, with probability one half (approximate randomization: Noreen 1989; Yeh 2000),
+  for all seeds together, since their predictions of one example are alike.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+
+from adapt.statistics.outcomes import CELLS, Tested, total
+
+MOST_ARRANGEMENTS = 20_000
+"""Beyond this many arrangements of seeds, as many are drawn at random."""
+_ROUNDING = 1e-12
+"""Differences equal but for rounding count as equal."""
+
+
+@dataclass(frozen=True)
+class Null:
+    """Differences of mean scores under a null hypothesis."""
+
+    values: np.ndarray
+    exact: bool
+    """Whether they are all there are, the observed one among them; else a sample without it."""
+
+    def p(self, observed: float) -> float:
+        """Two-sided p; a sample counts the observed difference as one more draw (Phipson and Smyth 2010)."""
+        as_large = float(np.sum(np.abs(self.values) >= abs(observed) - _ROUNDING))
+        return as_large / len(self.values) if self.exact else (as_large + 1) / (len(self.values) + 1)
+
+    @property
+    def least(self) -> float:
+        """The smallest p it can give."""
+        return self.p(float(np.abs(self.values).max())) if self.exact else 1 / (len(self.values) + 1)
+
+
+def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null | None:
+    """Mean of b's seeds minus mean of a's under every arrangement of the scores over the sides.
+
+    Args:
+        a: scores [seeds].
+        b: likewise; the numbers may differ.
+        rng: for more than MOST_ARRANGEMENTS of them.
+
+    Returns:
+        None where there is nothing to exchange: one seed on either side.
+    """
+    if min(len(a), len(b)) < 2:
+        return None
+    pool, n = np.concatenate([a, b]), len(b)
+    exact = comb(len(pool), n) <= MOST_ARRANGEMENTS
+    if exact:
+        chosen = np.array(list(combinations(range(len(pool)), n)))
+    else:
+        chosen = rng.permuted(np.tile(np.arange(len(pool)), (MOST_ARRANGEMENTS, 1)), axis=1)[:, :n]
+    sums = pool[chosen].sum(1)
+    return Null(sums / n - (pool.sum() - sums) / len(a), exact)
+
+
+def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[Null, float]:
+    """The difference b - a with predictions exchanged at random by example, `samples` times.
+
+    Seeds are paired in order; where one side has more, the others are left out of this test.
+
+    Returns:
+        The null distribution, and the observed difference of the seeds it is made of.
+    """
+    assert a.score is not None
+    assert b.score is not None
+    pairs = list(zip(a.counts, b.counts, strict=False))
+    gaps = [(after - before).tocsr() for before, after in pairs]
+    differing = np.unique(np.concatenate([gap.nonzero()[0] for gap in gaps]))  # to exchange the others changes nothing
+    values = []
+    for size in _portions(samples, len(differing)):
+        swapped = rng.integers(0, 2, (size, len(differing))).astype(np.float64)
+        drawn = np.zeros(size)
+        for (before, after), gap in zip(pairs, gaps, strict=True):
+            moved = total(swapped, gap[differing])
+            drawn += b.score(after.sum(axis=0) - moved) - a.score(before.sum(axis=0) + moved)
+        values.append(drawn / len(pairs))
+    n = len(pairs)
+    return Null(np.concatenate(values), exact=True), float(b.scores[:n].mean() - a.scores[:n].mean())
+
+
+def _portions(samples: int, examples: int) -> list[int]:
+    size = max(1, CELLS // max(examples, 1))
+    return [min(size, samples - done) for done in range(0, samples, size)]

@@ -1,0 +1,32 @@
+"""A score over the seeds of one recipe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds, and how far they lie apart."""
+
+    mean: float
+    deviation: float | None
+    """Of the sample (n - 1); None for one seed."""
+    low: float | None
+    """95% interval of the mean by Student's t; None for one seed."""
+    high: float | None
+    seeds: int
+
+
+def spread(scores: Sequence[float] | np.ndarray) -> Spread:
+    """Mean, sample standard deviation and 95% t interval of scores [seeds], one at least."""
+    n, mean = len(scores), float(np.mean(scores))
+    if n < 2:
+        return Spread(mean, None, None, None, n)
+    deviation = float(np.std(scores, ddof=1))
+    half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / n**0.5
+    return Spread(mean, deviation, mean - half, mean + half, n)

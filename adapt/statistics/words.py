@@ -1,0 +1,60 @@
+"""A comparison in words."""
+
+from adapt.statistics.compare import Comparison
+
+LEVEL = 0.05
+
+
+def verdict(found: Comparison, adjusted: float | None = None, unit: str = "points") -> str:
+    """What was found, no stronger than the figures allow.
+
+    Args:
+        found: differences in shares; they are said in points, a hundredth each.
+        adjusted: p after correction for several comparisons, which then decides.
+        unit: what the points are of, such as `macro-F1`.
+
+    Returns:
+        `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference: ...` with the
+        smallest difference that could have been seen.
+    """
+    figures = f"{points(found.difference)} {unit}"
+    if found.low is not None and found.high is not None:
+        figures += f", 95% CI {points(found.low)} to {points(found.high)}"
+    if found.p is None:
+        return f"{figures}; one seed a side and no predictions, so nothing can be said of chance"
+    figures += f", {p_value(found.p)}"
+    if adjusted is not None and adjusted != found.p:
+        figures += f" (Holm {p_value(adjusted, bare=True)})"
+    if significant(found, adjusted):
+        return figures
+    return f"no significant difference: {figures}; {_sight(found)}"
+
+
+def significant(found: Comparison, adjusted: float | None = None) -> bool:
+    """Whether p, corrected where that is given, is below 0.05."""
+    p = found.p if adjusted is None else adjusted
+    return p is not None and p < LEVEL
+
+
+def points(share: float) -> str:
+    """A difference in points, with its sign."""
+    text = f"{100 * share:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
+
+
+def p_value(p: float, bare: bool = False) -> str:
+    """`p = .008`, or bare `.008`; below .001 only that."""
+    if p < 0.001:
+        return "< .001" if bare else "p < .001"
+    text = f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+    text = text.removeprefix("0")
+    return text if bare else f"p = {text}"
+
+
+def _sight(found: Comparison) -> str:
+    """How small a difference could have been seen."""
+    if found.least_p is not None and found.least_p >= LEVEL:
+        return f"with so few seeds p cannot fall below {p_value(found.least_p, bare=True)}, whatever the difference"
+    if found.detectable is None:
+        return "how small a difference could have been seen is not known"
+    return f"only a difference of {100 * found.detectable:.1f} or more would probably have been seen (power 80%)"

@@ -1,0 +1,107 @@
+"""What a chain file has done, and what is ahead."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from adapt.chain.lock import is_held
+from adapt.chain.run import Stage
+from adapt.chain.store import Store
+from adapt.console import log
+from adapt.summary.tables import show
+
+
+class Goal(Protocol):
+    """A stage that a chain is to finish; see `adapt.recipe.build.Goal`."""
+
+    @property
+    def name(self) -> str:
+        """Of its entry in the file."""
+
+    @property
+    def label(self) -> str:
+        """With what it was swept over."""
+
+    @property
+    def stage(self) -> Stage:
+        """What it stands for."""
+
+
+def show_goals(goals: Sequence[Goal], store: Store) -> dict[str, int]:
+    """One row an entry of the file: how many of its stages are finished, are being worked on, wait.
+
+    Returns:
+        The same counts over all entries.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column in ("entry", "finished", "running", "waiting", "which"):
+        table.add_column(column, overflow="fold")
+    total = {"finished": 0, "running": 0, "waiting": 0}
+    for name in dict.fromkeys(goal.name for goal in goals):
+        states: dict[str, list[str]] = {state: [] for state in total}
+        for goal in goals:
+            if goal.name == name:
+                states[_state(goal.stage, store)].append(goal.label.removeprefix(name).strip("[]"))
+        for state, members in states.items():
+            total[state] += len(members)
+        left = [*states["running"], *states["waiting"]]
+        more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+        counts = (str(len(members)) for members in states.values())
+        table.add_row(Text(name), *counts, Text("; ".join(left[:4]) + more))
+    show(table)
+    return total
+
+
+def _state(stage: Stage, store: Store) -> str:
+    if store.find(stage.stage, stage.name, stage.key):
+        return "finished"
+    running = is_held(store.folder(stage.stage, stage.name, stage.key)) or _works_for(stage, store)
+    return "running" if running else "waiting"
+
+
+def _works_for(stage: Stage, store: Store) -> bool:
+    """Whether what a stage needs is being made."""
+    return any(
+        is_held(store.folder(needed.stage, needed.name, needed.key)) or _works_for(needed, store)
+        for needed in stage.inputs.values()
+        if not store.find(needed.stage, needed.name, needed.key)
+    )
+
+
+def show_trainings(trainings: Sequence[tuple[str, int | None, float | None, float | None]]) -> None:
+    """Label, tokens, device-hours and price of the trainings ahead, and their sum where all are known."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not trainings:
+        return
+    table = Table(title="the trainings ahead; '?' until their text is prepared", title_justify="left")
+    for column in ("training", "tokens", "device-hours", "cost"):
+        table.add_column(column)
+    columns = list(zip(*trainings, strict=True))[1:]
+    sums = (None if None in column else sum(column) for column in columns)
+    for label, tokens, hours, cost in (*trainings, ("all", *sums)):
+        table.add_row(Text(str(label)), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f"))
+    show(table)
+
+
+def _figure(value: Any, form: str) -> str:
+    return "?" if value is None else format(value, form)
+
+
+def show_ahead(counts: Mapping[str, int]) -> None:
+    """How many stages of each kind are to run."""
+    if counts:
+        log(f"to run: {', '.join(f'{number} {kind}' for kind, number in counts.items())}")
+    else:
+        log("everything is finished")
+
+
+def show_verdict(page: Path, verdicts: Sequence[Any] = ()) -> None:
+    """Where the report is, and what it says first."""
+    for line in verdicts:
+        log(str(line))
+    log(f"report: {page}")

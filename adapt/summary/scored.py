@@ -1,0 +1,37 @@
+"""The result of jobs/finetune.py."""
+
+from typing import Any
+
+from adapt.chain.record import Record
+from adapt.console import duration, log
+from adapt.summary.tables import show
+
+
+def show_scores(record: Record) -> None:
+    """Every seed's score, mean, deviation and interval."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    metrics = record.metrics
+    title = f"{escape(record.name)}: {metrics['task']}, {metrics['mode']}, test {metrics['metric']} in points"
+    table = Table(title=title, title_justify="left")
+    for column in ("mean", "deviation", "95% interval", "seeds", "always the most frequent class"):
+        table.add_column(column)
+    scores = "  ".join(points(score) for score in metrics["scores"].values())
+    table.add_row(*_spread(metrics), scores, points(metrics["majority_score"]))
+    if metrics["without_leaks"]:
+        table.add_row(*_spread(metrics["without_leaks"]), "without test texts that stand in train", "")
+    show(table)
+    if metrics["degenerate"]:
+        log(f"{metrics['degenerate']} of {metrics['seeds']} seeds predict one class only; they are counted in")
+    log(f"{duration(record.cost['device_seconds'])} of device time")
+
+
+def points(score: float | None) -> str:
+    """A share as points of a hundred."""
+    return "" if score is None else f"{100 * score:.1f}"
+
+
+def _spread(values: dict[str, Any]) -> tuple[str, str, str]:
+    interval = "" if values["low"] is None else f"{points(values['low'])} to {points(values['high'])}"
+    return points(values["mean"]), points(values["deviation"]), interval

@@ -1,0 +1,131 @@
+"""What is wrong with a task's examples: refused with file and line, or counted."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from adapt.config import TaskConfig
+from adapt.corpus.formats import Bad
+from adapt.errors import DataError
+from adapt.task.read import NO_LABEL, Example, files_of, read_file
+
+_BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The examples of a split that are used, and how many have what faults."""
+
+    examples: list[Example]
+    empty_texts: int
+    """Nothing but blanks in the text, and in the second one if there is one."""
+    unusable: dict[str, int]
+    """Records left out, by reason."""
+
+
+def metric_of_task(task: TaskConfig) -> str:
+    """What models are judged by: `task.metric`, or its kind's usual one."""
+    return task.metric or ("entity_f1" if task.kind == "tokens" else "macro_f1")
+
+
+def check_split(task: TaskConfig, split: str) -> Checked:
+    """Reads a split. Empty texts leave train; they stay in dev and test, so that all scores are of the same examples.
+
+    Raises:
+        ConfigError: `task.{split}` names no file.
+        DataError: a file is missing or broken; a field or, in dev and test, a label is missing; an id comes twice;
+            words and labels do not match; too many records are unusable; or there is no example.
+        StorageError: a store failed, again and again.
+    """
+    examples: list[Example] = []
+    unusable: Counter[str] = Counter()
+    first_fault, empty, count = "", 0, 0
+    places: dict[str, str] = {}
+    for file in files_of(task, split):
+        for place, found in read_file(task, file, count):
+            count += 1
+            if isinstance(found, Bad):
+                if found is NO_LABEL and split != "train":
+                    raise DataError(
+                        f"{place} has no label, so {split} cannot be scored",
+                        f"is task.{split} a test set without labels? Take one that has them, or part of train",
+                    )
+                unusable[str(found)] += 1
+                first_fault = first_fault or f"{place}: {found}"
+                continue
+            if found.id in places:
+                raise DataError(
+                    f"the id {found.id!r} stands in {places[found.id]} and again in {place}", "give each its own"
+                )
+            places[found.id] = place
+            if task.kind == "tokens":
+                _check_words(found)
+            is_empty = not (found.text.strip() or (found.pair or "").strip())
+            empty += is_empty
+            if split != "train" or not is_empty:
+                examples.append(found)
+    _check_count(task, split, count, sum(unusable.values()), first_fault, len(examples))
+    return Checked(examples, empty, dict(unusable))
+
+
+def _check_words(example: Example) -> None:
+    if len(example.words) != len(example.labels):
+        raise DataError(
+            f"{example.place} has {len(example.words)} words and {len(example.labels)} labels",
+            "give each word one label",
+        )
+    wrong = [label for label in example.labels if not _BIO.fullmatch(str(label))]
+    if wrong:
+        raise DataError(
+            f"{example.place} has the label {wrong[0]!r}, which is not O, B-... or I-...",
+            "write the labels of words as names: B-X for the first word of an entity, I-X for its others, O elsewhere",
+        )
+
+
+def _check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
+    if bad > task.max_bad_fraction * count:
+        raise DataError(
+            f"{bad} of {count} records of task.{split} are unusable; the first is {first_fault}",
+            "mend them, or raise task.max_bad_fraction",
+        )
+    if not usable:
+        raise no_example(task, split)
+
+
+def no_example(task: TaskConfig, split: str, why: str = "") -> DataError:
+    """The error for a split in which nothing can be used."""
+    return DataError(
+        f"task.{split} holds no usable example{why}", f"put labelled examples into its files: {getattr(task, split)}"
+    )
+
+
+def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
+    """The classes of all splits, sorted: by number where all are integers, also those written as strings.
+
+    Args:
+        kind: of the task.
+        splits: examples of `train` and the others.
+
+    Raises:
+        DataError: labels are integers in one place and strings in another, or train leaves nothing to choose from.
+    """
+    first: dict[type, str] = {}
+    for example in (example for examples in splits.values() for example in examples):
+        for label in example.labels:
+            first.setdefault(type(label), example.place)
+    if len(first) > 1:
+        raise DataError(
+            f"labels are integers in {first[int]} and strings in {first[str]}",
+            "write them in one way in all files (values in csv and tsv are strings)",
+        )
+    learned = {str(label) for example in splits["train"] for label in example.labels}
+    if kind == "tokens" and learned <= {"O"}:
+        raise DataError("no word of task.train is labelled as part of an entity", "add examples that hold some")
+    if kind != "tokens" and len(learned) < 2:
+        raise DataError(f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another one")
+    names = {str(label) for examples in splits.values() for example in examples for label in example.labels}
+    try:
+        return sorted(names, key=lambda name: (int(name), name))
+    except ValueError:
+        return sorted(names)

@@ -1,0 +1,92 @@
+"""Examples as a model reads them: tokens, segments, and numbers for labels."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from adapt.task.data import IGNORED
+from adapt.task.read import Example
+
+_BATCH = 1000
+"""Examples tokenized at once: the tokenizer's own notes on a text are many times its size."""
+
+
+@dataclass
+class Encoded:
+    """Examples in order; see `adapt.task.data.Split`."""
+
+    tokens: list[np.ndarray] = field(default_factory=list)
+    segments: list[np.ndarray] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    vanished_words: int = 0
+    """`tokens`: words that no token begins in, such as lone control characters. They have no label and no score."""
+
+
+def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], tokenizer: Any) -> Encoded:
+    """Tokenizes examples, uncut.
+
+    Pairs are joined as the tokenizer joins them. Segments are its `token_type_ids`, where the model has any, else 0.
+    Where a text has no token at all, its only one is the end of text (or the padding, or else id 0), so that every
+    example can pass a model.
+
+    The words of `tokens` are tokenized as running text, with a blank between, because that is what the model was
+    trained on; handed over one by one, they would lose the blank that byte-level tokenizers begin a word with. A word's
+    label stands at the first token that ends inside of it.
+
+    Args:
+        examples: of a split.
+        kind: of the task.
+        classes: of the task; a label becomes its index.
+        tokenizer: fast, as `adapt.model.load.load_tokenizer` gives it.
+    """
+    encoded = Encoded()
+    index = {name: number for number, name in enumerate(classes)}
+    only = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
+    for example, ids, segments, offsets in _tokenized(examples, kind, tokenizer):
+        encoded.tokens.append(np.array(ids or [only], np.int32))
+        encoded.segments.append(np.array(segments if ids else [0], np.int8))
+        labels = [index[str(label)] for label in example.labels]
+        if kind == "tokens":
+            places = _first_tokens(example.words, offsets)
+            encoded.labels.append([IGNORED if word is None else labels[word] for word in places] or [IGNORED])
+            encoded.vanished_words += len(labels) - sum(word is not None for word in places)
+        else:
+            encoded.labels.append(labels if kind == "multi_label" else labels[0])
+    return encoded
+
+
+def _tokenized(
+    examples: Sequence[Example], kind: str, tokenizer: Any
+) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
+    """Each example with its token ids, segments, and, for `tokens`, where in the text each token stands."""
+    for start in range(0, len(examples), _BATCH):
+        batch = examples[start : start + _BATCH]
+        pairs = [example.pair for example in batch]
+        found = tokenizer(
+            [example.text for example in batch],
+            None if pairs[0] is None else pairs,
+            return_attention_mask=False,
+            return_offsets_mapping=kind == "tokens",
+        )
+        ids = found["input_ids"]
+        segments = found.get("token_type_ids") or [[0] * len(each) for each in ids]
+        yield from zip(batch, ids, segments, found.get("offset_mapping") or [[]] * len(ids), strict=True)
+
+
+def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """For each token, the number of the word whose first one it is, or None.
+
+    A token belongs to the word its last character stands in: byte-level ones may begin with the blank before it, and
+    consist of nothing else.
+    """
+    word_of = [place for number, word in enumerate(words) for place in (*[number] * len(word), None)]
+    places: list[int | None] = []
+    latest = -1
+    for begin, end in offsets:
+        word = word_of[end - 1] if end > begin else None
+        is_first = word is not None and word > latest
+        places.append(word if is_first else None)
+        latest = word if is_first and word is not None else latest
+    return places

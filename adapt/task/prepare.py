@@ -1,0 +1,101 @@
+"""A labelled task made ready: read, checked, searched for leaks, tokenized, and written with what was found."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapt.config import TaskConfig
+from adapt.corpus.formats import Bad
+from adapt.errors import ConfigError
+from adapt.model.locate import Pretrained
+from adapt.task.check import check_split, classes_of, metric_of_task, no_example
+from adapt.task.data import SPLITS, Facts, Split
+from adapt.task.encode import Encoded, encode
+from adapt.task.leaks import find_leaks, find_repeats
+from adapt.task.read import Example, files_of, read_file
+
+
+def check_task(task: TaskConfig) -> None:
+    """Looks at each file's beginning, so that a wrong path or field costs a second and not a job.
+
+    Raises:
+        ConfigError: a split names no file, or settings contradict each other.
+        DataError: a file is missing or broken, its first record lacks a field, or a split holds no usable example.
+        StorageError: a store failed, again and again.
+    """
+    if task.kind == "tokens" and task.pair_field:
+        raise ConfigError("task.pair_field is set and task.kind is tokens", "leave task.pair_field out")
+    for split in SPLITS:
+        is_usable, fault = False, ""
+        for file in files_of(task, split):
+            for place, found in read_file(task, file):
+                if not isinstance(found, Bad):
+                    is_usable = True
+                    break
+                fault = fault or f"; the first record is unusable: {place}: {found}"
+        if not is_usable:
+            raise no_example(task, split, fault)
+
+
+def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict[str, Any]:
+    """Writes `task.json` and an Arrow file for each split (see `adapt.task.data`).
+
+    Args:
+        task: the task.
+        pretrained: the model, for its tokenizer.
+        folder: an existing folder; files of the same names are replaced.
+
+    Returns:
+        What was found, JSON-able. By split: `examples`, `tokens` (`mean` and `longest` of an example, uncut),
+        `empty_texts`, `unusable` (records left out, by reason), `vanished_words` (of `tokens`). By label and split:
+        `labels`, how often each comes. `unseen_classes` come in dev or test and not in train; `absent_classes` in train
+        and not in the split. `duplicates`, `conflicting` and `leaks` are counted in `adapt.task.leaks`.
+
+    Raises:
+        ConfigError, DataError, StorageError: as `adapt.task.check` says.
+        ModelError: the tokenizer cannot be used.
+    """
+    from adapt.model.load import load_tokenizer  # torch and transformers, which `check_task` does without
+
+    checked = {split: check_split(task, split) for split in SPLITS}
+    splits = {split: found.examples for split, found in checked.items()}
+    classes = classes_of(task.kind, splits)
+    leaked, leaks = find_leaks(splits)
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    encoded = {split: encode(examples, task.kind, classes, tokenizer) for split, examples in splits.items()}
+    for split, examples in splits.items():
+        found = encoded[split]
+        ids = [example.id for example in examples]
+        Split(ids, found.tokens, found.segments, found.labels, leaked[split]).save(folder, split)
+    Facts(task.name, task.kind, classes, metric_of_task(task)).save(folder)
+    return {
+        "examples": {split: len(examples) for split, examples in splits.items()},
+        "tokens": {split: _lengths(found) for split, found in encoded.items()},
+        "empty_texts": {split: found.empty_texts for split, found in checked.items()},
+        "unusable": {split: found.unusable for split, found in checked.items()},
+        "vanished_words": {split: found.vanished_words for split, found in encoded.items()},
+        **_label_counts(classes, splits),
+        **find_repeats(splits["train"]),
+        "leaks": leaks,
+    }
+
+
+def _lengths(encoded: Encoded) -> dict[str, float]:
+    lengths = [len(tokens) for tokens in encoded.tokens]
+    return {"mean": sum(lengths) / len(lengths), "longest": max(lengths)}
+
+
+def _label_counts(classes: Sequence[str], splits: Mapping[str, Sequence[Example]]) -> dict[str, Any]:
+    counts = {
+        split: Counter(str(label) for example in examples for label in example.labels)
+        for split, examples in splits.items()
+    }
+    return {
+        "labels": {name: {split: counts[split][name] for split in splits} for name in classes},
+        "unseen_classes": [name for name in classes if not counts["train"][name]],
+        "absent_classes": {
+            split: [name for name in classes if counts["train"][name] and not counts[split][name]]
+            for split in ("dev", "test")
+        },
+    }

@@ -1,0 +1,140 @@
+"""Labelled examples as their files hold them: each with its place, or the reason why it cannot be used."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from adapt.config import TaskConfig
+from adapt.corpus.formats import TABLES, Bad, format_of
+from adapt.corpus.lines import TOO_LONG
+from adapt.corpus.manifest import expand
+from adapt.corpus.records import Record, read_objects
+from adapt.corpus.redact import redact
+from adapt.errors import ConfigError, DataError
+
+NO_LABEL = Bad("no label")
+_SETTINGS = ("text_field", "pair_field", "label_field", "id_field")
+_REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
+"""Reasons of the reader, in the words of a task."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A labelled example."""
+
+    place: str
+    """Its file and line, for messages."""
+    id: str
+    text: str
+    """`tokens`: its words with a blank between."""
+    pair: str | None
+    words: tuple[str, ...]
+    """Of `tokens`; else none."""
+    labels: tuple[str | int, ...]
+    """One; `multi_label`: those that hold, each once, sorted; `tokens`: one a word."""
+
+
+def files_of(task: TaskConfig, split: str) -> list[str]:
+    """The files of a split, as `adapt.corpus.manifest.expand` lists them.
+
+    Raises:
+        ConfigError: none is named.
+        DataError: a path matches nothing, or a file's format is not known.
+        StorageError: a store cannot be listed.
+    """
+    paths = getattr(task, split)
+    if not paths:
+        raise ConfigError(f"task.{split} is empty", f"name its files: --task.{split} 'data/{split}.jsonl'")
+    try:
+        return expand(paths)
+    except DataError as error:
+        raise DataError(f"task.{split}: {error.what}", error.fix) from error
+
+
+def read_file(task: TaskConfig, file: str, start: int = 0) -> Iterator[tuple[str, Example | Bad]]:
+    """The examples of a file in order; for one that cannot be used, the reason.
+
+    Args:
+        task: names the fields.
+        file: path or URL.
+        start: number of the file's first record in its split; the id of examples that have none of their own.
+
+    Yields:
+        The place of a record, for messages, and what it holds.
+
+    Raises:
+        DataError: the file as a whole is broken, or its first readable record lacks a field.
+        StorageError: the store failed, again and again.
+    """
+    unit = "row" if format_of(file)[0] in TABLES else "line"
+    seen = False
+    for number, (line, record) in enumerate(_objects(file), start):
+        place = f"{redact(file)}, {unit} {line}"
+        if isinstance(record, Bad):
+            yield place, _REASONS.get(record, record)
+            continue
+        if not seen:
+            _check_fields(record, task, place)
+            seen = True
+        yield place, _example(record, task, place, number)
+
+
+def _objects(file: str) -> Iterator[tuple[int, Record]]:
+    try:
+        yield from read_objects(file)
+    except DataError as error:
+        raise DataError(error.what, error.fix.replace("corpus.paths", "the task")) from error
+
+
+def _check_fields(record: Mapping[str, Any], task: TaskConfig, place: str) -> None:
+    for setting in _SETTINGS:
+        name = getattr(task, setting)
+        if name is None or name in record:
+            continue
+        near = get_close_matches(name, record, 1, cutoff=0.5)
+        there = ", ".join(map(repr, record)) or "none"
+        raise DataError(
+            f"{place} has no field {name!r}; it has {there}",
+            f"set task.{setting}" + (f"; did you mean {near[0]!r}?" if near else " to one of them"),
+        )
+
+
+def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: int) -> Example | Bad:
+    text, pair = record.get(task.text_field), record.get(task.pair_field) if task.pair_field else None
+    labels = _labels(record.get(task.label_field), task.kind)
+    if isinstance(labels, Bad):
+        return labels
+    words: tuple[str, ...] = ()
+    if text is not None and task.kind == "tokens":
+        if not isinstance(text, list) or not all(isinstance(word, str) for word in text):
+            return Bad("text is not a list of words")
+        text, words = " ".join(text), tuple(text)
+    if text is None or (task.pair_field and pair is None):
+        return Bad("no text" if text is None else "no second text")
+    if not isinstance(text, str) or not isinstance(pair, str | None):
+        return Bad("text is not a string")
+    try:
+        f"{text}{pair}".encode()
+    except UnicodeEncodeError:
+        return Bad("half a character in the text")  # "\ud83d", cut from an emoji: no encoding can write it
+    identifier = record.get(task.id_field) if task.id_field else number
+    if identifier is None:
+        raise DataError(f"{place} has no id: {task.id_field!r} is null", "give it one, or leave out task.id_field")
+    return Example(place, str(identifier), text, pair, words, labels)
+
+
+def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
+    """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`."""
+    if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
+        return NO_LABEL
+    if kind == "multi_label" and isinstance(value, str):
+        value = [label for label in re.split(r"[|,]", value) if label.strip()]
+    values = [value] if kind == "single_label" else value
+    if not isinstance(values, list):
+        return Bad("label is not a list")
+    if any(isinstance(label, bool) or not isinstance(label, str | int) for label in values):
+        return Bad("label is neither a string nor an integer")
+    found = tuple(label.strip() if isinstance(label, str) else label for label in values)
+    return tuple(sorted(set(found), key=str)) if kind == "multi_label" else found

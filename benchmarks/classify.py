@@ -1,0 +1,125 @@
+"""A classification task for the fine-tuning benchmark, real (ChemProt) or made up, and the Trainer's side of it."""
+
+import gzip
+import json
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.texts import Case as TextCase
+from benchmarks.texts import tokenizer_of
+
+BATCH, MAX_LENGTH, WARM_UP = 16, 512, 3
+SHAPES: dict[str, dict[str, int]] = {
+    "tiny": {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a task."""
+
+    size: str
+    """`tiny` or `minilm`."""
+    data: Path | None
+    model: Path | None
+
+
+def tokenizer(case: Case) -> Any:
+    """The model's, or one made here."""
+    from transformers import AutoTokenizer
+
+    if not case.model:
+        return tokenizer_of(TextCase("small", "lines", BATCH, MAX_LENGTH))
+    found = AutoTokenizer.from_pretrained(case.model)
+    found.backend_tokenizer.no_truncation()
+    found.backend_tokenizer.no_padding()
+    return found
+
+
+def examples(case: Case) -> list[tuple[list[int], int]]:
+    """Tokens and class of each train example."""
+    if case.data:
+        with gzip.open(case.data / "tasks/chemprot/train.jsonl.gz", "rt") as lines:
+            rows = [json.loads(line) for line in lines]
+        classes = sorted({row["label"] for row in rows})
+        texts, labels = [row["text"] for row in rows], [classes.index(row["label"]) for row in rows]
+    else:
+        texts, labels = _made_up()
+    encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
+    return [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
+
+
+def _made_up() -> tuple[list[str], list[int]]:
+    """Sentences of Python's documentation, up to 150 words; the class is whether one names a function."""
+    from pydoc_data.topics import topics
+
+    draw = random.Random(0)
+    parts = [" ".join(part.split()) for text in topics.values() for part in text.split("\n\n") if len(part) > 80]
+    texts = [" ".join(part.split()[: draw.randint(20, 150)]) for part in parts][:4000]
+    return texts, [int("function" in text) for text in texts]
+
+
+def language_model(case: Case) -> Any:
+    """A folder's, or a random one of its size."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    if case.model:
+        return BertForMaskedLM.from_pretrained(case.model)
+    return BertForMaskedLM(BertConfig(**SHAPES[case.size]))
+
+
+def peer(case: Case, steps: int) -> dict[str, float]:
+    """Trains with the Trainer; examples_per_s and cpu_s_per_example."""
+    import tempfile
+
+    import torch
+    from transformers import (
+        AutoModelForSequenceClassification,
+        DataCollatorWithPadding,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    class Watch(TrainerCallback):
+        def __init__(self) -> None:
+            self.ends: list[tuple[float, float]] = []
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.ends.append((time.perf_counter(), time.process_time()))
+
+    rows = [{"input_ids": ids, "labels": label} for ids, label in examples(case)]
+    start = language_model(case)
+    config = start.config
+    config.num_labels = max(row["labels"] for row in rows) + 1
+    model = AutoModelForSequenceClassification.from_config(config)
+    model.base_model.load_state_dict(start.base_model.state_dict(), strict=False)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=BATCH,
+            max_steps=WARM_UP + steps,
+            learning_rate=2e-5,
+            warmup_steps=0.06,
+            weight_decay=0.01,
+            adam_beta2=0.98,
+            adam_epsilon=1e-6,
+            bf16=True,
+            optim="adamw_torch_fused",
+            use_cpu=not torch.cuda.is_available(),
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        watch = Watch()
+        collate = DataCollatorWithPadding(tokenizer(case))
+        Trainer(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[watch]).train()
+    seconds, cpu = (end - begin for end, begin in zip(watch.ends[-1], watch.ends[WARM_UP - 1], strict=True))
+    return {"examples_per_s": steps * BATCH / seconds, "cpu_s_per_example": cpu / (steps * BATCH)}

@@ -1,0 +1,90 @@
+"""Our side of the fine-tuning benchmark."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.classify import BATCH, MAX_LENGTH, WARM_UP, Case, examples, language_model, tokenizer
+from benchmarks.common import workplace
+
+FEW = 4
+SEED_EXAMPLES, EPOCHS = 640, 3
+
+
+def ours(case: Case, steps: int) -> dict[str, float]:
+    """Fine-tunes with the product's loop, without Ray; examples_per_s and cpu_s_per_example of its training."""
+    _trained(case, WARM_UP)
+    cpu, seconds = _trained(case, steps)
+    return {"examples_per_s": steps * BATCH / seconds, "cpu_s_per_example": cpu / (steps * BATCH)}
+
+
+def _trained(case: Case, steps: int) -> tuple[float, float]:
+    """CPU and wall time of so many steps [s]."""
+    from adapt.config import Config, FinetuneConfig
+    from adapt.finetune.loop import Course, train
+    from adapt.finetune.place import Place
+    from adapt.finetune.problem import Problem
+    from adapt.finetune.settings import Settings
+    from adapt.finetune.tune import Tuning
+    from adapt.model.apart import keep_documents_apart
+    from adapt.train.options import apply_options
+
+    place = Place.here("bf16")
+    settings = Settings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
+    model = language_model(case).eval()
+    keep_documents_apart(model)
+    apply_options(model, Config().training, place.device)
+    with workplace() as folder:
+        prepared(case, folder)
+        problem = Problem.load(folder, MAX_LENGTH, [])
+    tuning = Tuning(model.base_model, problem, settings, 0, place)
+    cpu = time.process_time()
+    history = train(Course(tuning.classifier, tuning.loss, lambda: 0.0, steps * BATCH), settings, 0)
+    return time.process_time() - cpu, history.seconds
+
+
+def prepared(case: Case, folder: Path, most: int | None = None) -> None:
+    """The task in the form of stage `task`; dev and test are a few of its train examples."""
+    from adapt.task.data import Facts, Split
+
+    rows = examples(case)[:most]
+    labels = [str(number) for number in range(max(label for _, label in rows) + 1)]
+    Facts("benchmark", "single_label", labels, "macro_f1").save(folder)
+    for name, part in (("train", rows), ("dev", rows[:FEW]), ("test", rows[:FEW])):
+        tokens = [np.array(ids, np.int32) for ids, _ in part]
+        segments = [np.zeros(len(ids), np.int8) for ids, _ in part]
+        ids = [str(number) for number in range(len(part))]
+        Split(ids, tokens, segments, [label for _, label in part], [False] * len(part)).save(folder, name)
+
+
+def seeds(case: Case, folder: Path, number: int, cores: int) -> dict[str, float]:
+    """Times of so many runs through Ray: `in_turn` with all cores each, `together` with one core each [s]."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from adapt.config import Config, FinetuneConfig, ResourcesConfig
+    from adapt.finetune.run import Run, finetune
+    from adapt.model.locate import Pretrained
+    from adapt.runtime import connect
+
+    model, task = folder / "model", folder / "task"
+    task.mkdir()
+    language_model(case).save_pretrained(model)
+    tokenizer(case).save_pretrained(model)
+    prepared(case, task, SEED_EXAMPLES)
+    connect(ResourcesConfig())
+
+    def runs(cpus: int, at_once: int, name: str) -> float:
+        config = Config(finetune=FinetuneConfig(epochs=EPOCHS, cpus_per_seed=cpus, seeds=list(range(number))))
+        start = Pretrained(model, model)
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(at_once) as pool:
+            list(
+                pool.map(
+                    lambda seed: finetune(Run(config, start, str(task), seed), folder / f"{name}-{seed}"), range(number)
+                )
+            )
+        return time.perf_counter() - begin
+
+    runs(1, cores, "warm-up")  # the processes start
+    return {"together": runs(1, number, "together"), "in_turn": runs(cores, 1, "in-turn")}

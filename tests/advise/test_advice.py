@@ -1,0 +1,69 @@
+"""The order of recipes, the budget, and the commands."""
+
+from dataclasses import replace
+
+import pytest
+
+from adapt.advise import rules
+from adapt.advise.advice import advise
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT
+from adapt.config import AdviceConfig, Config, TrainingConfig
+from tests.advise.cases import RECIPES, case, cost, task, text
+
+NEAR = task(overlap=0.5, general_overlap=0.4)
+FAR = task(overlap=0.3, general_overlap=0.4)
+
+
+def order(*arguments, **evidence) -> list[str]:
+    return [recipe.name for recipe in advise(case(*arguments, **evidence), []).recipes]
+
+
+def test_a_near_domain_brings_both_first() -> None:
+    assert order(tasks=[NEAR], general=text(loss=1.0))[0] == BOTH
+
+
+def test_a_far_domain_comes_last() -> None:
+    assert order(tasks=[FAR], general=text(loss=1.0)) == [TAPT, AS_IT_IS, DAPT, BOTH]
+
+
+def test_cheap_tapt_goes_first_even_where_both_are_best() -> None:
+    dear = {**RECIPES, DAPT: cost(1e5, 100), BOTH: cost(1.1e5, 101)}
+    assert order(dear, tasks=[NEAR], general=text(loss=1.0))[:2] == [TAPT, BOTH]
+
+
+def test_even_points_go_by_cost() -> None:
+    assert [recipe.points for recipe in advise(case(), []).recipes] == [2, 2, 0, 0]
+    assert order() == [TAPT, BOTH, AS_IT_IS, DAPT]
+    assert order({**RECIPES, TAPT: cost(9e3, 9)}) == [BOTH, TAPT, AS_IT_IS, DAPT]
+
+
+def test_the_budget_goes_before_points() -> None:
+    config = Config(advice=AdviceConfig(budget_device_hours=3.5))
+    found = advise(case(config=config, tasks=[NEAR]), []).recipes
+    assert [(recipe.name, recipe.budget) for recipe in found] == [
+        *((TAPT, "within"), (DAPT, "within"), (AS_IT_IS, "within"), (BOTH, "above")),
+    ]
+    unknown = advise(case({DAPT: cost(1e3, None)}, config=config, tasks=[]), []).recipes
+    assert [recipe.budget for recipe in unknown] == ["not known"]
+
+
+def test_what_our_replication_refutes_gives_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rules.CHECKED, "tapt_gains", "does not hold")
+    monkeypatch.setitem(rules.CHECKED, "both_are_best", "undecided")
+    found = advise(case(), [])
+    assert {recipe.name: recipe.points for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
+    assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
+
+
+def test_commands_take_over_the_arguments() -> None:
+    arguments = ["--config", "my file.yaml", "--seed=3"]
+    found = {recipe.name: recipe.command for recipe in advise(case(), arguments).recipes}
+    given = "--config 'my file.yaml' --seed=3"
+    assert found == {
+        AS_IT_IS: f"python jobs/finetune.py {given}",
+        TAPT: f"python jobs/tapt.py {given} --training.epochs=100",
+        DAPT: f"python jobs/dapt.py {given} --training.epochs=1",
+        BOTH: f"python jobs/dapt.py {given} --training.epochs=1",
+    }
+    limited = replace(case().config, training=TrainingConfig(max_steps=5))
+    assert advise(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"

@@ -1,0 +1,85 @@
+"""Costs against sums by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, costs
+from adapt.advise.evidence import Evidence
+from adapt.chain import Store
+from adapt.config import Config, CorpusConfig, FinetuneConfig, ResourcesConfig, TrainingConfig
+from adapt.model.size import ModelSize, model_size
+from adapt.train import forecast
+from adapt.train.flops import Workload, forward_flops, training_flops
+from tests.advise.cases import CORPUS, TASK, task, text
+
+CONFIG = Config(
+    training=TrainingConfig(global_batch_size=10, sequence_length=50),
+    corpus=CorpusConfig(heldout_fraction=0.1),
+    resources=ResourcesConfig(device_memory_gib=8.0, gpus_per_worker=0, price_per_device_hour=2.0),
+)
+EVIDENCE = Evidence([TASK], CORPUS)
+
+
+@pytest.fixture
+def size(tiny_bert: Path) -> ModelSize:
+    found = model_size(tiny_bert)
+    assert found
+    return found
+
+
+def tokens(config: Config, evidence: Evidence, tmp_path: Path) -> dict[str, int | None]:
+    return {name: cost.tokens for name, cost in costs(config, evidence, None, Store(tmp_path)).recipes.items()}
+
+
+def test_tokens_of_every_recipe(tmp_path: Path) -> None:
+    fine_tuning, tapt, dapt = 200_000 * 10 * 5, 200_000 * 100, 4_500_000
+    assert tokens(CONFIG, EVIDENCE, tmp_path) == {
+        AS_IT_IS: fine_tuning,
+        TAPT: fine_tuning + tapt,
+        DAPT: fine_tuning + dapt,
+        BOTH: fine_tuning + tapt + dapt,
+    }
+
+
+def test_dapt_is_as_long_as_it_is_configured(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, training=dataclasses.replace(CONFIG.training, max_steps=7))
+    assert tokens(config, Evidence([], CORPUS), tmp_path) == {DAPT: 7 * 10 * 50}
+    assert tokens(config, Evidence([], text(tokens=None)), tmp_path) == {DAPT: 7 * 10 * 50}
+    assert tokens(CONFIG, Evidence([], text(tokens=None)), tmp_path) == {DAPT: None}
+
+
+def test_fine_tuning_makes_fewer_passes_over_large_tasks_and_one_of_frozen_models(tmp_path: Path) -> None:
+    large = Evidence([task(examples=5001)])
+    assert tokens(CONFIG, large, tmp_path)[AS_IT_IS] == 200_000 * 3 * 5
+    frozen = dataclasses.replace(CONFIG, finetune=FinetuneConfig(mode="feature_extraction"))
+    assert tokens(frozen, large, tmp_path)[AS_IT_IS] == 200_000
+
+
+def test_tapt_passes_over_the_pool_too(tmp_path: Path) -> None:
+    found = tokens(CONFIG, Evidence([TASK], None, None, text(tokens=1_000)), tmp_path)
+    assert found[TAPT] == 100 * 201_000 + 200_000 * 50
+    assert tokens(CONFIG, Evidence([TASK], None, None, text(tokens=None)), tmp_path)[TAPT] is None
+
+
+def test_work_hours_and_price(size: ModelSize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "_rate", lambda *_: (1e9, "as told"))
+    found = costs(CONFIG, EVIDENCE, size, Store(tmp_path))
+    fine_tuning = 1e7 * training_flops(size, Workload(50, 0))
+    dapt = 4_500_000 * training_flops(size, Workload(50, 0.15))
+    assert found.recipes[AS_IT_IS].flops == pytest.approx(fine_tuning)
+    assert found.recipes[DAPT].flops == pytest.approx(fine_tuning + dapt)
+    assert found.recipes[DAPT].device_hours == pytest.approx((fine_tuning + dapt) / 1e9 / 3600)
+    assert found.recipes[DAPT].price == pytest.approx((fine_tuning + dapt) / 1e9 / 3600 * 2)
+    assert found.rate_from == "as told"
+    assert found.share(TAPT, DAPT) == pytest.approx(2e7 / 4.5e6)
+    frozen = dataclasses.replace(CONFIG, finetune=FinetuneConfig(mode="linear_probe"))
+    once = costs(frozen, Evidence([TASK]), size, Store(tmp_path)).recipes[AS_IT_IS]
+    assert once.flops == pytest.approx(200_000 * forward_flops(size, Workload(50, 0)))
+
+
+def test_of_an_unknown_model_tokens_are_known(tmp_path: Path) -> None:
+    found = costs(CONFIG, EVIDENCE, None, Store(tmp_path))
+    assert (found.recipes[DAPT].flops, found.recipes[DAPT].device_hours, found.recipes[DAPT].price) == (None,) * 3
+    assert found.share(TAPT, DAPT) is None

@@ -1,0 +1,96 @@
+"""Every rule: when it speaks, when it does not, and that it names its source."""
+
+import pytest
+
+from adapt.advise.costs import BOTH, DAPT, TAPT
+from adapt.advise.findings import Case
+from adapt.advise.rules import POINTS, RULES
+from adapt.config import Config, FinetuneConfig
+from tests.advise.cases import RECIPES, case, cost, task, text
+
+BY_NAME = {rule.name: rule for rule in RULES}
+NEAR, FAR = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_overlap": 0.4}
+PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
+
+SPEAKS: list[tuple[str, Case, Case]] = [
+    ("tapt_gains", case(), case(tasks=[])),
+    ("tapt_is_cheap", case({**RECIPES, DAPT: cost(11e3)}), case({**RECIPES, DAPT: cost(10.9e3)})),
+    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
+    ("domain_is_near", case(tasks=[task(**NEAR)] * 2 + [task(**FAR)]), case(tasks=[task(**NEAR), task(**FAR)])),
+    ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(overlap=0.9)])),
+    ("domain_is_far", case(tasks=[task(**FAR)]), case(tasks=[task(**NEAR)])),
+    ("domain_is_far", case(tasks=[task(**FAR)]), case()),
+    ("domain_is_new", case(general=text(loss=1.8)), case(general=text(loss=1.95))),
+    ("domain_is_known", case(general=text(loss=1.95)), case(general=text(loss=1.8))),
+    ("domain_is_known", case(general=text(loss=2.5)), case()),
+    ("both_are_best", case(), case(tasks=[])),
+    ("both_are_best", case(), case(corpus=None)),
+    ("both_are_best", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
+    ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=5_000_000))),
+    ("corpus_is_small", case(corpus=text(bytes=4_900_000)), case(corpus=text(bytes=None))),
+    ("corpus_is_small", case(corpus=text(bytes=10)), case(corpus=text(bytes=10), tasks=[])),
+    ("pool_is_curated", case(pool=text()), case()),
+    ("tasks_are_apart", case(tasks=[task(), task(name="other")]), case()),
+    ("dapt_forgets", case(config=PLAIN, general=text()), case(general=text())),
+    ("dapt_forgets", case(config=PLAIN, general=text()), case(config=PLAIN)),
+    ("words_are_cut", case(general=text(fertility=0.9)), case(general=text(fertility=0.95))),
+    ("task_is_small", case(config=PLAIN, tasks=[task(examples=1999)]), case(config=PLAIN, tasks=[task(examples=2000)])),
+    ("task_is_small", case(config=PLAIN, tasks=[task(examples=100)]), case(tasks=[task(examples=100)])),
+    ("texts_leak", case(tasks=[task(leaked=1)]), case()),
+]
+
+
+@pytest.mark.parametrize(("name", "there", "not_there"), SPEAKS)
+def test_speaks_where_it_has_something_to_say(name: str, there: Case, not_there: Case) -> None:
+    found = BY_NAME[name].judge(there)
+    assert found
+    assert found.reason
+    assert BY_NAME[name].judge(not_there) is None
+
+
+def test_all_rules_are_tried_above() -> None:
+    assert {name for name, *_ in SPEAKS} == set(BY_NAME)
+    assert len(BY_NAME) == len(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_names_a_source_with_figures(rule) -> None:
+    assert any(mark in rule.source for mark in ("DSP table", "arXiv", "findings-emnlp"))
+    assert any(character.isdigit() for character in rule.source)
+    assert rule.strength in POINTS
+
+
+def test_reasons_hold_the_figures_of_the_case() -> None:
+    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(overlap=0.472, general_overlap=0.347)]))
+    assert near
+    assert "toy 47.2% against 34.7%" in near.reason
+    cheap = BY_NAME["tapt_is_cheap"].judge(case({**RECIPES, DAPT: cost(61e3)}))
+    assert cheap
+    assert "1/60" in cheap.reason  # fine-tuning's 1e3 is in both, and not counted
+    leak = BY_NAME["texts_leak"].judge(case(tasks=[task(leaked=52, test=139)]))
+    assert leak
+    assert "toy 52 of 139" in leak.reason
+
+
+def test_against_the_wrong_domain_and_for_the_right_one() -> None:
+    far = BY_NAME["domain_is_far"].judge(case(tasks=[task(**FAR)]))
+    near = BY_NAME["domain_is_near"].judge(case(tasks=[task(**NEAR)]))
+    assert far
+    assert near
+    assert (far.speaks_for, far.speaks_against) == ((), (DAPT, BOTH))
+    assert (near.speaks_for, near.speaks_against) == ((DAPT, BOTH), ())
+    small = BY_NAME["corpus_is_small"].judge(case(corpus=text(bytes=1)))
+    assert small
+    assert (small.speaks_for, small.speaks_against) == ((TAPT,), (DAPT, BOTH))
+
+
+def test_without_tasks_only_dapt_can_be_spoken_of() -> None:
+    found = BY_NAME["domain_is_new"].judge(case(tasks=[], general=text(loss=1.0)))
+    assert found
+    assert found.speaks_for == (DAPT,)
+
+
+def test_the_plain_case_is_quiet() -> None:
+    """So that each line above shows its rule alone."""
+    quiet = {rule.name for rule in RULES if rule.judge(case())}
+    assert quiet == {"tapt_gains", "both_are_best"}

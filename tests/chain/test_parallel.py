@@ -1,0 +1,133 @@
+"""Stages side by side: order, room, failures."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from adapt.chain import Outcome, Record, Stage, Store, ensure_all
+from adapt.chain.parallel import unfinished
+from adapt.errors import DataError, StageError
+
+PATIENCE_S = 30
+
+
+class Watched:
+    """Stages that note when they run, and how many at once."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.at_once: list[set[str]] = []
+        self._running: set[str] = set()
+        self._lock = threading.Lock()
+
+    def stage(
+        self,
+        name: str,
+        *inputs: Stage,
+        needs: Mapping[str, float] | None = None,
+        meet: threading.Barrier | None = None,
+        error: Exception | None = None,
+    ) -> Stage:
+        def run(folder: Path, records: Mapping[str, Record]) -> Outcome:
+            assert set(records) == {each.name for each in inputs}
+            with self._lock:
+                self.order.append(name)
+                self._running.add(name)
+                self.at_once.append(set(self._running))
+            if meet:
+                meet.wait(PATIENCE_S)  # fails where the others do not run at the same time
+            with self._lock:
+                self._running.remove(name)
+            if error:
+                raise error
+            return Outcome({"name": name})
+
+        return Stage("toy", name, {"name": name}, run, {each.name: each for each in inputs}, needs=needs or None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+ONE = {"CPU": 1.0}
+
+
+def test_independent_stages_run_at_the_same_time(store: Store) -> None:
+    watched, meet = Watched(), threading.Barrier(3)
+    stages = [watched.stage(name, needs=ONE, meet=meet) for name in "abc"]
+    records = ensure_all(stages, store, {"CPU": 3}, 10)
+    assert [record.metrics["name"] for record in records] == ["a", "b", "c"]
+
+
+def test_inputs_come_first_and_run_once(store: Store) -> None:
+    watched = Watched()
+    first = watched.stage("first", needs=ONE)
+    middle = [watched.stage(name, first, needs=ONE) for name in ("left", "right")]
+    last = watched.stage("last", *middle, needs=ONE)
+    ensure_all([last, first], store, {"CPU": 4}, 10)
+    assert watched.order[0] == "first"
+    assert watched.order[-1] == "last"
+    assert sorted(watched.order) == ["first", "last", "left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "most", "widest"),
+    [({"CPU": 2.0}, 10, 2), ({"CPU": 0.5}, 10, 1), (None, 3, 3), ({"CPU": 100.0}, 1, 1), ({"CPU": 100.0}, 4, 4)],
+)
+def test_no_more_at_once_than_there_is_room_for(
+    store: Store, capacity: dict[str, float] | None, most: int, widest: int
+) -> None:
+    watched = Watched()
+    meet = threading.Barrier(widest)
+    stages = [watched.stage(f"{number}", needs=ONE, meet=meet) for number in range(2 * widest)]
+    ensure_all(stages, store, capacity, most)
+    assert max(map(len, watched.at_once)) == widest
+
+
+def test_a_stage_without_needs_runs_alone(store: Store) -> None:
+    watched = Watched()
+    stages = [watched.stage("a", needs=ONE), watched.stage("all"), watched.stage("b", needs=ONE)]
+    ensure_all(stages, store, {"CPU": 9}, 9)
+    assert not [together for together in watched.at_once if "all" in together and len(together) > 1]
+
+
+def test_what_is_finished_is_not_run_and_its_inputs_are_not_looked_at(store: Store) -> None:
+    watched = Watched()
+    ensure_all([watched.stage("last", watched.stage("first"))], store, None, 1)
+    again = Watched()
+    stage = again.stage("last", again.stage("first"))
+    assert unfinished([stage], store)[0] == []
+    assert ensure_all([stage], store, None, 1)[0].metrics == {"name": "last"}
+    assert again.order == []
+
+
+def test_a_failure_costs_only_what_needs_it(store: Store) -> None:
+    watched = Watched()
+    broken = watched.stage("broken", needs=ONE, error=DataError("no text", "bring some"))
+    needing = watched.stage("needing", broken, needs=ONE)
+    other = watched.stage("other", needs=ONE)
+    with pytest.raises(DataError, match="no text"):
+        ensure_all([needing, other], store, {"CPU": 1}, 1)
+    assert watched.order == ["broken", "other"]
+    assert unfinished([other], store)[0] == []
+
+
+def test_several_failures_are_counted(store: Store) -> None:
+    watched = Watched()
+    broken = [watched.stage(name, error=DataError(f"no {name}", "bring some")) for name in ("text", "label")]
+    needing = watched.stage("needing", *broken)
+    with pytest.raises(StageError, match="2 stages failed, and 1 that need them were left out; the first: no text"):
+        ensure_all([needing], store, None, 4)
+
+
+def test_a_later_run_goes_on_where_a_failed_one_ended(store: Store) -> None:
+    first = Watched()
+    broken = first.stage("b", first.stage("a"), error=DataError("broken", ""))
+    with pytest.raises(DataError):
+        ensure_all([broken], store, None, 4)
+    second = Watched()
+    ensure_all([second.stage("b", second.stage("a"))], store, None, 4)
+    assert second.order == ["b"]

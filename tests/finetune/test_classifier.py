@@ -1,0 +1,149 @@
+"""Packed logits are those of transformers' own forward pass with padding; gradients of used words too."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from adapt.config import FinetuneConfig
+from adapt.finetune.classifier import Classifier, layer_states, new_classifier
+from adapt.finetune.examples import Batch, Examples
+from adapt.finetune.loss import Loss
+from adapt.finetune.predict import in_passes
+from adapt.finetune.words import TrainedWords, train_all_words, train_used_words
+from adapt.model.apart import keep_documents_apart
+from adapt.task.data import IGNORED, Facts, Split
+from tests.finetune.toy import toy
+from tests.model.architectures import random_model
+
+CPU = torch.device("cpu")
+ALL = np.arange(40)
+
+
+def setting(
+    name: str, folder: Path, kind: str, pooling: str, pairs: bool = False
+) -> tuple[Classifier, Split, Examples]:
+    facts = toy(folder, kind, pairs)
+    split = Split.load(folder, "dev")
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    torch.manual_seed(0)
+    classifier = new_classifier(model.base_model, FinetuneConfig(), pooling, kind, 3).eval()
+    for parameter in classifier.head.parameters():
+        parameter.data *= 20  # so that logits differ
+    return classifier, split, Examples.of(split, facts, 128, [])
+
+
+def padded(name: str, classifier: Classifier, split: Split, pooling: str) -> Tensor:
+    """The same logits from padded rows and transformers' ordinary attention."""
+    model = random_model(name).eval()
+    longest = max(map(len, split.tokens))
+    rows = torch.tensor([[*tokens, *[0] * (longest - len(tokens))] for tokens in split.tokens])
+    mask = torch.tensor([[1] * len(tokens) + [0] * (longest - len(tokens)) for tokens in split.tokens])
+    options = {}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        segments = [[*each, *[0] * (longest - len(each))] for each in split.segments]
+        options["token_type_ids"] = torch.tensor(segments)
+    if model.config.model_type == "roberta":
+        options["position_ids"] = torch.arange(longest).expand(len(rows), -1) + 1  # pad_token_id 0
+    states = model.base_model(input_ids=rows, attention_mask=mask, **options).last_hidden_state
+    if isinstance(split.labels[0], list) and len(split.labels[0]) == len(split.tokens[0]):
+        places = [(e, t) for e, labels in enumerate(split.labels) for t, each in enumerate(labels) if each != IGNORED]
+        return classifier.head(torch.stack([states[place] for place in places]))
+    lengths = mask.sum(1)
+    pooled = {
+        "first": lambda: states[:, 0],
+        "last": lambda: states[torch.arange(len(rows)), lengths - 1],
+        "mean": lambda: (states * mask[..., None]).sum(1) / lengths[:, None],
+    }[pooling]()
+    return classifier.head(pooled)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "pooling"),
+    [
+        ("bert", "single_label", "first"),
+        ("bert", "multi_label", "mean"),
+        ("bert", "tokens", "first"),
+        ("roberta", "single_label", "first"),
+        ("distilbert", "single_label", "mean"),
+        ("modernbert", "single_label", "first"),
+        ("gpt2", "single_label", "last"),
+        ("llama", "single_label", "last"),
+    ],
+)
+@torch.no_grad()
+def test_packed_is_padded(name: str, kind: str, pooling: str, tmp_path: Path) -> None:
+    classifier, split, examples = setting(name, tmp_path, kind, pooling)
+    expected = padded(name, classifier, split, pooling)
+    found = classifier(examples.batch(ALL, CPU))
+    assert found.std() > 0.1
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(in_passes(classifier, examples, CPU), expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_segments_of_a_pair_matter(tmp_path: Path) -> None:
+    classifier, split, examples = setting("bert", tmp_path, "single_label", "first", pairs=True)
+    found = classifier(examples.batch(ALL, CPU))
+    torch.testing.assert_close(found, padded("bert", classifier, split, "first"), rtol=1e-4, atol=1e-4)
+    batch = examples.batch(ALL, CPU)
+    batch.segments.zero_()
+    assert not torch.allclose(classifier(batch), found, atol=1e-2)
+
+
+@torch.no_grad()
+def test_the_states_of_all_layers(tmp_path: Path) -> None:
+    classifier, _, examples = setting("bert", tmp_path, "single_label", "mean")
+    batch = examples.batch(ALL, CPU)
+    states = layer_states(classifier.encoder, batch, "mean")
+    assert states.shape == (40, 3, 64)
+    torch.testing.assert_close(classifier.head(states[:, -1]), classifier(batch))
+
+
+def test_gradients_of_used_words_are_those_of_the_table(tmp_path: Path) -> None:
+    classifier, _, examples = setting("bert", tmp_path, "single_label", "first")
+    batch, loss = examples.batch(ALL, CPU), Loss("single_label")
+    before = classifier(batch)
+    loss(before, batch.targets).backward()
+    expected = classifier.encoder.get_input_embeddings().weight.grad
+    train_used_words(classifier.encoder, examples.tokens)
+    words = classifier.encoder.get_input_embeddings()
+    assert isinstance(words, TrainedWords)
+    used = np.unique(examples.tokens)
+    assert words.rows.shape == (len(used), 64)
+    for training in (True, False):
+        words.train(training)
+        torch.testing.assert_close(classifier(batch), before)
+    words.train()
+    loss(classifier(batch), batch.targets).backward()
+    torch.testing.assert_close(words.rows.grad, expected[used])
+    assert expected.abs().sum() == pytest.approx(words.rows.grad.abs().sum())  # no others had any
+
+
+def test_words_that_training_does_not_know(tmp_path: Path) -> None:
+    classifier, _, examples = setting("bert", tmp_path, "single_label", "first")
+    table = classifier.encoder.get_input_embeddings().weight.detach().clone()
+    train_used_words(classifier.encoder, np.array([7, 9]))
+    words = classifier.encoder.get_input_embeddings().eval()
+    words.rows.data += 1
+    table[[7, 9]] += 1
+    torch.testing.assert_close(words(torch.arange(300)), table)
+    train_all_words(classifier.encoder)
+    torch.testing.assert_close(classifier.encoder.get_input_embeddings().weight.detach(), table)
+    assert isinstance(classifier(examples.batch(ALL[:2], CPU)), Tensor)
+
+
+def test_examples_without_any_labelled_token() -> None:
+    facts = Facts("toy", "tokens", ["B-x", "O"], "entity_f1")
+    tokens = [np.arange(4, dtype=np.int32), np.arange(3, dtype=np.int32)]
+    labels = [[IGNORED] * 4, [IGNORED, 1, IGNORED]]
+    split = Split(["a", "b"], tokens, [np.zeros_like(each, np.int8) for each in tokens], labels, [False, False])
+    examples = Examples.of(split, facts, 10, [])
+    assert examples.units.tolist() == [0, 1]
+    batch: Batch = examples.batch(np.array([1, 0]), CPU)
+    assert batch.places is not None
+    assert batch.places.tolist() == [1]
+    assert batch.targets.tolist() == [1]

@@ -1,0 +1,127 @@
+"""A model learns a task in every mode; its answers are repeatable, written and counted."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapt.config import Config, FinetuneConfig
+from adapt.errors import DataError, TrainingError
+from adapt.finetune.run import Run, finetune
+from adapt.finetune.work import work
+from adapt.model.locate import Pretrained
+from adapt.task.data import Split
+from tests.finetune.conftest import Learn
+from tests.finetune.toy import toy
+
+MODES = ("fine_tune", "lora", "feature_extraction", "linear_probe")
+
+
+@pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
+@pytest.mark.parametrize("mode", MODES)
+def test_it_learns(learn: Learn, mode: str, kind: str) -> None:
+    found = learn(kind, mode)
+    metrics = found.metrics
+    assert metrics["dev_score"] > metrics["majority_score"] + 0.25
+    assert metrics["score"] > metrics["majority_score"] + 0.25
+    assert not metrics["degenerate"]
+    assert json.loads(json.dumps(metrics)) == metrics
+    assert [len(found.predictions[name]) for name in ("dev", "test")] == [40, 41]
+    for line in found.predictions["test"]:
+        probabilities = np.array(line["probabilities"])
+        if kind == "multi_label":
+            assert line["predicted"] == np.flatnonzero(probabilities >= 0.5).tolist()
+        else:
+            assert np.all(line["predicted"] == probabilities.argmax(-1))
+            np.testing.assert_allclose(probabilities.sum(-1), 1, atol=1e-5)
+
+
+def test_two_runs_with_one_seed_are_alike(learn: Learn) -> None:
+    first, again, other = (learn(seed=seed, epochs=2) for seed in (0, 0, 1))
+    assert first.predictions == again.predictions
+    assert first.curve == again.curve
+    assert first.predictions != other.predictions
+
+
+def test_the_curve_and_what_was_best(learn: Learn) -> None:
+    found = learn(epochs=5)
+    metrics, scores = found.metrics, [entry["dev"] for entry in found.curve]
+    assert metrics["epochs"] == len(scores) <= 5
+    assert metrics["best_epoch"] == int(np.argmax(scores)) + 1
+    assert metrics["dev_score"] == max(scores)
+    assert found.curve[0]["loss"] > found.curve[-1]["loss"]
+
+
+@pytest.mark.parametrize("mode", ["fine_tune", "linear_probe"])
+def test_training_ends_when_dev_does_not_get_better(learn: Learn, mode: str) -> None:
+    found = learn(mode=mode, learning_rate=1e-12, epochs=9, patience=2)
+    assert found.metrics["epochs"] == 3  # the first is the best one; two more are not better
+    assert found.metrics["best_epoch"] == 1
+
+
+def test_a_loss_that_is_not_finite(learn: Learn) -> None:
+    with pytest.raises(TrainingError, match=r"is nan at step \d+"):
+        learn(learning_rate=1e30)
+
+
+def test_long_examples_are_cut_and_counted(learn: Learn) -> None:
+    found = learn(epochs=1, max_length=10)
+    assert found.metrics["max_length"] == 10
+    assert all(count > 0 for count in found.metrics["truncated"].values())
+    assert learn(epochs=1).metrics["max_length"] == 128  # the model's
+
+
+def test_cut_off_words_count_as_outside(learn: Learn) -> None:
+    whole, cut = learn("tokens"), learn("tokens", max_length=12)
+    assert [len(line["predicted"]) for line in cut.predictions["test"]] == [
+        len(line["label"]) for line in whole.predictions["test"]
+    ]
+    assert cut.metrics["score"] < whole.metrics["score"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_class_that_train_lacks(tiny_bert: Path, tmp_path: Path, mode: str) -> None:
+    facts = toy(tmp_path)
+    dataclasses.replace(facts, labels=["a", "b", "c", "unseen"]).save(tmp_path)
+    for name in ("dev", "test"):
+        split = Split.load(tmp_path, name)
+        split.labels[0] = 3
+        split.save(tmp_path, name)
+    config = Config(finetune=FinetuneConfig(mode=mode, epochs=1, class_weights="balanced"))
+    found = work(config, Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
+    assert all(len(line["probabilities"]) == 4 for line in found.predictions["test"])
+    assert np.isfinite(found.metrics["score"])
+
+
+def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
+    toy(tmp_path)
+    Split([], [], [], [], []).save(tmp_path, "dev")
+    with pytest.raises(DataError, match="task toy has no dev examples"):
+        work(Config(), Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
+
+
+def test_one_answer_for_all_is_reported(learn: Learn) -> None:
+    found = learn(learning_rate=1e-12, epochs=1, class_weights="none")
+    answers = {line["predicted"] for line in found.predictions["test"]}
+    assert found.metrics["degenerate"] == (len(answers) == 1)
+
+
+def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None:
+    facts = toy(tmp_path / "task")
+    config = Config(finetune=FinetuneConfig(epochs=1, seeds=[0, 3]))
+    folder = tmp_path / "out"
+    metrics = finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
+    lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    test = Split.load(tmp_path / "task", "test")
+    assert [line["id"] for line in lines] == test.ids
+    assert [line["label"] for line in lines] == test.labels
+    assert [line["leaked"] for line in lines] == test.leaked
+    assert len((folder / "dev_predictions.jsonl").read_text().splitlines()) == 40
+    assert [set(entry) for entry in json.loads((folder / "curve.json").read_text())] == [{"epoch", "loss", "dev"}]
+    assert (metrics["seed"], metrics["task"], metrics["mode"]) == (3, facts.name, "fine_tune")
+    assert metrics["device_seconds"] == metrics["seconds"] > 0
+    Split([], [], [], [], []).save(tmp_path / "task", "test")
+    with pytest.raises(DataError, match="has no test examples"):
+        finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)

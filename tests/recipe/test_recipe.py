@@ -1,0 +1,166 @@
+"""Chain files: their form, placeholders, sweeps, and what starts from what."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adapt.errors import ConfigError
+from adapt.recipe.arguments import read_command
+from adapt.recipe.expand import Node, expand
+from adapt.recipe.file import Recipe, read_recipe
+from adapt.recipe.fill import fill
+
+TASK = {name: f"{{data}}/{{task}}/{name}.jsonl" for name in ("train", "dev", "test")}
+CHAIN: dict[str, Any] = {
+    "name": "study",
+    "baseline": "base",
+    "let": {"data": "/data", "steps": 7},
+    "common": {"training.max_steps": "{steps}", "training": {"learning_rate": 0.1}},
+    "sets": {
+        "domain": {"cs": {"file": "acl", "other": "bio"}, "bio": {"file": "pubmed", "other": "cs"}},
+        "task": {"arc": {"domain": "cs"}, "chem": {"domain": "bio"}},
+        "recipe": {
+            "base": {"start": None},
+            "DAPT": {"start": "dapt[{task.domain}]"},
+            "TAPT": {"start": "tapt[{task}, DAPT]"},
+        },
+        "way": ["DAPT", "none"],
+    },
+    "stages": {
+        "finetune": {"job": "finetune", "for": ["recipe", "task"], "from": "{recipe.start}", "task": TASK},
+        "dapt": {"job": "dapt", "for": "domain", "corpus.paths": "{data}/{domain.file}.jsonl"},
+        "tapt": {"job": "tapt", "for": ["task", "way"], "task": TASK, "from": "dapt[{task.domain}]"},
+    },
+}
+
+
+def written(tmp_path: Path, **changes: Any) -> str:
+    file = tmp_path / "chain.yaml"
+    file.write_text(yaml.safe_dump({**CHAIN, **changes}, sort_keys=False))
+    return str(file)
+
+
+def nodes(tmp_path: Path, only: dict[str, list[str]] | None = None, **changes: Any) -> dict[str, Node]:
+    return {node.label: node for node in expand(read_recipe(written(tmp_path, **changes)), only)}
+
+
+def test_an_entry_stands_for_every_combination(tmp_path: Path) -> None:
+    found = nodes(tmp_path)
+    assert [label for label in found if label.startswith("finetune")] == [
+        f"finetune[{recipe}, {task}]" for recipe in ("base", "DAPT", "TAPT") for task in ("arc", "chem")
+    ]
+    assert found["finetune[TAPT, arc]"].values == {"recipe": "TAPT", "task": "arc"}
+    assert len(found) == 6 + 2 + 4
+
+
+def test_what_a_node_starts_from_stands_before_it(tmp_path: Path) -> None:
+    found = nodes(tmp_path)
+    assert found["finetune[base, arc]"].start is None
+    assert found["finetune[DAPT, arc]"].start == "dapt[cs]"
+    assert found["finetune[TAPT, chem]"].start == "tapt[chem, DAPT]"
+    assert found["tapt[chem, DAPT]"].start == "dapt[bio]"
+    order = list(found)
+    assert all(order.index(node.start) < order.index(label) for label, node in found.items() if node.start)
+
+
+def test_fields_come_from_common_and_then_from_the_entry(tmp_path: Path) -> None:
+    found = nodes(tmp_path)
+    dapt, tapt = found["dapt[cs]"].config, found["tapt[arc, DAPT]"].config
+    assert dapt.corpus.paths == "/data/acl.jsonl"
+    assert (dapt.training.max_steps, dapt.training.learning_rate) == (7, 0.1)
+    assert dapt.training.epochs is None
+    assert tapt.training.epochs == 100  # the job's default
+    assert tapt.task.dev == "/data/arc/dev.jsonl"
+    assert dapt.name == "dapt-cs"
+    own = {**CHAIN["stages"]["dapt"], "training.learning_rate": 0.5, "name": "own"}
+    changed = nodes(tmp_path, stages={**CHAIN["stages"], "dapt": own})["dapt[cs]"].config
+    assert (changed.training.learning_rate, changed.training.max_steps, changed.name) == (0.5, 7, "own")
+
+
+def test_only_some_members_and_what_they_need(tmp_path: Path) -> None:
+    assert set(nodes(tmp_path, {"task": ["arc"], "recipe": ["DAPT", "base"]})) == {
+        *("finetune[DAPT, arc]", "finetune[base, arc]", "dapt[cs]")
+    }
+    with pytest.raises(ConfigError, match="unknown key --only task=ark") as caught:
+        nodes(tmp_path, {"task": ["ark"]})
+    assert "did you mean arc?" in caught.value.fix
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return read_recipe(written(tmp_path), {"data": "/elsewhere"})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{data}/x", "/elsewhere/x"),
+        ("{steps}", 7),
+        ("{steps} steps", "7 steps"),
+        ("{task}", "arc"),
+        ("{task.domain}", "cs"),
+        ("{task.domain.file}", "acl"),
+        ("{task.domain.other}", "bio"),
+        ("{recipe.start}", "dapt[cs]"),
+        (["{task}", {"a": "{steps}"}], ["arc", {"a": 7}]),
+        (None, None),
+        ("{} {a b} $x", "{} {a b} $x"),
+    ],
+)
+def test_placeholders(recipe: Recipe, value: Any, expected: Any) -> None:
+    assert fill(value, recipe, {"task": "arc", "recipe": "DAPT"}, "here") == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stages": {}}, "has no stages"),
+        ({"stages": {"a": {"job": "dream"}}}, "stages: a in .* has no job"),
+        ({"stages": {"a": {"job": "dapt", "for": "domains"}}}, "unknown key domains in stages: a"),
+        ({"stages": {"a": {"job": "dapt", "corpus.path": "x"}}}, "unknown key corpus.path in a"),
+        ({"stages": {"a": {"job": "dapt", "corpus.paths": "{date}"}}}, "unknown key {date} in a"),
+        ({"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "{task.file}"}}}, "unknown key {task.file}"),
+        ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "from": "b"}}}, "unknown key b in a"),
+        ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "from": "a"}}}, "a starts from a"),
+        ({"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "x", "from": "a"}}}, "names no one stage"),
+        ({"stages": {"a": {"job": "dapt"}}}, "corpus.paths is empty"),
+        ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "training.max_steps": -1}}}, "a in .*max_steps is -1"),
+        ({"let": {"data": "{data}", "steps": 7}}, "stands for itself"),
+        ({"sets": {"task": "arc"}}, "sets: task in .* is no list of members"),
+        ({"sets": [1]}, "sets in .* holds no"),
+        ({"stage": {}}, "unknown key stage in"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        nodes(tmp_path, **changes)
+
+
+def test_the_command_line() -> None:
+    given = ["run", "a.yaml", "--data", "/d", "--only=task=a,b", "--training.max_steps", "7", "--debug"]
+    command = read_command(given)
+    assert (command.verb, command.file, command.let) == ("run", "a.yaml", {"data": "/d"})
+    assert (command.only, command.common) == ({"task": ["a", "b"]}, {"training.max_steps": 7})
+
+
+@pytest.mark.parametrize("given", ["", "run", "walk a.yaml", "run --data x", "run a.yaml --data", "run a.yaml x y"])
+def test_a_command_line_that_says_nothing(given: str) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_command(given.split())
+
+
+def test_a_name_that_the_file_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown key --date") as caught:
+        read_recipe(written(tmp_path), {"date": "x"})
+    assert "did you mean data?" in caught.value.fix
+
+
+def test_the_shipped_chains_can_be_read() -> None:
+    folder = Path(__file__).resolve().parents[2] / "jobs" / "recipes"
+    chains = [file for file in sorted(folder.glob("*.yaml")) if "\nstages:" in file.read_text()]
+    assert chains
+    for file in chains:
+        assert expand(read_recipe(str(file)))
+    assert len((folder / "study.yaml").read_text().splitlines()) <= 60

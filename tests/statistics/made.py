@@ -1,0 +1,25 @@
+"""Test predictions of made-up recipes, each example of its own difficulty."""
+
+import numpy as np
+
+from adapt.statistics.outcomes import Tested, single_label
+
+CLASSES = 3
+
+
+def drawn(
+    accuracy: float, seeds: int, examples: int, rng: np.random.Generator, truth: np.ndarray, apart: float = 0.0
+) -> list[list[int]]:
+    """Predictions [seeds][examples], right with a probability that differs by seed with deviation `apart`."""
+    found = []
+    for _ in range(seeds):
+        right = rng.random(examples) < np.clip(accuracy + apart * rng.normal(), 0, 1)
+        found.append(np.where(right, truth, (truth + rng.integers(1, CLASSES, examples)) % CLASSES).tolist())
+    return found
+
+
+def outcomes(
+    accuracy: float, rng: np.random.Generator, truth: np.ndarray, seeds: int = 5, apart: float = 0.0, metric="macro_f1"
+) -> Tested:
+    predicted = drawn(accuracy, seeds, len(truth), rng, truth, apart)
+    return single_label([truth.tolist()] * seeds, predicted, CLASSES, metric)

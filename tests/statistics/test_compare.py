@@ -1,0 +1,145 @@
+"""Differences, intervals and p against scipy, closed forms and plain loops."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adapt.statistics.bootstrap import by_examples_and_seeds
+from adapt.statistics.compare import DETECTABLE, average, compare
+from adapt.statistics.outcomes import Tested
+from tests.statistics.made import outcomes
+
+A, B = np.array([0.61, 0.64, 0.58, 0.70, 0.66]), np.array([0.69, 0.72, 0.65, 0.71, 0.73])
+
+
+def sides(rng, recipe=0.75, baseline=0.65, examples=200, **kwargs):
+    truth = rng.integers(0, 3, examples)
+    return outcomes(recipe, rng, truth, **kwargs), outcomes(baseline, rng, truth, **kwargs)
+
+
+def test_scores_alone_give_welchs_interval_and_the_exact_p():
+    found = compare(Tested(B), Tested(A))
+    welch = stats.ttest_ind(B, A, equal_var=False).confidence_interval(0.95)
+    assert found.difference == pytest.approx(B.mean() - A.mean())
+    assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
+    assert found.over == ("seeds",)
+    test = stats.permutation_test((B, A), lambda x, y, axis=-1: x.mean(axis) - y.mean(axis), n_resamples=np.inf)
+    assert found.p == pytest.approx(test.pvalue)
+
+
+def test_one_seed_a_side_with_predictions_is_scipys_paired_bootstrap():
+    recipe, baseline = sides(np.random.default_rng(0), examples=300, seeds=1, metric="accuracy")
+    found = compare(recipe, baseline, samples=8000)
+    right = [np.asarray(side.counts[0].toarray()[:, [0, 4, 8]].sum(1)) for side in (recipe, baseline)]
+    wanted = stats.bootstrap(
+        right,
+        lambda x, y, axis=-1: x.mean(axis) - y.mean(axis),
+        paired=True,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    assert (found.low, found.high) == pytest.approx(wanted.confidence_interval, abs=0.006)
+    assert found.error == pytest.approx(wanted.standard_error, rel=0.05)
+    assert found.over == ("examples",)
+
+
+def test_the_bootstrap_is_a_plain_loops():
+    rng = np.random.default_rng(0)
+    recipe, baseline = sides(rng, examples=40, seeds=2, apart=0.1)
+    draws = by_examples_and_seeds(recipe, baseline, 4000, np.random.default_rng(1))
+    wanted = []
+    for _ in range(4000):
+        weights = np.bincount(rng.integers(0, 40, 40), minlength=40)[None].astype(float)
+        gap = 0.0
+        for side, sign in ((recipe, 1), (baseline, -1)):
+            scores = side.resampled(weights)[0]
+            drawn = scores[rng.integers(0, 2, 2)].mean()
+            gap += sign * (scores.mean() + 2**0.5 * (drawn - scores.mean()))
+        wanted.append(gap)
+    assert draws.std() == pytest.approx(np.std(wanted), rel=0.06)
+    assert draws.mean() == pytest.approx(np.mean(wanted), abs=0.01)
+
+
+def test_without_noise_of_examples_the_error_is_the_seeds():
+    """All examples alike: what is left is the standard error of a difference of means, with n - 1."""
+    rng = np.random.default_rng(0)
+    recipe, baseline = sides(rng, examples=20_000, apart=0.05, metric="accuracy", seeds=4)
+    error = np.sqrt(sum(side.scores.var(ddof=1) / 4 for side in (recipe, baseline)))
+    assert compare(recipe, baseline, samples=400).error == pytest.approx(error, rel=0.1)
+
+
+def test_p_is_the_larger_of_the_two_tests():
+    recipe, baseline = sides(np.random.default_rng(0))
+    found = compare(recipe, baseline)
+    ps = {name: null.p(observed) for name, (null, observed) in found.nulls.items()}
+    assert set(ps) == {"examples", "seeds"}
+    assert found.p == max(ps.values())
+    assert found.least_p == pytest.approx(2 / 252)
+
+
+def test_the_same_seed_gives_the_same_figures():
+    recipe, baseline = sides(np.random.default_rng(0))
+    first, second, other = (compare(recipe, baseline, seed=seed) for seed in (0, 0, 1))
+    assert (first.low, first.p) == (second.low, second.p)
+    assert first.low != other.low
+
+
+def test_one_seed_a_side_without_predictions_says_nothing_of_chance():
+    found = compare(Tested(B[:1]), Tested(A[:1]))
+    assert found.difference == pytest.approx(B[0] - A[0])
+    assert (found.low, found.p, found.error, found.detectable) == (None, None, None, None)
+
+
+def test_equal_scores_have_an_interval_of_no_width():
+    found = compare(Tested(np.full(3, 0.5)), Tested(np.full(3, 0.5)))
+    assert (found.low, found.high, found.p) == (0.0, 0.0, 1.0)
+
+
+def test_unequal_numbers_of_seeds_are_compared():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 100)
+    recipe, baseline = outcomes(0.8, rng, truth, seeds=3), outcomes(0.6, rng, truth, seeds=5)
+    found = compare(recipe, baseline)
+    assert found.difference == pytest.approx(recipe.scores.mean() - baseline.scores.mean())
+    assert found.low is not None
+    assert found.low < found.difference < (found.high or 0)
+
+
+def test_the_interval_covers_the_truth_and_the_power_is_as_said():
+    """Accuracy with seeds apart: the true difference is known, so coverage and power can be counted."""
+    rng = np.random.default_rng(0)
+    covered, seen, detectable = [], [], []
+    for _ in range(120):
+        found = compare(*sides(rng, 0.7, 0.6, 150, metric="accuracy", apart=0.03), samples=300)
+        covered.append((found.low or 0) <= 0.1 <= (found.high or 0))
+        detectable.append(found.detectable or 0)
+        error = (found.detectable or 0) / DETECTABLE
+        seen.append(abs(found.difference) > 1.96 * error)
+    assert np.mean(covered) >= 0.88
+    power = stats.norm.cdf(0.1 / (np.mean(detectable) / DETECTABLE) - 1.96)
+    assert np.mean(seen) == pytest.approx(power, abs=0.12)
+
+
+def test_the_average_over_tasks_has_the_error_of_independent_tasks():
+    rng = np.random.default_rng(0)
+    found = [compare(*sides(rng, examples=n)) for n in (100, 200, 400)]
+    pooled = average(found)
+    assert pooled.difference == pytest.approx(np.mean([each.difference for each in found]))
+    assert pooled.error == pytest.approx(sum((each.error or 0) ** 2 for each in found) ** 0.5 / 3, rel=0.06)
+    assert pooled.p is not None
+    assert pooled.p < min(each.p or 0 for each in found)  # three tasks that agree say more than each
+
+
+def test_the_average_of_one_is_itself():
+    found = compare(*sides(np.random.default_rng(0)))
+    pooled = average([found])
+    assert (pooled.difference, pooled.low, pooled.p) == (found.difference, found.low, found.p)
+
+
+def test_the_averages_p_is_that_of_all_arrangements():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(0.02, 0.03, 3), rng.normal(0, 0.03, 3)) for _ in range(2)]
+    found = average([compare(Tested(b), Tested(a)) for b, a in pairs])
+    nulls = [compare(Tested(b), Tested(a)).nulls["seeds"][0].values for b, a in pairs]
+    all_of_them = np.abs(nulls[0][:, None] + nulls[1][None, :]) / 2
+    assert found.p == pytest.approx(np.mean(all_of_them >= abs(found.difference) - 1e-12), abs=0.03)

@@ -1,0 +1,93 @@
+"""Scores from counts against scikit-learn, on whole and on resampled test sets."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from adapt.statistics.outcomes import Tested, entities, multi_label, single_label, spans
+
+N, CLASSES = 60, 4
+LABELS = ["B-A", "B-B", "I-A", "I-B", "O"]
+
+
+def expected(metric: str, truth, predicted) -> float:
+    if metric == "accuracy":
+        return float(metrics.accuracy_score(truth, predicted))
+    return float(metrics.f1_score(truth, predicted, average=metric.removesuffix("_f1"), zero_division=0))
+
+
+def check(found: Tested, metric: str, truth: np.ndarray, predicted: np.ndarray) -> None:
+    """Truth [examples, ...] and predicted [seeds, examples, ...]."""
+    assert found.scores == pytest.approx([expected(metric, truth, each) for each in predicted])
+    rng = np.random.default_rng(1)
+    chosen = rng.integers(0, N, (5, N))
+    weights = np.stack([np.bincount(row, minlength=N) for row in chosen]).astype(float)
+    wanted = [[expected(metric, truth[row], each[row]) for each in predicted] for row in chosen]
+    assert found.resampled(weights) == pytest.approx(np.array(wanted))
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1", "accuracy"])
+def test_single_label_scores_are_scikit_learns(metric):
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.integers(0, CLASSES - 1, N), rng.integers(0, CLASSES, (2, N))
+    check(single_label([truth] * 2, predicted, CLASSES, metric), metric, truth, predicted)
+
+
+@pytest.mark.parametrize("metric", ["macro_f1", "micro_f1", "accuracy"])
+def test_multi_label_scores_are_scikit_learns(metric):
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.random((N, CLASSES)) < 0.3, rng.random((2, N, CLASSES)) < 0.3
+    truth[:, -1] = predicted[:, :, -1] = False  # a class that never comes
+
+    def listed(rows):
+        return [np.flatnonzero(row).tolist() for row in rows]
+
+    found = multi_label([listed(truth)] * 2, [listed(each) for each in predicted], CLASSES, metric)
+    check(found, metric, truth, predicted)
+
+
+@pytest.mark.parametrize(
+    ("tags", "found"),
+    [
+        ("B-A I-A O B-B", {("A", 0, 2), ("B", 3, 4)}),
+        ("B-A B-A", {("A", 0, 1), ("A", 1, 2)}),
+        ("I-A I-A I-B", {("A", 0, 2), ("B", 2, 3)}),
+        ("O I-B O", {("B", 1, 2)}),
+        ("O O", set()),
+    ],
+)
+def test_spans_by_hand(tags, found):
+    assert spans([LABELS.index(tag) for tag in tags.split()], LABELS) == found
+
+
+def test_spans_leave_out_tokens_without_label():
+    assert spans([-100, 0, -100, 2, -100], LABELS) == {("A", 0, 2)}
+
+
+def test_entity_f1_counts_exact_spans():
+    truth = [[0, 2, 4], [1, 4, 0]]  # A(0,2); B(0,1), A(2,3)
+    predicted = [[0, 4, 4], [1, 4, 0]]  # the first too short, two right
+    assert entities([truth], [predicted], LABELS).scores == pytest.approx([2 * 2 / (3 + 3)])
+    assert entities([truth], [truth], LABELS).scores == pytest.approx([1.0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("single_label", "macro_f1"), ("multi_label", "macro_f1"), ("tokens", "entity_f1")]
+)
+def test_scores_are_those_of_fine_tuning(kind, metric):
+    """Else predictions would not be used: the report compares the two."""
+    from adapt.finetune.scores import metric_of
+    from adapt.task.data import Facts
+
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.integers(0, 5, (2, N, 8))
+    if kind == "single_label":
+        true, guess = truth[:, 0].tolist(), predicted[:, 0].tolist()
+        found = single_label([true], [guess], 5, metric)
+    elif kind == "multi_label":
+        true, guess = ([sorted(set(row[:2].tolist())) for row in each] for each in (truth, predicted))
+        found = multi_label([true], [guess], 5, metric)
+    else:
+        true, guess = truth.tolist(), predicted.tolist()
+        found = entities([true], [guess], LABELS)
+    assert found.scores == pytest.approx([metric_of(Facts("t", kind, LABELS, metric), true, guess)])

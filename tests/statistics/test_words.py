@@ -1,0 +1,52 @@
+"""What is said of a comparison."""
+
+import numpy as np
+import pytest
+
+from adapt.statistics.compare import Comparison
+from adapt.statistics.words import p_value, points, significant, verdict
+
+
+def found(difference=0.041, low=0.012, high=0.07, p=0.008, error=0.015, least=0.001) -> Comparison:
+    return Comparison(difference, low, high, error, p, least, ("seeds",), np.empty(0), {})
+
+
+def test_a_finding_has_its_figures():
+    assert verdict(found(), 0.032, "macro-F1") == "+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)"
+
+
+def test_no_finding_is_said_in_words_with_what_could_have_been_seen():
+    text = verdict(found(0.01, -0.02, 0.04, 0.41))
+    assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
+    assert text.endswith("only a difference of 4.2 or more would probably have been seen (power 80%)")
+
+
+def test_the_corrected_p_decides():
+    assert significant(found(p=0.03))
+    assert not significant(found(p=0.03), 0.12)
+    assert verdict(found(p=0.03), 0.12).startswith("no significant difference")
+
+
+def test_too_few_seeds_are_named():
+    assert "p cannot fall below .10," in verdict(found(p=0.1, least=0.1))
+
+
+def test_without_p_nothing_is_claimed():
+    text = verdict(found(low=None, high=None, p=None, error=None, least=None))
+    assert text == "+4.1 points; one seed a side and no predictions, so nothing can be said of chance"
+    assert not significant(found(p=None))
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(0.0079, "p = .008"), (0.0004, "p < .001"), (0.05, "p = .050"), (0.41, "p = .41"), (1.0, "p = 1.00")],
+)
+def test_p_in_words(p, text):
+    assert p_value(p) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0412, "+4.1"), (-0.021, "\N{MINUS SIGN}2.1"), (-0.0001, "0.0"), (0, "0.0")]
+)
+def test_points(share, text):
+    assert points(share) == text

@@ -1,0 +1,185 @@
+"""Every format gives the same examples, each with the place it stands in."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adapt.config import TaskConfig
+from adapt.corpus.formats import Bad
+from adapt.corpus.records import read_objects
+from adapt.errors import ConfigError, DataError
+from adapt.task.read import Example, files_of, read_file
+
+RECORDS = [
+    {"key": "k1", "text": "one, two", "pair": "2", "label": "a|b"},
+    {"key": "k2", "text": 'a "quoted"\nsecond line', "pair": "", "label": ""},
+    {"key": "k3", "text": "naïve 東京", "pair": "x", "label": "b, c"},
+]
+TASK = TaskConfig(train="x", kind="multi_label", pair_field="pair", id_field="key")
+EXPECTED = [
+    ("k1", "one, two", "2", ("a", "b")),
+    ("k2", 'a "quoted"\nsecond line', "", ()),
+    ("k3", "naïve 東京", "x", ("b", "c")),
+]
+
+
+def write_lines(path: Path) -> None:
+    content = "\n\n".join(json.dumps(record) for record in RECORDS).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def write_values(path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(RECORDS[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        writer.writerows(RECORDS)
+
+
+def write_table(path: Path) -> None:
+    table = pa.Table.from_pylist(RECORDS)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+
+FORMATS = {
+    "jsonl": (write_lines, ["line 1", "line 3", "line 5"]),
+    "jsonl.gz": (write_lines, ["line 1", "line 3", "line 5"]),
+    "csv": (write_values, ["line 2", "line 4", "line 5"]),  # the header is line 1, the second record two lines long
+    "tsv": (write_values, ["line 2", "line 4", "line 5"]),
+    "parquet": (write_table, ["row 1", "row 2", "row 3"]),
+    "arrow": (write_table, ["row 1", "row 2", "row 3"]),
+}
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_agree(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"train.{suffix}"
+    write, places = FORMATS[suffix]
+    write(path)
+    found = list(read_file(TASK, str(path)))
+    assert [place for place, _ in found] == [f"{path}, {place}" for place in places]
+    examples = [example for _, example in found if isinstance(example, Example)]
+    assert [(each.id, each.text, each.pair, each.labels) for each in examples] == EXPECTED
+    assert [each.place for each in examples] == [place for place, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "reason"),
+    [
+        ("single_label", '{"text": "a", "label": null}', "no label"),
+        ("single_label", '{"text": "a", "label": " "}', "no label"),
+        ("single_label", '{"text": "a", "label": true}', "label is neither a string nor an integer"),
+        ("single_label", '{"text": "a", "label": 1.0}', "label is neither a string nor an integer"),
+        ("single_label", '{"text": "a", "label": ["x"]}', "label is neither a string nor an integer"),
+        ("single_label", '{"text": null, "label": "x"}', "no text"),
+        ("single_label", '{"text": 3, "label": "x"}', "text is not a string"),
+        ("single_label", '{"text": "\\ud83d", "label": "x"}', "half a character in the text"),
+        ("single_label", '{"text": "a", "la', "malformed JSON"),
+        ("single_label", '"a"', "not a JSON object"),
+        ("multi_label", '{"text": "a", "label": 1}', "label is not a list"),
+        ("multi_label", '{"text": "a", "label": null}', "no label"),
+        ("multi_label", '{"text": "a", "label": ["x", null]}', "label is neither a string nor an integer"),
+        ("tokens", '{"text": "a b", "label": ["O", "O"]}', "text is not a list of words"),
+        ("tokens", '{"text": ["a", 1], "label": ["O", "O"]}', "text is not a list of words"),
+        ("tokens", '{"text": ["a"], "label": "O"}', "label is not a list"),
+    ],
+)
+def test_unusable_records_have_a_reason(tmp_path: Path, kind: str, record: str, reason: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(record)
+    ((place, found),) = read_file(TaskConfig(kind=kind), str(path))
+    assert isinstance(found, Bad)
+    assert found == reason
+    assert place == f"{path}, line 1"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "labels"),
+    [
+        ("single_label", " x ", ("x",)),
+        ("single_label", 3, (3,)),
+        ("multi_label", ["b", "a", "b"], ("a", "b")),
+        ("multi_label", [], ()),
+        ("multi_label", "b,a|c", ("a", "b", "c")),
+    ],
+)
+def test_labels(tmp_path: Path, kind: str, value: object, labels: tuple[object, ...]) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": value}))
+    ((_, found),) = read_file(TaskConfig(kind=kind), str(path))
+    assert found.labels == labels
+
+
+def test_words_make_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": ["a", "b"], "label": ["O", "B-X"]}')
+    ((_, found),) = read_file(TaskConfig(kind="tokens"), str(path))
+    assert (found.text, found.words, found.labels) == ("a b", ("a", "b"), ("O", "B-X"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "fix"),
+    [
+        ("text_field", "txt", "set task.text_field; did you mean 'text'?"),
+        ("label_field", "zzz", "set task.label_field to one of them"),
+        ("pair_field", "labels", "set task.pair_field; did you mean 'label'?"),
+        ("id_field", "zzz", "set task.id_field to one of them"),
+    ],
+)
+def test_a_missing_field_names_those_there_are(tmp_path: Path, setting: str, name: str, fix: str) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('not JSON\n{"text": "a", "label": "b"}\n')
+    with pytest.raises(DataError, match=f"train.jsonl, line 2 has no field '{name}'; it has 'text', 'label'") as caught:
+        list(read_file(TaskConfig(**{setting: name}), str(path)))
+    assert caught.value.fix == fix
+
+
+def test_no_id(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "a", "label": "b", "id": null}\n')
+    with pytest.raises(DataError, match="line 1 has no id"):
+        list(read_file(TaskConfig(id_field="id"), str(path)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("a.txt", b"plain", "plain text, which has no fields"),
+        ("a.json", b'[{"text": "a"}]', "one JSON array"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a", "label": "b"}' * 99)[:-9], "is broken"),
+        ("a.parquet", b"no parquet", "is broken"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, what: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=what) as caught:
+        list(read_file(TaskConfig(), str(tmp_path / name)))
+    assert name in caught.value.what
+    assert caught.value.fix
+    assert "corpus" not in caught.value.fix
+
+
+def test_whole_records_with_all_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": list(range(600)), "b": [[n] for n in range(600)]}), path)
+    assert list(read_objects(path)) == [(n + 1, {"a": n, "b": [n]}) for n in range(600)]
+    (tmp_path / "empty.csv").write_text("")
+    assert list(read_objects(tmp_path / "empty.csv")) == []
+
+
+def test_files_of(tmp_path: Path) -> None:
+    for name in ("b.jsonl", "a.csv", "note.md"):
+        (tmp_path / name).touch()
+    assert files_of(TaskConfig(dev=str(tmp_path)), "dev") == [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]
+    with pytest.raises(ConfigError, match=r"task\.test is empty"):
+        files_of(TaskConfig(), "test")
+    with pytest.raises(DataError, match=r"task\.dev: .*absent\.jsonl matches no file"):
+        files_of(TaskConfig(dev="absent.jsonl"), "dev")

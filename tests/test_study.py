@@ -1,0 +1,139 @@
+"""A small study from its chain file to its report, on Ray: adapted models, seeds side by side, nothing done twice."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adapt.chain import Record, Store
+from adapt.model.load import load_masked_lm
+from adapt.recipe.build import Chain, ahead, build, study
+from adapt.recipe.expand import expand
+from adapt.recipe.file import read_recipe
+from adapt.report.write import write_report
+from adapt.stages import run_stages
+from tests.samples import sentences
+
+TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sentence", "word", "language"]}
+
+
+def examples(count: int, seed: int) -> list[dict[str, Any]]:
+    """Texts that are about one of two topics."""
+    draw = random.Random(seed)
+    found = []
+    for number, text in enumerate(sentences(count, seed, 4, 8)):
+        label = draw.choice(list(TOPICS))
+        found.append({"text": f"{' '.join(draw.choices(TOPICS[label], k=4))} {text} {number}", "label": label})
+    return found
+
+
+def write(file: Path, records: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture(scope="module")
+def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str:
+    """DAPT, TAPT on top of it, and fine-tuning of three models with two seeds."""
+    folder = tmp_path_factory.mktemp("study")
+    write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
+    for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
+        write(folder / f"{split}.jsonl", examples(count, seed))
+    task = {"name": "topics", **{split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}}
+    content = {
+        "name": "small",
+        "common": {
+            "model.path": str(tiny_bert),
+            "storage.root": str(folder / "runs"),
+            "training": {"sequence_length": 64, "global_batch_size": 4, "precision": "fp32"},
+            "evaluation.sequence_length": 64,
+            "finetune": {"seeds": [0, 1], "epochs": 2, "learning_rate": 1e-3},
+        },
+        "sets": {"recipe": {"base": {"start": None}, "DAPT": {"start": "dapt"}, "DAPT+TAPT": {"start": "tapt"}}},
+        "stages": {
+            "dapt": {"job": "dapt", "corpus.paths": str(folder / "corpus.jsonl"), "training.max_steps": 3},
+            "tapt": {"job": "tapt", "task": task, "from": "dapt", "training.epochs": 2, "tapt.batch_examples": 16},
+            "finetune": {"job": "finetune", "for": "recipe", "from": "{recipe.start}", "task": task},
+        },
+    }
+    file = folder / "chain.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def chain(chain_file: str) -> Chain:
+    return build(expand(read_recipe(chain_file)))
+
+
+@pytest.fixture(scope="module")
+def records(chain: Chain, ray_cluster: None) -> dict[str, Record]:
+    """All of it, run."""
+    stages = [goal.stage for goal in chain.goals]
+    found = run_stages(stages, chain.store, chain.resources)
+    return {goal.label: record for goal, record in zip(chain.goals, found, strict=True)}
+
+
+RUNS = [f"finetune[{recipe}, {seed}]" for recipe in ("base", "DAPT", "DAPT+TAPT") for seed in (0, 1)]
+
+
+def test_every_stage_has_its_record(records: dict[str, Record]) -> None:
+    assert sorted(records) == sorted(["dapt", "tapt", *RUNS])
+    assert all(record.metrics for record in records.values())
+
+
+def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
+    training = records["tapt"].inputs["training"]
+    start = json.loads((Path(training["path"]) / "stage.json").read_text())["inputs"]["(start)"]
+    assert start["key"] == records["dapt"].inputs["training"]["key"]
+    dapt, tapt = (load_masked_lm(records[name].path).state_dict() for name in ("dapt", "tapt"))
+    assert any(not (dapt[name] == tapt[name]).all() for name in dapt)
+
+
+def test_what_tapt_was_before_is_what_dapt_was_after(records: dict[str, Record], tmp_path: Path) -> None:
+    """The start is measured, and not the model the chain began with."""
+    before = json.loads((Path(records["tapt"].inputs["before"]["path"]) / "stage.json").read_text())
+    assert before["inputs"]["training"]["key"] == records["dapt"].inputs["training"]["key"]
+
+
+def test_sixteen_examples_fill_a_step_on_average(records: dict[str, Record]) -> None:
+    metrics = records["tapt"].metrics
+    tokens = records["tapt"].metrics["tokens"] / 2  # of an epoch
+    rows = round(16 * tokens / 60 / 64)
+    assert metrics["sources"]["topics"]["rows"] / metrics["steps"] == pytest.approx(rows, abs=0.51)
+
+
+def test_seeds_differ_and_models_differ(records: dict[str, Record]) -> None:
+    def answers(label: str) -> str:
+        return (records[label].path / "predictions.jsonl").read_text()
+
+    assert len({answers(label) for label in RUNS}) == len(RUNS)
+
+
+def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> None:
+    again = build(expand(read_recipe(chain_file)))
+    assert ahead(again) == {}
+    found = run_stages([goal.stage for goal in again.goals], again.store, again.resources)
+    assert [record.started_at for record in found] == [records[goal.label].started_at for goal in again.goals]
+
+
+def test_one_more_seed_is_one_more_run_of_each_model(chain_file: str, records: dict[str, Record]) -> None:
+    more = read_recipe(chain_file, common={"finetune.seeds": [0, 1, 2]})
+    assert ahead(build(expand(more))) == {"finetune": 3}
+
+
+def test_the_report_names_every_recipe(chain: Chain, records: dict[str, Record], tmp_path: Path) -> None:
+    page = write_report(study("small", "base", chain), tmp_path)
+    text = page.read_text()
+    assert all(name in text for name in ("small", "topics", "DAPT+TAPT"))
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert (tmp_path / "report.md").read_text().startswith("# ")
+
+
+def test_an_unfinished_chain_has_a_report_too(chain: Chain, tmp_path: Path) -> None:
+    empty = Chain(chain.goals, Store(tmp_path / "nothing"), chain.resources)
+    found = study("small", "base", empty)
+    assert sorted(found.missing) == sorted(["dapt", "tapt", *RUNS])
+    assert write_report(found, tmp_path).exists()
