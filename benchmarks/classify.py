@@ -71,7 +71,7 @@ def language_model(case: Case) -> Any:
     torch.manual_seed(0)
     if case.model:
         return BertForMaskedLM.from_pretrained(case.model)
-    return BertForMaskedLM(BertConfig(**SHAPES[case.size]))
+    return BertForMaskedLM(BertConfig(vocab_size=len(tokenizer(case)), **SHAPES[case.size]))
 
 
 def peer(case: Case, steps: int) -> dict[str, float]:

@@ -86,5 +86,8 @@ def seeds(case: Case, folder: Path, number: int, cores: int) -> dict[str, float]
             )
         return time.perf_counter() - begin
 
-    runs(1, cores, "warm-up")  # the processes start
-    return {"together": runs(1, number, "together"), "in_turn": runs(cores, 1, "in-turn")}
+    times = {}
+    for way, cpus, at_once in (("together", 1, number), ("in_turn", cores, 1)):
+        runs(cpus, at_once, "warm-up")  # Ray starts other processes for each way, and they load torch
+        times[way] = runs(cpus, at_once, way)
+    return times

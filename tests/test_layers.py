@@ -40,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "summary": GROUND,
 }
 ALLOWED["stages"] = frozenset(ALLOWED)
-ALLOWED["recipe"] = GROUND | {"parse", "stages", "report"}
+ALLOWED["recipe"] = GROUND | {"parse", "stages", "report", "corpus"}  # of corpus, only what hides secrets in URLs
 
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.advise.sample import Sample
 from adapt.config import Config
 from adapt.errors import DataError
-from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
+from adapt.evaluate.mlm_loss import SAMPLE_SEED
 from adapt.evaluate.similarity import similarity
+from adapt.evaluate.texts_loss import loss_on
 from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import Pretrained
-from adapt.objective.build import make
 from adapt.task.data import Facts, Split
 
 MEASURED_TOKENS = 20_000
@@ -62,9 +61,6 @@ class _Eyes:
             pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code
         )
         self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
-        # single tokens whatever the training is to mask: other units need marks that only prepared text has
-        objective = replace(config.objective, kind="causal" if causal else "mlm")
-        self.objective = make(objective, self.tokenizer, SAMPLE_SEED)
 
     def text(self, sample: Sample) -> TextEvidence:
         encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(sample.texts)
@@ -108,9 +104,7 @@ class _Eyes:
     def loss(self, tokens: Sequence[np.ndarray]) -> float:
         before = np.cumsum([0, *map(len, tokens)])[:-1]
         few = [each for each, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(each)]
-        sample, cpu = Heldout(list(range(len(few))), few), torch.device("cpu")
-        losses, counts = heldout_losses(self.model, self.objective, sample, self.config.evaluation, cpu)
-        return float(losses.sum() / max(counts.sum(), 1))
+        return loss_on(few, self.model, self.tokenizer, self.config, torch.device("cpu"))
 
 
 def overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:

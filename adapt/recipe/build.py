@@ -7,6 +7,7 @@ from pathlib import Path
 from adapt.chain import Stage, Store, plan
 from adapt.chain.parallel import unfinished
 from adapt.config import ResourcesConfig
+from adapt.corpus.redact import redact
 from adapt.errors import ConfigError
 from adapt.recipe.expand import ADAPTING, Node
 from adapt.report.entry import Entry, Study
@@ -85,7 +86,8 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
             entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage)))
         else:
             missing.append(goal.label)
-    return Study(name, baseline, entries, missing)
+    models = sorted({redact(goal.catalogue.config.model.path) for goal in chain.goals})
+    return Study(name, baseline, entries, missing, models)
 
 
 def trainings(stage: Stage) -> tuple[str, ...]:

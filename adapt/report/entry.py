@@ -32,5 +32,7 @@ class Study:
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
     """Stages that have not run, as `finetune[DAPT, acl_arc, 3]`."""
+    models: list[str] = field(default_factory=list)
+    """What the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
     """What the chain's reader should know."""

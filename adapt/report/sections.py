@@ -51,7 +51,7 @@ def _verdict(results: Results, compared: Compared, priced: Trainings) -> list[Bl
 
 
 def _ran(study: Study, results: Results) -> list[Block]:
-    blocks: list[Block] = []
+    blocks: list[Block] = [Text(f"From {', '.join(study.models)}.")] if study.models else []
     if results.rows:
         header = ["task", "metric", "classes", "train", "dev", "test", "recipes", "runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))

@@ -100,8 +100,14 @@ def show_ahead(counts: Mapping[str, int]) -> None:
         log("everything is finished")
 
 
-def show_verdict(page: Path, verdicts: Sequence[Any] = ()) -> None:
-    """Where the report is, and what it says first."""
-    for line in verdicts:
-        log(str(line))
+def show_verdict(page: Path) -> None:
+    """What the report says first, and where it is.
+
+    Args:
+        page: the HTML file; the text beside it is in Markdown.
+    """
+    _, _, verdict = page.with_suffix(".md").read_text(encoding="utf-8").partition("## Verdict\n")
+    for line in verdict.partition("\n#")[0].partition("\n|")[0].splitlines():
+        if line.strip():
+            log(line.replace("**", "").replace("\\", ""))
     log(f"report: {page}")

@@ -79,3 +79,10 @@ def test_p_of_two_equal_recipes_is_uniform():
         found.append(null.p(observed))
     assert np.mean(np.array(found) <= 0.05) <= 0.09
     assert np.mean(found) > 0.45
+
+
+def test_a_sampled_p_is_never_zero():
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 300)
+    null, observed = examples_null(outcomes(0.3, rng, truth), outcomes(0.9, rng, truth), 99, rng)
+    assert null.p(observed) == pytest.approx(1 / 100) == null.least

@@ -1,0 +1,36 @@
+"""The loss of a model on texts that are no prepared corpus."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from adapt.config import Config
+from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
+from adapt.objective.build import make
+
+
+def loss_on(
+    tokens: Sequence[np.ndarray],
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Config,
+    device: torch.device,
+) -> float:
+    """Mean held-out loss on some texts [nats a predicted token].
+
+    Args:
+        tokens: of each text, with special tokens.
+        model: a language model.
+        tokenizer: its own.
+        config: `evaluation` and `objective`. Of masking objectives, single tokens are masked: words, spans and
+            entities need marks that only prepared text has.
+        device: to compute on.
+    """
+    causal = config.objective.kind == "causal"
+    objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, SAMPLE_SEED)
+    sample = Heldout(list(range(len(tokens))), list(tokens))
+    losses, counts = heldout_losses(model, objective, sample, config.evaluation, device)
+    return float(losses.sum() / max(counts.sum(), 1))
