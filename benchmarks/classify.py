@@ -71,7 +71,8 @@ def language_model(case: Case) -> Any:
     torch.manual_seed(0)
     if case.model:
         return BertForMaskedLM.from_pretrained(case.model)
-    return BertForMaskedLM(BertConfig(vocab_size=len(tokenizer(case)), **SHAPES[case.size]))
+    shape: dict[str, Any] = dict(SHAPES[case.size])
+    return BertForMaskedLM(BertConfig(vocab_size=len(tokenizer(case)), **shape))
 
 
 def peer(case: Case, steps: int) -> dict[str, float]:
@@ -94,7 +95,7 @@ def peer(case: Case, steps: int) -> dict[str, float]:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             self.ends.append((time.perf_counter(), time.process_time()))
 
-    rows = [{"input_ids": ids, "labels": label} for ids, label in examples(case)]
+    rows: list[dict[str, Any]] = [{"input_ids": ids, "labels": label} for ids, label in examples(case)]
     start = language_model(case)
     config = start.config
     config.num_labels = max(row["labels"] for row in rows) + 1

@@ -14,9 +14,9 @@ class Kind:
     name: str
     description: str
     corpus: bool = True
-    """Whether it reads `corpus`."""
+    """Whether it must have `corpus`."""
     task: bool = False
-    """Whether it reads `task`."""
+    """Whether it must have `task`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields by dotted name."""
 
@@ -45,7 +45,12 @@ KINDS = {
             defaults={"name": "evaluate"},
         ),
         Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
-        Kind("advise", "Says which recipe to run first for a corpus and tasks, at what cost, and why."),
+        Kind(
+            "advise",
+            "Says which recipe to run first for a corpus and tasks, at what cost, and why.",
+            corpus=False,
+            defaults={"name": "advise"},
+        ),
     )
 }
 """By name."""

@@ -27,12 +27,13 @@ def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
             "keep their sum at or below 1",
         )
     _check_entities(config)
-    if kind.corpus:
+    corpus = config.corpus
+    if kind.corpus or corpus.paths or corpus.sources or corpus.dataset:
         _check_sources(config.corpus)
         _check_mixture(config)
         _check_streaming(config)
-    if kind.task:
-        _check_tasks(config)
+    if kind.task or config.task.train or config.tasks:
+        _check_tasks(config, kind)
     if config.corpus.heldout_fraction == 1:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
     if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
@@ -68,9 +69,10 @@ def _check_sources(corpus: CorpusConfig) -> None:
         raise ConfigError("corpus.sources: all weights are 0", "give a source a weight above 0")
 
 
-def _check_tasks(config: Config) -> None:
+def _check_tasks(config: Config, kind: Kind) -> None:
     """Every task has its files, and a name that names a folder; fine-tuning has seeds."""
-    tasks = {"task": config.task, **{f"tasks, entry {n}": task for n, task in enumerate(config.tasks, start=1)}}
+    first = {"task": config.task} if kind.task or config.task.train else {}
+    tasks = {**first, **{f"tasks, entry {n}": task for n, task in enumerate(config.tasks, start=1)}}
     for place, task in tasks.items():
         for split in ("train", "dev", "test"):
             if not getattr(task, split):

@@ -8,7 +8,6 @@ from adapt.config import TaskConfig
 from adapt.errors import ConfigError
 from adapt.stages.base import Inputs
 from adapt.stages.comparing import Comparing
-from adapt.stages.corpora import general_corpus
 from adapt.stages.texts import Texts
 
 
@@ -74,12 +73,6 @@ class Adapting(Comparing, Texts):
             **({"transductive": True} if "text" in needed and self.config.tapt.transductive else {}),
         }
         return Stage("export", self.config.name, identity, lambda folder, done: self._export(folder, done), inputs)
-
-    def _general(self) -> dict[str, Stage]:
-        """General text to measure on, if there is any."""
-        if not self.config.evaluation.general_paths:
-            return {}
-        return {"general": self.prepared(general_corpus(self.config), f"{self.config.name}-general")}
 
     def _export(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.export import export
