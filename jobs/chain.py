@@ -26,7 +26,7 @@ from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_ver
 
 def main() -> None:
     """Reads the chain, and does what the command says."""
-    if sys.argv[1:3] and sys.argv[1] == "plan" and sys.argv[2].startswith("--config"):
+    if sys.argv[1:2] == ["plan"] and sys.argv[2:3] and sys.argv[2].startswith("--"):
         plan_one()
         return
     command = read_command(sys.argv[1:])

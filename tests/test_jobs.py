@@ -135,7 +135,7 @@ def test_a_plan_after_a_run_says_what_changed(
 
 @pytest.mark.parametrize("arguments", [[], ["pln"], ["--config", "x.yaml"]])
 def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:
-    check_refused(run("chain.py", *arguments), 2, f"unknown command {arguments[0] if arguments else '(none)'}")
+    check_refused(run("chain.py", *arguments), 2, "cannot read the command", "run|plan|status|report")
 
 
 # --- nothing to do
@@ -213,6 +213,67 @@ def test_what_cannot_work_is_refused_at_once(
     if arguments == ["--corpus.paths=."]:
         (tmp_path / "corpus.jsonl").unlink()
     check_refused(run("dapt.py", *job, *arguments), code, *messages)
+
+
+@pytest.fixture
+def task(tmp_path: Path, tiny_bert: Path) -> list[str]:
+    """Arguments of a labelled task that is in order."""
+    for split in ("train", "dev", "test"):
+        lines = [json.dumps({"text": f"the {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(6)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    splits = [f"--task.{split}={split}.jsonl" for split in ("train", "dev", "test")]
+    lengths = ["--training.sequence_length=128", "--evaluation.sequence_length=128"]
+    return [f"--model.path={tiny_bert}", *splits, *lengths, f"--storage.root={tmp_path / 'runs'}"]
+
+
+TASK_REFUSED = [
+    (["--task.dev=[]"], 2, ["ConfigError: task: dev is empty", "--task.dev"]),
+    (["--task.test=gone.jsonl"], 3, ["DataError: ", "gone.jsonl matches no file"]),
+    (["--task.text_field=body"], 3, ["has no field 'body'", "task.text_field"]),
+    (["--task.label_field=lable"], 3, ["has no field 'lable'", "did you mean 'label'?"]),
+    (["--finetune.seeds=[]"], 2, ["finetune.seeds is []"]),
+    (["--finetune.mode=loRA"], 2, ["finetune.mode takes"]),
+    (["--finetune.lerning_rate=1"], 2, ["did you mean finetune.learning_rate?"]),
+    (["--tapt.random_per_example=0"], 2, ["tapt.random_per_example is 0, but must be >0"]),
+]
+
+
+@pytest.mark.parametrize("script", ["tapt.py", "finetune.py"])
+@pytest.mark.parametrize(("arguments", "code", "messages"), TASK_REFUSED, ids=[case[0][0] for case in TASK_REFUSED])
+def test_what_cannot_work_with_a_task_is_refused_at_once(
+    run: Run, task: list[str], script: str, arguments: list[str], code: int, messages: list[str]
+) -> None:
+    if script == "tapt.py" and arguments[0].startswith("--task.label"):
+        pytest.skip("TAPT does not look at labels before it runs")
+    ran = run(script, *task, *arguments)
+    assert (ran.code, ran.out) == (code, ""), ran.err
+    assert all(message in ran.err for message in messages), ran.err
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n  fix: ") == 1
+    assert "ray" not in ran.loaded
+
+
+CHAIN_REFUSED = [
+    (["fly", "a.yaml"], 2, ["cannot read the command fly a.yaml", "run|plan|status|report"]),
+    (["run", "gone.yaml"], 2, ["gone.yaml: No such file or directory"]),
+    (["run", "chain.yaml", "--date=x"], 2, ["unknown key --date", "did you mean data?"]),
+    (["run", "chain.yaml", "--only=task=b"], 2, ["unknown key --only task=b"]),
+    (["run", "chain.yaml", "--training.max_stps=3"], 2, ["did you mean training.max_steps?"]),
+    (["run", "chain.yaml"], 3, ["DataError: ", "gone.jsonl matches no file"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "messages"), CHAIN_REFUSED, ids=[" ".join(c[0]) for c in CHAIN_REFUSED])
+def test_what_cannot_work_with_a_chain_is_refused_at_once(
+    run: Run, tiny_bert: Path, tmp_path: Path, arguments: list[str], code: int, messages: list[str]
+) -> None:
+    lengths = "training.sequence_length: 128, evaluation.sequence_length: 128"
+    (tmp_path / "chain.yaml").write_text(
+        f"let: {{data: gone}}\ncommon: {{model.path: '{tiny_bert}', {lengths}}}\nsets: {{task: [a]}}\n"
+        "stages: {dapt: {job: dapt, for: task, corpus.paths: '{data}.jsonl'}}\n"
+    )
+    ran = run("chain.py", *arguments)
+    check_refused(ran, code, *messages)
 
 
 def test_a_relative_storage_root_on_a_cluster_is_refused_before_connecting(

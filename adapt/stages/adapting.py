@@ -43,7 +43,7 @@ class Adapting(Comparing, Texts):
             sources["(pool)"] = self._from_pool(tasks)
         text = next(iter(sources.values())) if len(sources) == 1 else self.gathered(sources)
         corpora = {"domain": self.prepared_texts(self.task_texts(tasks, ["dev"]), heldout=True), **self._general()}
-        training = self.trained(sources, batch_examples=tapt.batch_examples)
+        training = self.trained(sources, batch_examples=tapt.batch_examples, transductive=tapt.transductive)
         stage = self.exported({**corpora, "text": text, "training": training}, list(corpora))
         self._digests.save()
         return stage

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.chain import Record, Stage
 from adapt.chain.digest import Digests
+from adapt.chain.record import load_record
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
@@ -70,6 +71,11 @@ class Base:
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
         check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
         check_writable(root)
+
+    def _knows(self, inputs: Inputs) -> bool:
+        """Whether the model to begin with has been trained on the text of dev and test, as far as records say."""
+        start = inputs.get(START) or load_record(self.pretrained.model)
+        return bool(start and start.metrics.get("transductive"))
 
     def remember(self) -> None:
         """Keeps the digests of files, so that they need not be read again."""

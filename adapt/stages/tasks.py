@@ -77,7 +77,8 @@ class Tasks(Training):
         start = self._start_of(inputs)
         check_weights(start.model)
         connect(self.config.resources)
-        metrics = finetune(Run(self.config, start, str(inputs["task"].path), seed), folder)
+        found = finetune(Run(self.config, start, str(inputs["task"].path), seed), folder)
+        metrics = {**found, "transductive": self._knows(inputs)}
         return Outcome(metrics, _cost(metrics["device_seconds"], self.config.resources.price_per_device_hour))
 
 
@@ -95,7 +96,7 @@ def _summarize(inputs: Mapping[str, Record]) -> Outcome:
     scores = [record.metrics["score"] for record in runs]
     first = runs[0].metrics
     metrics = {
-        **{name: first[name] for name in ("task", "metric", "mode", "majority_score")},
+        **{name: first[name] for name in ("task", "metric", "mode", "majority_score", "transductive")},
         "scores": {str(record.metrics["seed"]): record.metrics["score"] for record in runs},
         **asdict(spread(scores)),
         "degenerate": sum(bool(record.metrics["degenerate"]) for record in runs),

@@ -39,7 +39,11 @@ class Training(Corpora):
     """Training runs over prepared or streamed corpora."""
 
     def trained(
-        self, corpora: Mapping[str, Stage], replay: Stage | None = None, batch_examples: int | None = None
+        self,
+        corpora: Mapping[str, Stage],
+        replay: Stage | None = None,
+        batch_examples: int | None = None,
+        transductive: bool = False,
     ) -> Stage:
         """A training run over prepared corpora, by name, and general text mixed in.
 
@@ -47,6 +51,7 @@ class Training(Corpora):
             corpora: to train on.
             replay: general text.
             batch_examples: documents that fill a step on average; None for the configured number of sequences.
+            transductive: whether the text of dev and test is among it, which the record then says.
         """
         config = self.config
         batch = {"global_batch_size": f"{batch_examples} examples"} if batch_examples else {}
@@ -61,7 +66,8 @@ class Training(Corpora):
 
         def run(folder: Path, inputs: Inputs) -> Outcome:
             texts = {name: record for name, record in inputs.items() if name != START}
-            return self._sized(batch_examples, texts)._train(train, folder, texts, self._start_of(inputs))
+            outcome = self._sized(batch_examples, texts)._train(train, folder, texts, self._start_of(inputs))
+            return replace(outcome, metrics={**outcome.metrics, "transductive": transductive or self._knows(inputs)})
 
         train = Stage(
             "train",

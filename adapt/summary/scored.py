@@ -14,6 +14,7 @@ def show_scores(record: Record) -> None:
 
     metrics = record.metrics
     title = f"{escape(record.name)}: {metrics['task']}, {metrics['mode']}, test {metrics['metric']} in points"
+    title += marked(metrics)
     table = Table(title=title, title_justify="left")
     for column in ("mean", "deviation", "95% interval", "seeds", "always the most frequent class"):
         table.add_column(column)
@@ -30,6 +31,11 @@ def show_scores(record: Record) -> None:
 def points(score: float | None) -> str:
     """A share as points of a hundred."""
     return "" if score is None else f"{100 * score:.1f}"
+
+
+def marked(metrics: dict[str, Any]) -> str:
+    """The mark of models that have been trained on the text they are tested on."""
+    return " († transductive: pre-training has read the text of dev and test)" if metrics.get("transductive") else ""
 
 
 def _spread(values: dict[str, Any]) -> tuple[str, str, str]:

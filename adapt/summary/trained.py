@@ -6,6 +6,7 @@ from typing import Any
 
 from adapt.chain.record import Record
 from adapt.console import duration, log
+from adapt.summary.scored import marked
 from adapt.summary.tables import show
 
 _NOTE = "loss on held-out text, nats a predicted token, with 95% intervals; lower is better"
@@ -17,7 +18,7 @@ def show_summary(record: Record) -> None:
     from rich.table import Table
 
     metrics = record.metrics
-    table = Table(title=f"{escape(record.name)}: {_NOTE}", title_justify="left")
+    table = Table(title=f"{escape(record.name)}: {_NOTE}{marked(metrics)}", title_justify="left")
     for column in ("text", "before", "after", "change"):
         table.add_column(column)
     for text, prefix in (("domain, held out", "heldout"), ("general", "general")):

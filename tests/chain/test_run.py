@@ -281,9 +281,9 @@ def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
 # --- other processes
 
 
-def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0) -> subprocess.Popen[str]:
+def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_once: int = 1) -> subprocess.Popen[str]:
     """A process that will run the diamond once it is told to `go`."""
-    arguments = [str(store.root), str(runs), str(pause_s), str(kill_at)]
+    arguments = [str(store.root), str(runs), str(pause_s), str(kill_at), str(at_once)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.chain.toys", *arguments],
         cwd=Path(__file__).parents[2],
@@ -312,8 +312,9 @@ def check_finished_are_complete(store: Store) -> int:
     return len(records)
 
 
-def test_two_processes_at_once_share_the_work(store: Store, runs: Path) -> None:
-    processes = [start(store, runs, pause_s=0.03) for _ in range(2)]
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once: int) -> None:
+    processes = [start(store, runs, pause_s=0.03, at_once=at_once) for _ in range(2)]
     for process in processes:
         go(process)
     outputs = [process.communicate(timeout=60) for process in processes]
@@ -325,9 +326,10 @@ def test_two_processes_at_once_share_the_work(store: Store, runs: Path) -> None:
     assert check_finished_are_complete(store) == 4
 
 
-def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, runs: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, runs: Path, at_once: int) -> None:
     pause_s = 0.004
-    process = start(Store(tmp_path / "whole"), runs, pause_s)
+    process = start(Store(tmp_path / "whole"), runs, pause_s, at_once=at_once)
     begin = time.monotonic()
     go(process)
     process.communicate(timeout=60)
@@ -335,7 +337,7 @@ def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, run
     draw, unfinished = random.Random(7), 0
     for number in range(10):
         store = Store(tmp_path / f"runs-{number}")
-        process = start(store, runs, pause_s)
+        process = start(store, runs, pause_s, at_once=at_once)
         go(process)
         time.sleep(whole_s * (number + draw.random()) / 10)
         process.kill()

@@ -1,9 +1,10 @@
 """A chain of toy stages shaped like a diamond, for the tests and for the processes they start and kill.
 
-python -m tests.chain.toys ROOT RUNS PAUSE_S KILL_AT
+python -m tests.chain.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
 
 says `ready`, waits for a line, runs the chain below ROOT, notes in the file RUNS which stages ran, and prints the last
 record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for never).
+With AT_ONCE above 1, so many stages run side by side.
 """
 
 import json
@@ -17,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure
+from adapt.chain import Outcome, Record, Stage, Store, ensure, ensure_all
 from adapt.chain.files import write_atomically
 
 PARTS, LINES = 2, 4
@@ -63,7 +64,7 @@ def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> S
     for kind in NAMES:
         inputs = {needed: stages[needed] for needed in INPUTS[kind]}
         own = what if kind == "source" else {}
-        stages[kind] = Stage(kind, name, own, work(kind, runs, pause_s), inputs)
+        stages[kind] = Stage(kind, name, own, work(kind, runs, pause_s), inputs, needs={})
     return stages["top"]
 
 
@@ -85,10 +86,11 @@ def _kill_at(rename: int) -> None:
 
 
 if __name__ == "__main__":
-    root, runs, pause_s, kill_at = sys.argv[1:]
+    root, runs, pause_s, kill_at, at_once = sys.argv[1:]
     if int(kill_at):
         _kill_at(int(kill_at))
     print("ready", flush=True)
     sys.stdin.readline()
-    record = ensure(diamond(Path(runs), float(pause_s)), Store(Path(root)))
+    top, store = diamond(Path(runs), float(pause_s)), Store(Path(root))
+    record = ensure(top, store) if at_once == "1" else ensure_all([top], store, None, int(at_once))[0]
     print(json.dumps(asdict(record), default=str), flush=True)

@@ -1,0 +1,93 @@
+"""The stages that write the text for TAPT. They need no Ray."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Record, Stage, Store, ensure
+from adapt.config import Config, ModelConfig, StorageConfig, TaptConfig, TaskConfig
+from adapt.select import TEXTS_FILE
+from adapt.stages import Catalogue
+
+TRAIN = ["the first text", "the second text", "The  DEV text", "the first text", "the test text"]
+DEV = ["the dev text", "another dev text"]
+TEST = ["the test text", "a sentence of the test split that nobody may see before the end of it all"]
+
+
+def write(file: Path, records: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_bert: Path) -> Config:
+    for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST)):
+        labelled = [{"text": text, "aspect": text.split()[1], "label": "ab"[n % 2]} for n, text in enumerate(texts)]
+        write(tmp_path / f"{split}.jsonl", labelled)
+    pool = [f"document number {number} of the pool" for number in range(40)]
+    write(tmp_path / "pool.jsonl", [{"text": text} for text in (*pool, f"we quote: {TEST[1]}")])
+    return Config(
+        model=ModelConfig(path=str(tiny_bert)),
+        task=TaskConfig(**{split: str(tmp_path / f"{split}.jsonl") for split in ("train", "dev", "test")}),
+        training=replace(Config().training, sequence_length=64),
+        evaluation=replace(Config().evaluation, sequence_length=64),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def run(stage: Stage, config: Config) -> tuple[list[str], Record]:
+    record = ensure(stage, Store(Path(config.storage.root)))
+    lines = (record.path / TEXTS_FILE).read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines], record
+
+
+def test_texts_that_stand_in_dev_or_test_are_left_out(config: Config) -> None:
+    texts, record = run(Catalogue(config).task_texts([config.task], ["train"], without=["dev", "test"]), config)
+    assert texts == ["the first text", "the second text"]  # each once
+    assert record.metrics == {"documents": 2, "in_other_splits": 2}
+
+
+def test_all_splits_where_that_is_asked_for(config: Config) -> None:
+    texts, _ = run(Catalogue(config).task_texts([config.task], ["train", "dev", "test"]), config)
+    assert {*DEV, *TEST} < set(texts)
+
+
+@pytest.mark.parametrize(("aspect", "expected"), [("first", 1), ("something else", 2)])
+def test_a_second_text_is_one_of_its_own_unless_the_first_holds_it(
+    config: Config, tmp_path: Path, aspect: str, expected: int
+) -> None:
+    write(tmp_path / "train.jsonl", [{"text": "the first text", "aspect": aspect, "label": "a"}])
+    task = replace(config.task, pair_field="aspect")
+    assert len(run(Catalogue(config).task_texts([task], ["train"]), config)[0]) == expected
+
+
+def test_words_of_token_classification_are_joined(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", [{"text": ["the", "first"], "label": ["O", "B-x"]}])
+    task = replace(config.task, kind="tokens")
+    assert run(Catalogue(config).task_texts([task], ["train"]), config)[0] == ["the first"]
+
+
+def drawn(config: Config, per_example: int, seed: int = 0, **tapt: Any) -> tuple[list[str], Record]:
+    pool = str(Path(config.task.train).with_name("pool.jsonl"))  # type: ignore[arg-type]
+    given = replace(config, seed=seed, tapt=TaptConfig(pool_paths=pool, random_per_example=per_example, **tapt))
+    catalogue = Catalogue(given)
+    unseen = None if given.tapt.transductive else catalogue.task_texts([given.task], ["dev", "test"])
+    return run(catalogue.random_texts(catalogue.task(given.task), unseen), given)
+
+
+def test_so_many_of_the_pool_for_each_train_example(config: Config) -> None:
+    texts, record = drawn(config, 3)
+    assert len(texts) == len(set(texts)) == 3 * len(TRAIN)
+    assert record.metrics["wanted"] == 15
+    assert record.metrics["pool"] == 40
+    assert drawn(config, 3, seed=1)[0] != texts
+
+
+def test_test_text_is_never_drawn(config: Config) -> None:
+    texts, record = drawn(config, 100)  # more than there are: all
+    assert len(texts) == 40
+    assert not any(TEST[1] in text for text in texts)
+    assert record.metrics["dropped"] == {"in evaluation set dev-and-test": 1}
+    assert len(drawn(config, 100, transductive=True)[0]) == 41
