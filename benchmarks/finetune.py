@@ -1,7 +1,7 @@
 """Fine-tuning speed against transformers' Trainer, and five seeds side by side against one after another.
 
-`ratio_...`: train examples a second of our loop over those of the Trainer (AutoModelForSequenceClassification, dynamic
-padding, bf16, fused AdamW), same task, model, batch of 16 and cut. Every measurement is a process of its own, and both
+`ratio` (6 layers of 384), `ratio_tiny` (2 of 128): train examples a second of our loop over those of the Trainer
+(AutoModelForSequenceClassification, dynamic padding, bf16, fused AdamW), same task, model, batch of 16 and cut. Every measurement is a process of its own, and both
 alternate. `side_by_side`: time of five seeds, each with all cores, one after another, over their time as Ray tasks with
 one core each.
 """
@@ -14,8 +14,9 @@ from typing import Any
 from benchmarks import classify, tuned
 from benchmarks.common import Options, Result, apart, main, workplace
 
-TARGETS = {"ratio_minilm": (">=", 1.5), "ratio_tiny": (">=", 1.5), "side_by_side": (">=", 1.2)}
+TARGETS = {"ratio": (">=", 1.5), "ratio_tiny": (">=", 1.5), "side_by_side": (">=", 1.2)}
 MODELS = {"minilm": "minilm-l6-general", "tiny": "bert-tiny-general"}
+FIGURES = {"minilm": "ratio", "tiny": "ratio_tiny"}
 STEPS = {"minilm": 12, "tiny": 60}
 SEEDS = 5
 
@@ -37,7 +38,7 @@ def _compare(case: classify.Case, rounds: int, result: Result) -> None:
         found["Trainer"].append(apart(classify.peer, case, STEPS[case.size]))
         found["ours"].append(apart(tuned.ours, case, STEPS[case.size]))
     rates = {who: statistics.median(run["examples_per_s"] for run in runs) for who, runs in found.items()}
-    result.figures[f"ratio_{case.size}"] = rates["ours"] / rates["Trainer"]
+    result.figures[FIGURES[case.size]] = rates["ours"] / rates["Trainer"]
     for who, rate in rates.items():
         seconds = statistics.median(run["cpu_s_per_example"] for run in found[who])
         label = f"{case.size}: {who}"
