@@ -1,0 +1,126 @@
+"""What a finished chain says of the papers' claims, as a Markdown table for docs/replication.md.
+
+python -m benchmarks.claims benchmarks/replication.yaml [options as of jobs/chain.py]
+
+A claim holds, or does not, where p (Holm-corrected over the recipes compared) is below .05; else it is undecided.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scipy.stats import permutation_test, spearmanr
+
+from adapt.recipe.arguments import read_command
+from adapt.recipe.build import build, study
+from adapt.recipe.expand import expand
+from adapt.recipe.file import read_recipe
+from adapt.report.collect import collect
+from adapt.report.compared import Found, compare_all
+from adapt.report.entry import Study
+from adapt.statistics.words import points, verdict
+
+Line = tuple[str, str, str]
+"""Claim, direction, figures."""
+
+GAINS = [
+    ("DAPT helps (table 3)", "DAPT", "base"),
+    ("DAPT on an irrelevant domain helps less than on the task's (table 3)", "DAPT", "not-DAPT"),
+    ("TAPT helps (table 5)", "TAPT", "base"),
+    ("DAPT then TAPT helps (table 5)", "DAPT+TAPT", "base"),
+    ("DAPT then TAPT is better than DAPT alone (table 5)", "DAPT+TAPT", "DAPT"),
+    ("DAPT then TAPT is better than TAPT alone (table 5)", "DAPT+TAPT", "TAPT"),
+]
+
+
+def gains(found: Study) -> Iterator[Line]:
+    """The first recipe is better than the second, on average over tasks, and task by task."""
+    for claim, recipe, baseline in GAINS:
+        compared = compare_all(collect(replace(found, baseline=baseline)))
+        if recipe not in compared.average:
+            continue
+        tasks = {name: each for (name, other), each in compared.tasks.items() if other == recipe}
+        each = ", ".join(
+            f"{name} {points(one.comparison.difference)}{'*' * one.significant}" for name, one in tasks.items()
+        )
+        average = compared.average[recipe]
+        yield claim, direction(average), f"{verdict(average.comparison, average.adjusted)}. {each}"
+
+
+def direction(found: Found) -> str:
+    """Of the claim that the difference is above 0."""
+    if not found.significant:
+        return "undecided"
+    return "holds" if found.comparison.difference > 0 else "does not hold"
+
+
+def harder_tasks(found: Study) -> Iterator[Line]:
+    """Rank correlation of a task's score without adaptation with what adaptation adds."""
+    results = collect(found)
+    compared = compare_all(results)
+    for recipe in ("DAPT", "DAPT+TAPT"):
+        rows = [row for row in results.rows if (row.name, recipe) in compared.tasks]
+        if len(rows) < 4:
+            continue
+        base = [float(row.groups[found.baseline].tested().scores.mean()) for row in rows]
+        gain = [compared.tasks[row.name, recipe].comparison.difference for row in rows]
+        rho, p = _correlation(base, gain)
+        state = "undecided" if p >= 0.05 else "holds" if rho < 0 else "does not hold"
+        claim = f"The harder the task, the larger the gain ({recipe}; practitioners)"
+        yield claim, state, f"Spearman {rho:+.2f} between score without and gain, p = {p:.2f}, {len(rows)} tasks"
+
+
+def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
+    """Spearman's, and p over all permutations."""
+
+    def statistic(values: list[float]) -> float:
+        return float(spearmanr(values, other).statistic)
+
+    p = permutation_test((one,), statistic, permutation_type="pairings")
+    return statistic(one), float(p.pvalue)
+
+
+def forgetting(found: Study) -> Iterator[Line]:
+    """General loss after minus before, of every DAPT."""
+    changes = {
+        "-".join(entry.values.values()): [
+            entry.record.metrics[f"general_loss_change{end}"] for end in ("", "_low", "_high")
+        ]
+        for entry in found.entries
+        if entry.job == "dapt" and entry.record.metrics.get("general_loss_change_low") is not None
+    }
+    if changes:
+        state = "holds" if all(low > 0 for _, low, _ in changes.values()) else "undecided"
+        figures = ", ".join(
+            f"{name} {mid:+.2f} ({low:+.2f} to {high:+.2f})" for name, (mid, low, high) in changes.items()
+        )
+        yield "DAPT forgets: the loss on general text rises (table 12)", state, figures
+
+
+def loss_matrix(found: Study) -> Iterator[Line]:
+    """The lowest loss on a domain is that of the model adapted to it."""
+    for entry in found.entries:
+        if entry.record.stage != "compare":
+            continue
+        metrics = entry.record.metrics
+        best = {
+            domain: metrics["models"][min(range(len(metrics["models"])), key=lambda m: metrics["loss"][m][d])]
+            for d, domain in enumerate(metrics["domains"])
+        }
+        own = [name.endswith(domain) for domain, name in best.items() if domain != "general"]
+        state = "holds" if all(own) else "does not hold"
+        yield "Each domain is best known to the model adapted to it (table 12)", state, str(best)
+
+
+def main() -> None:
+    command = read_command(["report", *sys.argv[1:]])
+    recipe = read_recipe(command.file, command.let, command.common)
+    found = study(recipe.name, recipe.baseline, build(expand(recipe, command.only)))
+    print("| claim | here | figures |\n|---|---|---|")
+    for part in (gains, forgetting, loss_matrix, harder_tasks):
+        for claim, state, figures in part(found):
+            print(f"| {claim} | **{state}** | {figures} |")
+
+
+if __name__ == "__main__":
+    main()
