@@ -219,16 +219,17 @@ def _rows(found: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -> 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:
     """Values by output (rows) or input of a linear layer, to broadcast to its weight. GPT-2's is transposed."""
-    return values[:, None] if rows != _is_transposed(module) else values[None, :]
+    return values[:, None] if rows != is_transposed(module) else values[None, :]
 
 
-def _is_transposed(module: nn.Module) -> bool:
-    return type(module).__name__ == "Conv1D"
+def is_transposed(module: nn.Module) -> bool:
+    """Whether a linear layer's weight is [inputs, outputs], as GPT-2's is."""
+    return bool(getattr(module, "transposed", type(module).__name__ == "Conv1D"))
 
 
 def _outputs(module: Any) -> int:
-    return int(module.weight.shape[1 if _is_transposed(module) else 0])
+    return int(module.weight.shape[1 if is_transposed(module) else 0])
 
 
 def _inputs(module: Any) -> int:
-    return int(module.weight.shape[0 if _is_transposed(module) else 1])
+    return int(module.weight.shape[0 if is_transposed(module) else 1])
