@@ -33,7 +33,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "runtime"},
-    "finetune": GROUND | {"task", "train", "model", "runtime"},
+    "finetune": GROUND | {"task", "train", "model", "runtime", "statistics"},  # the entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "runtime"},
     "preflight": GROUND | {"runtime", "model", "train"},
     "report": GROUND | {"statistics"},  # beyond that it reads records

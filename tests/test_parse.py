@@ -27,6 +27,7 @@ from adapt.config import (
     text,
     training,
 )
+from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
 from adapt.parse import check, parse
 
@@ -515,6 +516,11 @@ def test_what_streaming_needs(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *arguments], "x")
     parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", "--training.max_tokens=500"], "x")
+
+
+def test_a_job_that_streams_nothing_needs_nothing_for_it() -> None:
+    task = [f"--task.{split}=a.jsonl" for split in ("train", "dev", "test")]
+    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *task], "x", KINDS["tapt"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from adapt.chain import Outcome, Stage, Store, ensure, plan
+from adapt.chain.lock import locked
+from adapt.stages.base import START
 from adapt.summary import show_forecast, show_plan, show_summary
+from adapt.summary.chain import _state
 from tests.chain.test_record import record
 
 METRICS = {
@@ -105,3 +108,15 @@ def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().err
     assert row(shown, "train", "run", f"train/[red]-{changed.key[:8]}", 'paths: ["a"] -> ["[/b]"]')
     assert f"(against {made.path.name})" in shown
+
+
+def test_a_stage_that_starts_from_another_entrys_model_waits_for_it(tmp_path: Path) -> None:
+    def stage(name: str, inputs: dict[str, Stage]) -> Stage:
+        return Stage("train", name, {}, lambda folder, inputs: Outcome(), inputs)
+
+    store, training = Store(tmp_path), stage("dapt", {})
+    folder = store.folder("train", "dapt", training.key)
+    folder.mkdir(parents=True)
+    with locked(folder):
+        assert _state(stage("export", {"training": training}), store) == "running"
+        assert _state(stage("finetune", {START: training}), store) == "waiting"

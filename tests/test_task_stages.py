@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Stage
+from adapt.chain import Record, Stage
 from adapt.config import (
     Config,
     FinetuneConfig,
     ModelConfig,
+    SourceConfig,
     StorageConfig,
     TaptConfig,
     TaskConfig,
@@ -22,6 +23,7 @@ from adapt.errors import ConfigError
 from adapt.parse import check
 from adapt.stages import Catalogue, Start
 from adapt.stages.base import START
+from adapt.stages.corpora import REPLAY
 
 # Of `finetune`, as keys of stages; `task` and `tapt` below.
 TASK: dict[str, tuple[Any, set[str]]] = {
@@ -51,7 +53,7 @@ FINETUNE: dict[str, tuple[Any, set[str]]] = {
     "seeds": ([7], set()),
     "cpus_per_seed": (0.5, set()),
     "gpus_per_seed": (0.5, set()),
-    "save_model": (True, set()),
+    "save_model": (True, {"run"}),
 }
 TAPT: dict[str, tuple[Any, set[str]]] = {
     "batch_examples": (8, {"training", "after", "export"}),
@@ -192,6 +194,50 @@ def test_several_tasks_are_sources_of_one_training(config: Config) -> None:
     training = Catalogue(replace(config, tasks=[more])).tapt().inputs["training"]
     assert list(training.inputs) == ["one", "two"]
     assert training.what["mixture"]["sources"] == ["one", "two"]
+    for text in training.inputs.values():  # what the one trains on may be what the other is tested on
+        assert len(text.inputs["texts"].what["others"]) == 1
+
+
+def test_several_tasks_draw_for_all_their_examples(config: Config) -> None:
+    more = replace(config.task, name="two", train="data/more.jsonl")
+    drawn = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)
+    training = Catalogue(replace(config, tasks=[more], tapt=drawn)).tapt().inputs["training"]
+    random = training.inputs["(pool)"].inputs["texts"]
+    assert [random.inputs[name].name for name in ("task", "task-1")] == ["one", "two"]
+
+
+def test_tapt_leaves_the_settings_of_the_domain_alone(config: Config) -> None:
+    sources = [SourceConfig("a", paths="data/more.jsonl", weight=1.0), SourceConfig("b", paths="x", weight=2.0)]
+    for corpus in (replace(config.corpus, sources=sources), replace(config.corpus, streaming=True)):
+        catalogue = Catalogue(replace(config, corpus=corpus))
+        training = catalogue.tapt().inputs["training"]
+        assert training.key == Catalogue(config).tapt().inputs["training"].key
+        assert not catalogue.config.corpus.streaming
+
+
+def test_general_text_is_mixed_into_tapt(config: Config) -> None:
+    mixture = replace(config.mixture, replay_paths="data/more.jsonl")
+    training = Catalogue(replace(config, mixture=mixture)).tapt().inputs["training"]
+    assert list(training.inputs) == ["one", REPLAY]
+    assert training.inputs[REPLAY].inputs["unseen"].what["splits"] == ["dev", "test"]
+
+
+def prepared(documents: int, tokens: int) -> Record:
+    found = {"train_documents": documents, "train_tokens": tokens}
+    return Record("prepare", "", "", 1, {}, {}, found, {}, {}, {}, {}, "")
+
+
+@pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, 3, None), (6, 2, None)])
+def test_the_sequences_that_examples_fill(config: Config, examples: int, workers: int, rows: int | None) -> None:
+    config = replace(config, resources=replace(config.resources, workers=workers))
+    texts = {"one": prepared(100, 3200), REPLAY: prepared(10, 100_000)}  # 32 tokens a document, 64 a sequence
+    catalogue = Catalogue(replace(config, training=replace(config.training, global_batch_size=48)))
+    if rows:
+        assert catalogue._sized(examples, texts).config.training.global_batch_size == rows
+        return
+    with pytest.raises(ConfigError, match=f"which {workers} workers cannot share equally") as caught:
+        catalogue._sized(examples, texts)
+    assert "tapt.batch_examples" in caught.value.fix
 
 
 def test_a_part_of_no_pool(config: Config) -> None:
@@ -208,6 +254,8 @@ def test_a_part_of_no_pool(config: Config) -> None:
         ({"tasks": [TaskConfig(name="one", train="a", dev="b", test="c")]}, "two tasks are called 'one'"),
         ({"finetune": FinetuneConfig(seeds=[])}, r"finetune.seeds is \[\]"),
         ({"finetune": FinetuneConfig(seeds=[1, 1])}, r"finetune.seeds is \[1, 1\]"),
+        ({"finetune": FinetuneConfig(seeds=[-1])}, r"finetune.seeds is \[-1\]"),
+        ({"finetune": FinetuneConfig(seeds=[2**64])}, "finetune.seeds is"),
     ],
 )
 def test_what_a_task_needs(config: Config, wrong: dict[str, Any], words: str) -> None:

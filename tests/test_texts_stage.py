@@ -9,6 +9,7 @@ import pytest
 
 from adapt.chain import Record, Stage, Store, ensure
 from adapt.config import Config, ModelConfig, StorageConfig, TaptConfig, TaskConfig
+from adapt.errors import DataError
 from adapt.select import TEXTS_FILE
 from adapt.stages import Catalogue
 
@@ -49,6 +50,32 @@ def test_texts_that_stand_in_dev_or_test_are_left_out(config: Config) -> None:
     assert record.metrics == {"documents": 2, "in_other_splits": 2}
 
 
+def test_texts_that_another_task_is_tested_on_are_left_out_too(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "other.jsonl", [{"text": "The first  text", "label": "a"}])
+    other = replace(config.task, name="other", test=str(tmp_path / "other.jsonl"))
+    catalogue = Catalogue(config)
+    stage = catalogue.task_texts([config.task], ["train"], without=["dev", "test"], others=[other])
+    assert run(stage, config)[0] == ["the second text"]
+
+
+def test_texts_without_labels_are_kept_away_too(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "test.jsonl", [{"text": text} for text in TEST])
+    texts, _ = run(Catalogue(config).task_texts([config.task], ["train"], without=["dev", "test"]), config)
+    assert texts == ["the first text", "the second text"]
+
+
+def test_nothing_is_left_to_train_on(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "train.jsonl", [{"text": "the DEV text", "label": "a"}])
+    with pytest.raises(DataError, match="all texts of task stand in dev or test too"):
+        run(Catalogue(config).task_texts([config.task], ["train"], without=["dev", "test"]), config)
+
+
+def test_too_many_broken_records(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "good", "label": "a"}\n{"text": "ba\n')
+    with pytest.raises(DataError, match=r"1 of 2 records of task\.train are unusable"):
+        run(Catalogue(config).task_texts([config.task], ["train"]), config)
+
+
 def test_all_splits_where_that_is_asked_for(config: Config) -> None:
     texts, _ = run(Catalogue(config).task_texts([config.task], ["train", "dev", "test"]), config)
     assert {*DEV, *TEST} < set(texts)
@@ -74,7 +101,8 @@ def drawn(config: Config, per_example: int, seed: int = 0, **tapt: Any) -> tuple
     given = replace(config, seed=seed, tapt=TaptConfig(pool_paths=pool, random_per_example=per_example, **tapt))
     catalogue = Catalogue(given)
     unseen = None if given.tapt.transductive else catalogue.task_texts([given.task], ["dev", "test"])
-    return run(catalogue.random_texts(catalogue.task(given.task), unseen), given)
+    tasks = [catalogue.task(task) for task in (given.task, *given.tasks)]
+    return run(catalogue.random_texts(tasks, unseen), given)
 
 
 def test_so_many_of_the_pool_for_each_train_example(config: Config) -> None:
@@ -83,6 +111,17 @@ def test_so_many_of_the_pool_for_each_train_example(config: Config) -> None:
     assert record.metrics["wanted"] == 15
     assert record.metrics["pool"] == 40
     assert drawn(config, 3, seed=1)[0] != texts
+
+
+def test_so_many_for_the_examples_of_every_task(config: Config) -> None:
+    other = replace(config.task, name="other", train=config.task.dev)
+    assert drawn(replace(config, tasks=[other]), 3)[1].metrics["wanted"] == 3 * (len(TRAIN) + len(DEV))
+
+
+def test_nothing_of_a_pool_can_be_drawn(config: Config, tmp_path: Path) -> None:
+    write(tmp_path / "pool.jsonl", [{"text": TEST[1]}])
+    with pytest.raises(DataError, match="no document of the pool"):
+        drawn(config, 3)
 
 
 def test_test_text_is_never_drawn(config: Config) -> None:

@@ -24,6 +24,8 @@ class Work:
     running: dict[str, Stage] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    is_given_up: bool = False
+    """Nobody waits for it any more, and stages fail because what they use is shut down."""
 
 
 def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict[str, Record]]:
@@ -73,7 +75,11 @@ def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None,
                 threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
             if not work.running:
                 break  # what is left needs what failed
-            work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+            try:
+                work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+            except BaseException:
+                work.is_given_up = True
+                raise
     if work.failed:
         raise _failure(work)
     return [work.done[stage.key] for stage in stages]
@@ -108,7 +114,8 @@ def _run(stage: Stage, work: Work, store: Store) -> None:
     except BaseException as error:
         with work.changed:
             work.failed[stage.key] = error
-            log(f"{stage.stage}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
+            if not work.is_given_up:
+                log(f"{stage.stage}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
             del work.running[stage.key]
             work.changed.notify()
         return

@@ -60,7 +60,8 @@ class TaptConfig:
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
     random_per_example: PositiveInt | None = None
-    """Take this many documents of the pool for each train example, at random (RAND-TAPT); null takes the whole pool."""
+    """Take this many documents of the pool for each train example of all tasks, at random (RAND-TAPT); null takes the
+    whole pool."""
 
 
 @dataclass(frozen=True)
@@ -103,4 +104,5 @@ class FinetuneConfig:
     gpus_per_seed: NonNegativeFloat | None = how(None)
     """GPUs each run reserves; null shares one among the seeds, where the cluster has any."""
     save_model: bool = how(False)
-    """`fine_tune`: keep the fine-tuned model of each seed, as transformers loads it (BERT and RoBERTa)."""
+    """`fine_tune`: keep the fine-tuned model of each seed, as transformers loads it (BERT and RoBERTa). Seeds that
+    ended without it run again."""

@@ -1,26 +1,10 @@
-"""Entities in labelled words, and how many were found, as conlleval (CoNLL-2000) and seqeval count them."""
+"""How many of the entities in labelled words were found, as conlleval (CoNLL-2000) and seqeval count them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
-
-def entities(labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """The entities of a text: type, first word, word after the last.
-
-    An entity of type X is B-X or I-X and all I-X that follow. So I-X begins one after O and after another type.
-
-    Args:
-        labels: O, B-X or I-X of each word.
-    """
-    found, start = set(), 0
-    for place, (label, following) in enumerate(pairwise([*labels, "O"])):
-        if following != f"I-{label[2:]}":  # the entity ends here, if there is one
-            if label != "O":
-                found.add((label[2:], start, place + 1))
-            start = place + 1
-    return found
+from adapt.statistics.spans import spans
 
 
 @dataclass
@@ -36,7 +20,7 @@ class Found:
         """Counts over texts, each given by its true and its predicted labels."""
         found = cls()
         for truth, guess in pairs:
-            true, predicted = entities(truth), entities(guess)
+            true, predicted = spans(truth), spans(guess)
             for counter, those in ((found.true, true), (found.predicted, predicted), (found.right, true & predicted)):
                 counter.update(kind for kind, _, _ in those)
         return found

@@ -45,11 +45,13 @@ def balanced(targets: np.ndarray, classes: int) -> Tensor:
 
     Returns:
         float32 [classes]: units / (classes x units of the class), scikit-learn's formula, and 0 for a class without
-        any. For multi-label targets [E, classes], how much a class's positive examples weigh: negatives / positives.
+        any. For multi-label targets [E, classes], how much a class's positive examples weigh: negatives / positives,
+        and 1 where there are no negatives.
     """
     if targets.ndim == 2:
         positives = targets.sum(0)
-        weights = (len(targets) - positives) / np.maximum(positives, 1)
+        negatives = len(targets) - positives
+        weights = np.where(negatives > 0, negatives / np.maximum(positives, 1), 1.0)
     else:
         counts = np.bincount(targets[targets != IGNORED], minlength=classes)
         weights = np.where(counts > 0, counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1)), 0.0)

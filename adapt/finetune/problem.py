@@ -37,16 +37,21 @@ class Problem:
             closing: ids of the special tokens that end a text.
 
         Raises:
-            DataError: a split is empty.
+            DataError: a split is empty, or no word of it has a token.
         """
         facts = Facts.load(folder)
         splits = {name: Split.load(folder, name) for name in SPLITS}
         for name, split in splits.items():
             if not len(split):
                 raise DataError(f"task {facts.name} has no {name} examples", f"set task.{name} to files with some")
-        return cls(
-            facts, splits, {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
-        )
+        examples = {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
+        for name, each in examples.items():
+            if not each.units.any():
+                raise DataError(
+                    f"no word of task {facts.name}'s {name} examples is left within {max_length} tokens",
+                    "raise finetune.max_length, or look at the words",
+                )
+        return cls(facts, splits, examples)
 
     @cached_property
     def majority(self) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import floor
 from pathlib import Path
 from typing import Any
 
 from adapt.chain.files import write_atomically
-from adapt.config import Config, FinetuneConfig
+from adapt.config import Config, FinetuneConfig, ResourcesConfig
+from adapt.errors import ClusterError
 from adapt.model.locate import Pretrained
-from adapt.runtime import hide_unreserved_gpus, user_errors
+from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
 
 PREDICTIONS_FILE = "predictions.jsonl"
 DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
@@ -18,6 +20,8 @@ DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
 CURVE_FILE = "curve.json"
 """Of each epoch: epoch, loss, dev."""
 SMALLEST_GPU_SHARE = 0.1
+GPU_PARTS = 10_000
+"""Ray divides a GPU into so many; rounded up, the shares would not fit together."""
 
 
 @dataclass
@@ -42,6 +46,7 @@ def finetune(run: Run, folder: Path) -> dict[str, Any]:
         examples_per_s (in training; None without), seconds and device_seconds.
 
     Raises:
+        ClusterError: no machine has the cores or GPUs that a run is to have.
         ConfigError: `finetune.save_model` where it cannot be.
         DataError: a split is empty.
         ModelError: the checkpoint cannot be used.
@@ -49,8 +54,9 @@ def finetune(run: Run, folder: Path) -> dict[str, Any]:
     """
     import ray
 
-    gpus = gpus_per_seed(run.config.finetune)
-    task = ray.remote(num_cpus=run.config.finetune.cpus_per_seed, num_gpus=gpus)(_work)
+    cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
+    _await_room(run.config.resources, cpus, gpus)
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors():
         found = ray.get(task.remote(run, folder.absolute()))
     for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
@@ -66,8 +72,16 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
     if finetune.gpus_per_seed is not None:
         return finetune.gpus_per_seed
-    share = max(SMALLEST_GPU_SHARE, round(1 / max(1, len(finetune.seeds)), 4))
+    share = max(SMALLEST_GPU_SHARE, floor(GPU_PARTS / max(1, len(finetune.seeds))) / GPU_PARTS)
     return share if ray.cluster_resources().get("GPU", 0) else 0.0
+
+
+def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
+    """Ray would wait for ever for what no machine has."""
+    try:
+        await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
+    except ClusterError as error:
+        raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
 def _work(run: Run, folder: Path) -> Any:

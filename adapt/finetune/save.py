@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,12 @@ def save_classifier(
         model = _filled(classifier, start, facts)
         _check(model, classifier, examples)
         folder.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=folder, prefix=".model-"))
+        aside = folder / f".{MODEL_FOLDER}"
+        shutil.rmtree(aside, ignore_errors=True)  # of a run that died
         model.save_pretrained(aside)
         tokenizer.save_pretrained(aside)
     for file in aside.glob("*.safetensors"):  # safetensors lets only the owner read them
         file.chmod(0o644)
-    aside.chmod(0o755)
     shutil.rmtree(folder / MODEL_FOLDER, ignore_errors=True)
     aside.rename(folder / MODEL_FOLDER)
 

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from adapt.config import Config
 from adapt.config.kinds import KINDS, Kind
 from adapt.errors import ConfigError
-from adapt.parse.keys import nested, refuse_unknown_keys, refuse_unknown_values
+from adapt.parse.keys import nested, refuse_sections_without_fields, refuse_unknown_keys, refuse_unknown_values
 from adapt.parse.values import check
 
 __all__ = ["check", "parse", "parse_values"]
@@ -46,6 +46,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     Raises:
         ConfigError: as `parse`.
     """
+    refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
     parser = _parser(f"jobs/{kind.name}.py", kind)
     try:

@@ -53,7 +53,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields by dotted name into their sections. Of a field that is given twice, the later one holds."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        section, _, field = name.partition(".")
+        section, _, field = str(name).partition(".")
         if field:
             found[section] = {**found.get(section, {}), field: value}
         elif isinstance(value, Mapping):
@@ -103,10 +103,15 @@ def read_yaml(path: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: {problem}", "mend that line") from error
     if not isinstance(content, Mapping):
         raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
-    for section, default in vars(Config()).items():  # a section may also be the name of a file
-        if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
-            raise ConfigError(f"{section} in {path} holds no fields", "give it `field: value` lines, or remove it")
+    refuse_sections_without_fields(content, path)
     return content
+
+
+def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
+    """Sections that are a number, a list or nothing; one may be text, the name of a file."""
+    for section, default in vars(Config()).items():
+        if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
+            raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

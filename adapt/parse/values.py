@@ -31,7 +31,8 @@ def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
     if kind.corpus or corpus.paths or corpus.sources or corpus.dataset:
         _check_sources(config.corpus)
         _check_mixture(config)
-        _check_streaming(config)
+        if kind.corpus:  # others may be given a corpus, and stream nothing
+            _check_streaming(config)
     if kind.task or config.task.train or config.tasks:
         _check_tasks(config, kind)
     if config.corpus.heldout_fraction == 1:
@@ -91,6 +92,8 @@ def _check_tasks(config: Config, kind: Kind) -> None:
     seeds = config.finetune.seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"finetune.seeds is {seeds}", "give one seed or several different ones")
+    if not all(0 <= seed < 2**63 for seed in seeds):
+        raise ConfigError(f"finetune.seeds is {seeds}", "use numbers from 0 to 2^63 - 1")
 
 
 def _check_mixture(config: Config) -> None:

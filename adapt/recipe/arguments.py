@@ -43,10 +43,17 @@ def read_command(arguments: Sequence[str]) -> Command:
             of_set, _, members = value.partition("=")
             command.only.setdefault(of_set, []).extend(members.split(","))
         elif "." in name or name in fields:
-            command.common[name] = yaml.safe_load(value)
+            command.common[name] = _read(name, value)
         else:
             command.let[name] = value
     return command
+
+
+def _read(name: str, value: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--{name}: cannot read {value}", "put text with special characters in quotes") from error
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:

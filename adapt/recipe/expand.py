@@ -88,7 +88,7 @@ def _add(entry: Entry, values: dict[str, str], recipe: Recipe, found: dict[str, 
         return label(other, list(members.values()))
 
     start, config = fill(entry.start, recipe, values, place), _config(entry, values, recipe, place)
-    models = [model.path for model in config.comparison.models if _names_a_stage(model.path, recipe)]
+    models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, recipe)]
     found[name] = Node(
         name=entry.name,
         job=entry.job,

@@ -13,6 +13,7 @@ dapt: {job: dapt, for: domain, corpus.paths: "{data}/{domain.corpus}.jsonl.gz"}
 finetune: {job: finetune, for: [recipe, task], from: "{recipe.start}", task: {name: "{task}", ...}}
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ from adapt.parse.keys import read_yaml, unknown
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 JOBS = ("dapt", "tapt", "finetune", "evaluate", "similarity")
 """Jobs that a stage of a chain can be."""
+_NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
+"""Of a chain: its report is a folder of that name."""
+_MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
+"""Of a set: `tapt[a, b]` and `--only task=a,b` name several."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,13 @@ def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping
     entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
     if not entries:
         raise ConfigError(f"{path} has no stages", "add some below `stages:`")
+    name = str(content.get("name") or Path(path).stem)
+    if not re.fullmatch(_NAME, name):
+        raise ConfigError(f"{path}: the name {name!r} cannot name a folder", "use letters, digits, '.', '+', '-', '_'")
     return Recipe(
         file=path,
-        name=str(content.get("name", Path(path).stem)),
-        baseline=str(content.get("baseline", "base")),
+        name=name,
+        baseline=_baseline(content, sets, entries, path),
         let={**own, **(let or {})},
         common={**_mapping(content, "common", path), **(common or {})},
         sets=sets,
@@ -88,11 +96,20 @@ def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping
     )
 
 
+def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, Entry], path: str) -> str:
+    """A member of `recipe`, or, where there is no such set, an entry."""
+    baseline = str(content.get("baseline") or "base")
+    known = set(sets.get("recipe", entries))
+    if content.get("baseline") and baseline not in known:
+        raise unknown(f"{baseline} in {path}, baseline", baseline, known)
+    return baseline
+
+
 def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
     value = content.get(key) or {}
     if not isinstance(value, Mapping):
         raise ConfigError(f"{key} in {path} holds no `name: value` lines", "give it some, or remove it")
-    return value
+    return {str(name): each for name, each in value.items()}
 
 
 def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
@@ -102,7 +119,10 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
     found = {str(member): attributes or {} for member, attributes in given.items()}
     if not found or not all(isinstance(each, Mapping) for each in found.values()):
         raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
-    return found
+    for member in found:
+        if not re.fullmatch(_MEMBER, member):
+            raise ConfigError(f"sets: {name} in {path}: {member!r} is no name", "leave out commas, brackets and braces")
+    return {member: {str(key): value for key, value in each.items()} for member, each in found.items()}
 
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
@@ -111,8 +131,10 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
         raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
     sweep = fields.get("for") or []
     sweep = [sweep] if isinstance(sweep, str) else sweep
+    if not isinstance(sweep, list) or len({str(each) for each in sweep}) < len(sweep):
+        raise ConfigError(f"{place}: `for` names no sets, or one of them twice", "write `for: [recipe, task]`")
     for each in sweep:
-        if each not in sets:
+        if str(each) not in sets:
             raise unknown(f"{each} in {place}, for", str(each), set(sets))
-    rest = {key: value for key, value in fields.items() if key not in ("job", "for", "from")}
-    return Entry(name, fields["job"], tuple(sweep), fields.get("from"), rest)
+    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from")}
+    return Entry(name, fields["job"], tuple(map(str, sweep)), fields.get("from"), rest)

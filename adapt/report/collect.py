@@ -123,7 +123,13 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
         if entry.record.stage == "export" and entry.record.what.get("transductive")
     }
     groups = (group for row in rows for group in row.groups.values())
-    return frozenset(group.recipe for group in groups if keys & set(group.trained))
+    return frozenset(group.recipe for group in groups if keys & set(group.trained) or _knows(group))
+
+
+def _knows(group: Group) -> bool:
+    """What the training says of itself: its export may be missing, or have failed."""
+    training = upstream(group.entries[0].record, "(start)")
+    return bool(training and training.metrics.get("transductive"))
 
 
 def upstream(record: Record, name: str) -> Record | None:

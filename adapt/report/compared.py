@@ -16,6 +16,8 @@ class Found:
 
     comparison: Comparison
     adjusted: float | None
+    recipes: int = 1
+    """How many were compared."""
 
     @property
     def significant(self) -> bool:
@@ -37,7 +39,10 @@ class Compared:
     tasks: dict[tuple[str, str], Found]
     """By the row's name and the recipe."""
     average: dict[str, Found]
-    """By recipe, over the rows that it shares with the baseline."""
+    """By recipe, over the rows that it shares with the baseline; empty where a task has several rows.
+
+    Those share their test examples, and the average is of tasks that have nothing in common.
+    """
     shared: dict[str, int]
     """By recipe, how many rows those are."""
 
@@ -53,7 +58,8 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
         for recipe in results.recipes
         if any(name == recipe for _, name in tasks)
     }
-    pooled = {recipe: average(comparisons) for recipe, comparisons in by_recipe.items()}
+    apart = len({row.task for row in results.rows}) == len(results.rows)
+    pooled = {recipe: average(comparisons) for recipe, comparisons in by_recipe.items() if apart}
     return Compared(tasks, _corrected(pooled), {recipe: len(each) for recipe, each in by_recipe.items()})
 
 
@@ -76,4 +82,4 @@ def _sides(recipe: Group, baseline: Group, without_leaks: bool) -> tuple[Tested,
 def _corrected(comparisons: Mapping[str, Comparison]) -> dict[str, Found]:
     tested = {recipe: each.p for recipe, each in comparisons.items() if each.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {recipe: Found(each, adjusted.get(recipe)) for recipe, each in comparisons.items()}
+    return {recipe: Found(each, adjusted.get(recipe), len(tested)) for recipe, each in comparisons.items()}

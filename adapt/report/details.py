@@ -4,14 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from adapt.report.blocks import Block, Cell, Folded, Table
+from adapt.report.blocks import Block, Cell, Figures, Folded, Table
 from adapt.report.collect import Group, Results, Row
+from adapt.report.figures import reliability
 
 
 def best_recipe(row: Row, results: Results) -> Folded:
     """Folded, for the recipe with the highest mean score; figures are means over its seeds."""
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     blocks: list[Block] = [table for table in (_classes(best), _confusion(best), _calibration(row, results)) if table]
+    if drawing := reliability(row, best, results):
+        blocks.append(Figures([drawing]))
     return Folded(f"{row.name}: {results.label(best.recipe)}", blocks)
 
 

@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 SERIES = 8
 """Colours there are; further recipes begin again."""
+LONGEST = 22
+"""Characters of a name within a figure."""
 INK, LINE = "#010203", "#020304"
 """Stand-ins that `svg` replaces by variables of the style sheet."""
 STYLE: Any = {
@@ -42,6 +44,11 @@ STYLE: Any = {
 def color(place: int) -> str:
     """The stand-in for the colour of a series; 0 is the baseline's."""
     return f"#03040{place % SERIES}"
+
+
+def short(name: str) -> str:
+    """A name that leaves room for the figure it stands beside."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}\N{HORIZONTAL ELLIPSIS}{name[-8:]}"
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:

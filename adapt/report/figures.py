@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from adapt.chain.record import Record
 from adapt.report.collect import METRICS, Group, Results, Row, upstream
 from adapt.report.compared import Compared, Found
 from adapt.report.cost import Trainings
-from adapt.report.drawing import INK, canvas, color, style, svg
+from adapt.report.drawing import INK, canvas, color, short, style, svg
 from adapt.report.entry import Entry
 
 Drawing = tuple[str, str]
@@ -45,13 +46,13 @@ def _forest(row: Row, found: Mapping[str, Found], results: Results, limits: tupl
             fill = shade if each.significant else "none"  # hollow: may be chance
             axes.plot(100 * each.comparison.difference, place, "o", color=shade, markerfacecolor=fill, markersize=8)
         axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(range(len(found)), [results.label(recipe) for recipe in found])
+        axes.set_yticks(range(len(found)), [short(results.label(recipe)) for recipe in found])
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(*limits)
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="both", length=0)
-        axes.set_xlabel(f"points against {results.baseline}")
+        axes.set_xlabel(f"points against {short(results.baseline or '')}")
         return svg(figure, f"difference-{row.name}")
 
 
@@ -83,8 +84,7 @@ def learning_curves(row: Row, results: Results) -> Drawing | None:
 def _curves(group: Group) -> list[list[dict[str, Any]]]:
     found = []
     for entry in group.entries:
-        file = entry.record.path / "curve.json"
-        curve = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        curve = [one for line in _read(entry.record.path / "curve.json") for one in line]
         found += [curve] if curve and all(one.get("dev") is not None for one in curve) else []
     return found
 
@@ -105,12 +105,44 @@ def training_curve(entry: Entry, name: str) -> Drawing | None:
 
 
 def _losses(training: Record | None) -> tuple[list[int], list[float]]:
-    file = training.path / "metrics.jsonl" if training else None
-    if file is None or not file.exists():
-        return [], []
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = _read(training.path / "metrics.jsonl") if training else []
     kept = [(line["step"], line["loss"]) for line in lines if line.get("loss") is not None]
     return [step for step, _ in kept], [loss for _, loss in kept]
+
+
+def _read(file: Path) -> list[Any]:
+    """The lines of a file; none where it is gone or broken."""
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
+
+
+def reliability(row: Row, group: Group, results: Results) -> Drawing | None:
+    """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
+    bins: dict[float, list[dict[str, float]]] = {}
+    for one in group.metrics:
+        for each in one.get("reliability") or []:
+            bins.setdefault(round(each["low"], 6), []).append(each)
+    if not bins:
+        return None
+    sizes = {low: sum(each["decisions"] for each in parts) for low, parts in bins.items()}
+    confidence, accuracy = (
+        [sum(each["decisions"] * each[name] for each in bins[low]) / sizes[low] for low in sorted(bins)]
+        for name in ("confidence", "accuracy")
+    )
+    shade, most = color(results.recipes.index(group.recipe)), max(sizes.values())
+    with style():
+        figure, axes = canvas(0.7 * WIDTH, 0.7 * WIDTH)
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
+        axes.plot(confidence, accuracy, color=shade, linewidth=1.2)
+        areas = [12 + 120 * sizes[low] / most for low in sorted(bins)]
+        axes.scatter(confidence, accuracy, s=areas, color=shade)
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("accuracy")
+        return svg(figure, f"reliability-{row.name}"), (
+            "Reliability: below the line the model is surer than it is right; a point is larger where there is more."
+        )
 
 
 def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawing | None:
@@ -131,7 +163,7 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
         axes.axhline(0, color=INK, linewidth=1)
         _price_axis(axes, list(known.values()))
         axes.set_xlabel("device-hours of pre-training, all tasks together")
-        axes.set_ylabel(f"mean gain over {results.baseline} [points]")
+        axes.set_ylabel(f"mean gain over {short(results.baseline or '')} [points]")
         return svg(figure, "cost-against-gain"), "Cost against gain, with 95% intervals; hollow where it may be chance."
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from adapt.chain.record import Record
 from adapt.report.blocks import NONE, Cell, Table
+from adapt.report.verdict import nats
 
 MEASURES = {
     "overlap": ("Shared words", "Share of the 10,000 most frequent words that two domains have in common."),
@@ -22,17 +23,33 @@ def compared_models(record: Record) -> list[Table]:
     for place, model in enumerate(models):
         shades = [_low_is_dark([row[column] for row in found["loss"]])[place] for column in range(len(domains))]
         cells = [
-            Cell(f"{loss:.2f}", _interval(found, place, column), shade=shade)
+            Cell(f"{loss:.2f}", _interval(found, place, column, "loss"), shade=shade)
             for column, (loss, shade) in enumerate(zip(found["loss"][place], shades, strict=True))
         ]
         rows.append([model, *cells])
-    note = "Nats a predicted token with 95% intervals; the darker, the lower within its column."
+    note = "Nats a predicted token with 95% intervals; the stronger the colour, the lower within its column."
     tables = [Table(["model, text", *domains], rows, "Held-out loss", note)]
+    if len(models) > 1 and found.get("change"):
+        tables.append(_changes(found))
     if knn := found.get("knn"):
         tables.append(_by_model("Nearest neighbours", knn, models, 100, "Accuracy x 100 of frozen features."))
     if pseudo := found.get("pseudo_perplexity"):
         tables.append(_by_model("Pseudo-perplexity", pseudo, models, 1, "Lower is better (Salazar et al. 2020)."))
     return tables
+
+
+def _changes(found: Mapping[str, Any]) -> Table:
+    """Against the first model, which is paired by document, so more is seen than from the losses' intervals."""
+    first, *others = found["models"]
+    rows: list[list[Cell | str]] = [
+        [
+            model,
+            *(Cell(nats(change), _interval(found, place, column, "change")) for column, change in enumerate(changes)),
+        ]
+        for place, (model, changes) in enumerate(zip(others, found["change"][1:], strict=True), start=1)
+    ]
+    note = "Paired by document, 95% intervals. On text that a model was not adapted to: what it has forgotten."
+    return Table(["model, text", *found["domains"]], rows, f"Change of the loss against {first}", note)
 
 
 def similarity(record: Record) -> list[Table]:
@@ -61,18 +78,19 @@ def _low_is_dark(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 
 
-def _interval(found: Mapping[str, Any], row: int, column: int) -> str:
-    low, high = (found.get(name) for name in ("loss_low", "loss_high"))
+def _interval(found: Mapping[str, Any], row: int, column: int, name: str) -> str:
+    low, high = (found.get(f"{name}_{end}") for end in ("low", "high"))
     if not low or not high or low[row][column] is None:
         return ""
-    return f"{low[row][column]:.2f} to {high[row][column]:.2f}"
+    ends = low[row][column], high[row][column]
+    return " to ".join(nats(end) if name == "change" else f"{end:.2f}" for end in ends)
 
 
 def _by_model(
-    title: str, values: Mapping[str, Mapping[str, float]], models: Sequence[str], times: float, note: str
+    title: str, values: Mapping[str, Mapping[str, float | None]], models: Sequence[str], times: float, note: str
 ) -> Table:
     rows: list[list[Cell | str]] = [
-        [name, *(f"{times * of[model]:.1f}" if model in of else NONE for model in models)]
+        [name, *(NONE if (value := of.get(model)) is None else f"{times * value:.1f}" for model in models)]
         for name, of in values.items()
     ]
     return Table(["", *models], rows, title, note)

@@ -40,7 +40,7 @@ def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predic
     alone = Predictions(_alone(scores), None if None in clean else _alone(clean))
     try:
         runs = [_lines(record) for record in records]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         return _with(alone, f"predictions cannot be read ({error}), so test examples are not resampled")
     ids = tuple(str(line["id"]) for line in runs[0])
     if any(tuple(str(line["id"]) for line in run) != ids for run in runs):
@@ -65,7 +65,10 @@ def _with(predictions: Predictions, warning: str) -> Predictions:
 
 def _lines(record: Record) -> list[dict[str, Any]]:
     with (record.path / FILE).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+        lines = [json.loads(line) for line in file]
+    if not lines:
+        raise ValueError(f"{FILE} is empty")
+    return [{name: line[name] for name in ("id", "label", "predicted", "leaked")} for line in lines]
 
 
 def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str], metric: str) -> Tested | None:

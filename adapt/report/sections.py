@@ -28,7 +28,7 @@ def sections(study: Study, results: Results) -> list[Section]:
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
         Section("Losses and similarity", _losses(study)),
-        Section("Best recipes in detail", [details.best_recipe(row, results) for row in results.rows]),
+        Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results)),
         Section("Lineage", _lineage(study)),
         Section("How to reproduce", _reproduce(study)),
@@ -109,6 +109,10 @@ def _losses(study: Study) -> list[Block]:
     made = {"compare": losses.compared_models, "similarity": losses.similarity}
     records = [entry.record for entry in study.entries if entry.record.stage in made]
     return [table for record in records for table in made[record.stage](record)]
+
+
+def _details(results: Results) -> list[Block]:
+    return [found for row in results.rows if (found := details.best_recipe(row, results)).blocks]
 
 
 def _warnings(study: Study, results: Results) -> list[Block]:

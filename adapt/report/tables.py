@@ -61,10 +61,11 @@ def differences(results: Results, compared: Compared) -> Table:
         if compared.shared[recipe] > 1
     ]
     note = (
-        "Points against the baseline. Intervals resample test examples, the same for both sides, and seeds. p is the "
-        "larger of two permutation tests: of seeds over recipes, and of predictions by example; Holm corrects for the "
-        "number of recipes. Detectable: the true difference that would have been found four times out of five, without "
-        "correction. Each model was pre-trained once, so the chance in pre-training is not in these figures; nor is "
+        "Points against the baseline. Intervals resample test examples, the same for both sides, and seeds; they are "
+        "not corrected for the number of recipes. p is the largest of two permutation tests, of seeds over recipes and "
+        "of predictions by example, and of the resampled differences; Holm corrects for the number of recipes. "
+        "Detectable: the true difference that would have been found about four times out of five, without correction. "
+        "Each model was pre-trained once, so the chance in pre-training is not in these figures; nor is "
         "that of the choice of tasks in their average."
     )
     return Table(header, body, "Differences from the baseline", note)

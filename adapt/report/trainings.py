@@ -87,7 +87,7 @@ def costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
                 results.label(recipe),
                 hours(price.device_hours),
                 NONE if price.money is None else f"{price.money:,.2f}",
-                hours(sum(known) if known else None),
+                hours(sum(known) if len(known) == len(tuned) else None),
                 gain(found) if found else NONE,
                 span(changes) if changes else NONE,
             ]

@@ -13,7 +13,7 @@ def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list
         return [Finding("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
         return [Finding("No comparison", _why_none(results)), *(_best_alone(row, results) for row in results.rows)]
-    whole = [_whole(results, compared, trainings)] if len(results.rows) > 1 else []
+    whole = [_whole(results, compared, trainings)] if len(results.rows) > 1 and compared.average else []
     return [*whole, *(_of_task(row, results, compared, trainings) for row in results.rows)]
 
 
@@ -58,7 +58,7 @@ def _of_task(row: Row, results: Results, compared: Compared, trainings: Training
 
 
 def _sentence(found: Found, unit: str) -> str:
-    text = verdict(found.comparison, found.adjusted, unit)
+    text = verdict(found.comparison, found.adjusted, unit, found.recipes)
     text = f"worse than the baseline, though the best of the others: {text}" if found.tone == "worse" else text
     return text[0].upper() + text[1:]
 

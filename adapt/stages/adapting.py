@@ -1,6 +1,7 @@
 """The stages that adapt a model: to a domain (DAPT), to tasks (TAPT); and the model that they hand over."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from adapt.chain import Outcome, Stage
@@ -33,17 +34,20 @@ class Adapting(Comparing, Texts):
         Raises:
             ConfigError: a part of a pool is asked for, and there is none.
         """
+        domainless = replace(self.config.corpus, sources=[], streaming=False)  # their weights are not those of tasks
+        self.config = replace(self.config, corpus=domainless)
         tapt, tasks = self.config.tapt, [self.config.task, *self.config.tasks]
         if tapt.random_per_example and not tapt.pool_paths:
             raise ConfigError(
                 "tapt.random_per_example is set, but tapt.pool_paths is not", "name the pool, or remove it"
             )
         sources = {task.name: self._train_text(task, tasks) for task in tasks}
+        unseen = None if tapt.transductive else self.task_texts(tasks, ["dev", "test"])
         if tapt.pool_paths:
-            sources["(pool)"] = self._from_pool(tasks)
+            sources["(pool)"] = self._from_pool(tasks, unseen)
         text = next(iter(sources.values())) if len(sources) == 1 else self.gathered(sources)
         corpora = {"domain": self.prepared_texts(self.task_texts(tasks, ["dev"]), heldout=True), **self._general()}
-        training = self.trained(sources, batch_examples=tapt.batch_examples, transductive=tapt.transductive)
+        training = self.trained(sources, self.general_text(unseen), tapt.batch_examples, tapt.transductive)
         stage = self.exported({**corpora, "text": text, "training": training}, list(corpora))
         self._digests.save()
         return stage
@@ -52,13 +56,13 @@ class Adapting(Comparing, Texts):
         """What TAPT may see of a task."""
         if self.config.tapt.transductive:
             return self.prepared_texts(self.task_texts([task], ["train", "dev", "test"]))
-        return self.prepared_texts(self.task_texts([task], ["train"], without=["dev", "test"]))
+        others = [other for other in tasks if other != task]
+        return self.prepared_texts(self.task_texts([task], ["train"], without=["dev", "test"], others=others))
 
-    def _from_pool(self, tasks: list[TaskConfig]) -> Stage:
-        unseen = None if self.config.tapt.transductive else self.task_texts(tasks, ["dev", "test"])
+    def _from_pool(self, tasks: list[TaskConfig], unseen: Stage | None) -> Stage:
         if not self.config.tapt.random_per_example:
             return self.pool(unseen)
-        return self.prepared_texts(self.random_texts(self.task(self.config.task), unseen))
+        return self.prepared_texts(self.random_texts([self.task(task) for task in tasks], unseen))
 
     def exported(self, needed: Mapping[str, Stage], corpora: list[str]) -> Stage:
         """The deliverable: the trained model, its card, and what it gained and lost on held-out text."""

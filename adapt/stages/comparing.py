@@ -36,10 +36,11 @@ class Comparing(Measuring):
         """
         config = self.config
         (_, sources), general, tasks = self.domain(), self._general(), self._single_label_tasks()
+        others = config.comparison.models or []
         _check_names("corpus.sources", [*sources, *general])
-        _check_names("comparison.models", [FIRST, *(model.name for model in config.comparison.models)])
+        _check_names("comparison.models", [FIRST, *(model.name for model in others)])
         corpora = {**sources, **general}
-        models = {FIRST: self, **{model.name: self._with_model(model.path, made) for model in config.comparison.models}}
+        models = {FIRST: self, **{model.name: self._with_model(model.path, made) for model in others}}
         inputs: dict[str, Stage] = {}
         for name, model in models.items():
             inputs[f"{LOSS} of {name}"] = model.evaluated(name, corpora, model.start)

@@ -39,6 +39,7 @@ class Tasks(Training):
             "model": self._model_digest(),
             "attention_dropout": config.model.attention_dropout,
             "finetune": what(config.finetune),
+            **({"save_model": True} if config.finetune.save_model else {}),  # one that was not kept is not there
             "seed": seed,
         }
         return Stage(

@@ -11,41 +11,49 @@ from adapt.chain.files import write_atomically
 from adapt.config import CorpusConfig, EvaluationSet, TaskConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.errors import DataError
 from adapt.model.locate import tokenizer_files
 from adapt.select import TEXTS_FILE
 from adapt.stages.base import Inputs
-from adapt.stages.corpora import FILES
+from adapt.stages.corpora import FILES, replayed_corpus
 from adapt.stages.tasks import Tasks
 
 
 class Texts(Tasks):
     """Text of tasks and pools."""
 
-    def task_texts(self, tasks: Sequence[TaskConfig], splits: Sequence[str], without: Sequence[str] = ()) -> Stage:
+    def task_texts(
+        self,
+        tasks: Sequence[TaskConfig],
+        splits: Sequence[str],
+        without: Sequence[str] = (),
+        others: Sequence[TaskConfig] = (),
+    ) -> Stage:
         """The text of some splits, without labels.
 
         Args:
             tasks: whose.
             splits: of train, dev and test.
             without: splits whose texts are left out, also where they stand in the others.
+            others: more tasks, of which these splits' texts are left out too.
         """
         identity = {
             "splits": list(splits),
             "without": list(without),
-            "tasks": [
-                {
-                    **{
-                        name: value
-                        for name, value in what(task).items()
-                        if name in ("kind", "text_field", "pair_field")
-                    },
-                    **{split: self._split(task, split).digest for split in (*splits, *without)},
-                }
-                for task in tasks
-            ],
+            "tasks": [self._read_of(task, (*splits, *without)) for task in tasks],
+            **({"others": [self._read_of(task, without) for task in others]} if others else {}),
         }
-        name = "-".join([*(task.name for task in tasks), *splits])
-        return Stage("texts", name, identity, lambda folder, _: _write_texts(tasks, splits, without, folder), needs={})
+
+        def run(folder: Path, _: Inputs) -> Outcome:
+            unseen = [(task, split) for task in (*tasks, *others) for split in without]
+            return _write_texts([(task, split) for task in tasks for split in splits], unseen, folder)
+
+        return Stage("texts", "-".join([*(task.name for task in tasks), *splits]), identity, run, needs={})
+
+    def _read_of(self, task: TaskConfig, splits: Sequence[str]) -> dict[str, Any]:
+        """What decides which texts come out of reading some splits."""
+        settings = {name: value for name, value in what(task).items() if name in ("kind", "text_field", "pair_field")}
+        return {**settings, **{split: self._split(task, split).digest for split in splits}}
 
     def prepared_texts(self, texts: Stage, heldout: bool = False) -> Stage:
         """The text that a stage wrote, as token shards: all of it to train on, or all of it to measure on."""
@@ -68,7 +76,20 @@ class Texts(Tasks):
         Args:
             unseen: texts that it must not hold.
         """
-        corpus, (manifest, listed) = self._pool_corpus(), self._listed(self._pool_corpus(), f"{self.config.name}-pool")
+        return self._prepared_without(self._pool_corpus(), f"{self.config.name}-pool", unseen)
+
+    def general_text(self, unseen: Stage | None) -> Stage | None:
+        """The general text that is mixed in, if there is any, as token shards.
+
+        Args:
+            unseen: texts that it must not hold.
+        """
+        if not self.config.mixture.replay_paths:
+            return None
+        return self._prepared_without(replayed_corpus(self.config), f"{self.config.name}-replay", unseen)
+
+    def _prepared_without(self, corpus: CorpusConfig, name: str, unseen: Stage | None) -> Stage:
+        manifest, listed = self._listed(corpus, name)
         identity = {
             "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": 0.0},
             "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
@@ -79,13 +100,13 @@ class Texts(Tasks):
             return self._prepare(manifest, _without(corpus, inputs), folder, inputs, 0)
 
         inputs = {"manifest": listed, **({"unseen": unseen} if unseen else {})}
-        return Stage("prepare", f"{self.config.name}-pool", identity, run, inputs)
+        return Stage("prepare", name, identity, run, inputs)
 
-    def random_texts(self, task: Stage, unseen: Stage | None) -> Stage:
-        """Documents of the pool at random, so many for each of the task's train examples (RAND-TAPT).
+    def random_texts(self, tasks: Sequence[Stage], unseen: Stage | None) -> Stage:
+        """Documents of the pool at random, so many for each of some tasks' train examples (RAND-TAPT).
 
         Args:
-            task: says how many examples there are.
+            tasks: say how many examples there are.
             unseen: texts that must not be chosen.
         """
         corpus, (manifest, listed) = self._pool_corpus(), self._listed(self._pool_corpus(), f"{self.config.name}-pool")
@@ -97,10 +118,11 @@ class Texts(Tasks):
         }
 
         def run(folder: Path, inputs: Inputs) -> Outcome:
-            examples = inputs["task"].metrics["examples"]["train"]
+            examples = sum(inputs[name].metrics["examples"]["train"] for name in named)
             return self._select(manifest, _without(corpus, inputs), examples, folder)
 
-        inputs = {"manifest": listed, "task": task, **({"unseen": unseen} if unseen else {})}
+        named = {f"task-{place}" if place else "task": task for place, task in enumerate(tasks)}
+        inputs = {"manifest": listed, **named, **({"unseen": unseen} if unseen else {})}
         return Stage("select", f"{self.config.name}-random", identity, run, inputs, needs={"CPU": 1})
 
     def _pool_corpus(self) -> CorpusConfig:
@@ -119,6 +141,8 @@ class Texts(Tasks):
         texts = (text for part in slices for text in clean(read_slice(part, corpus), corpus, tally, part.place, sieve))
         wanted = (self.config.tapt.random_per_example or 0) * examples
         chosen = choose(texts, wanted, self.config.seed)
+        if not chosen:
+            raise DataError("no document of the pool can be chosen", "check tapt.pool_paths and tapt.pool_text_field")
         lines = [{"id": place, "score": score, "text": text} for place, text, score in chosen]
         write_atomically(folder / TEXTS_FILE, _lines(lines))
         return Outcome({"documents": len(lines), "wanted": wanted, "pool": tally.kept, "dropped": dict(tally.dropped)})
@@ -135,20 +159,27 @@ _AS_IT_IS: dict[str, Any] = {
 
 
 def _without(corpus: CorpusConfig, inputs: Inputs) -> CorpusConfig:
-    """A pool that holds none of the texts that must not be seen."""
+    """The same corpus with none of the texts that must not be seen."""
     if "unseen" not in inputs:
         return corpus
     file = str(inputs["unseen"].path / TEXTS_FILE)
-    return replace(corpus, decontaminate=[EvaluationSet("dev-and-test", file)])
+    return replace(corpus, decontaminate=[*corpus.decontaminate, EvaluationSet("dev-and-test", file)])
 
 
-def _write_texts(tasks: Sequence[TaskConfig], splits: Sequence[str], without: Sequence[str], folder: Path) -> Outcome:
+def _write_texts(
+    wanted: Sequence[tuple[TaskConfig, str]], unseen: Sequence[tuple[TaskConfig, str]], folder: Path
+) -> Outcome:
     from adapt.corpus.shingles import normalised
     from adapt.task.texts import texts_of
 
-    hidden = {normalised(text) for task in tasks for split in without for text in texts_of(task, split)}
-    found = [text for task in tasks for split in splits for text in texts_of(task, split)]
+    hidden = {normalised(text) for task, split in unseen for text in texts_of(task, split)}
+    found = [text for task, split in wanted for text in texts_of(task, split)]
     kept = [text for text in found if normalised(text) not in hidden]
+    if not kept:
+        raise DataError(
+            f"all texts of {wanted[0][0].name} stand in dev or test too, so none is left to train on",
+            "check the files of the splits, or set tapt.transductive",
+        )
     write_atomically(folder / TEXTS_FILE, _lines({"id": n, "text": text} for n, text in enumerate(kept)))
     return Outcome({"documents": len(kept), "in_other_splits": len(found) - len(kept)})
 

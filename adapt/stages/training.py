@@ -11,6 +11,7 @@ from adapt.chain import Outcome, Record, Stage, Store
 from adapt.chain.run import Planned
 from adapt.config import CorpusConfig, TrainingConfig, what
 from adapt.console import log
+from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.preflight import check_memory, check_space
@@ -86,16 +87,27 @@ class Training(Corpora):
         return {"CPU": resources.workers * resources.cpus_per_worker + 1, **gpus}
 
     def _sized(self, batch_examples: int | None, texts: Inputs) -> Self:
-        """The same with the global batch that so many examples fill; in eights, so that workers can share it."""
+        """The same with the global batch that so many examples fill; in eights, so that workers can share it.
+
+        Raises:
+            ConfigError: these workers cannot.
+        """
         if not batch_examples:
             return self
-        documents = sum(record.metrics["train_documents"] for record in texts.values())
-        tokens = sum(record.metrics["train_tokens"] for record in texts.values())
+        examples = [record.metrics for name, record in texts.items() if name != REPLAY]
+        documents = sum(metrics["train_documents"] for metrics in examples)
+        tokens = sum(metrics["train_tokens"] for metrics in examples)
         training = self.config.training
         rows = max(1, round(batch_examples * tokens / max(documents, 1) / training.sequence_length))
         sized = copy(self)
-        batch = replace(training, global_batch_size=rows if rows < 8 else round(rows / 8) * 8)
-        sized.config = replace(self.config, training=batch)
+        batch = rows if rows < 8 else round(rows / 8) * 8
+        if batch % (workers := self.config.resources.workers):
+            raise ConfigError(
+                f"{batch_examples} examples fill {batch} sequences, which {workers} workers cannot share equally",
+                "use another number of resources.workers, or set tapt.batch_examples to null and"
+                " training.global_batch_size to a multiple of it",
+            )
+        sized.config = replace(self.config, training=replace(training, global_batch_size=batch))
         return sized
 
     def ahead(self, planned: Sequence[Planned], store: Store) -> "Forecast | None":

@@ -1,18 +1,20 @@
 """A recipe against the baseline: the difference of their mean scores, its interval, and p.
 
 The interval is a bootstrap over both sources of chance: test examples, the same for both sides (so the comparison is
-paired), and each side's seeds. p is the larger of two permutation tests, one for each source (see
-`adapt.statistics.permutation`). One test alone would not do: seeds are exchanged on one fixed test set, which may be
-small, and examples with fixed models, which another seed would change. "The recipe is better" claims that neither
-null hypothesis holds, and the larger p tests exactly that at its level (intersection-union test, Berger 1982). With
-one seed a side only examples are tested, without predictions only seeds.
+paired), and each side's seeds. Its width is that of Student's t, with the degrees of freedom that the seeds leave.
+
+p is the largest of three: two permutation tests, one for each source (see `adapt.statistics.permutation`), and the
+share of the bootstrap that lies as far from its mean as the difference does from zero. The first two alone would not
+do: seeds are exchanged on one fixed test set, which may be small, and examples with fixed models, which another seed
+would change; where both sources are alike in size, each test sees half of the variance, and both reject up to 10% of
+equal recipes. With one seed a side only examples are tested, without predictions only seeds.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm
+from scipy.stats import norm, t
 
 from adapt.statistics.bootstrap import by_examples_and_seeds, by_seeds, welch
 from adapt.statistics.outcomes import Tested
@@ -45,6 +47,8 @@ class Comparison:
     """Resampled differences [samples], for pooling; empty where there is no interval."""
     nulls: dict[str, tuple[Null, float]]
     """By what is exchanged: the null distribution, and the observed difference it is held against."""
+    doubt: float = 0.0
+    """How unsure the variance over seeds is: the sum of (s^2 / n)^2 / (n - 1) over the sides."""
 
     @property
     def detectable(self) -> float | None:
@@ -68,7 +72,8 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
     nulls = {"examples": examples_null(baseline, recipe, samples, rng)} if paired else {}
     if null := seeds_null(baseline.scores, recipe.scores, rng):
         nulls["seeds"] = null, difference
-    return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline))
+    doubt = sum(_doubt(side.scores) for side in (recipe, baseline))
+    return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline), doubt)
 
 
 def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
@@ -84,7 +89,21 @@ def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
     draws = np.mean([rng.permutation(each.draws) for each in comparisons], axis=0) if known else np.empty(0)
     shared = [name for name in ("examples", "seeds") if all(name in each.nulls for each in comparisons)]
     nulls = {name: _together([each.nulls[name] for each in comparisons], rng) for name in shared}
-    return _comparison(difference, draws, nulls, None)
+    doubt = sum(each.doubt for each in comparisons) / len(comparisons) ** 4
+    return _comparison(difference, draws, nulls, None, doubt)
+
+
+def _doubt(scores: np.ndarray) -> float:
+    n = len(scores)
+    return float((scores.var(ddof=1) / n) ** 2 / (n - 1)) if n > 1 else 0.0
+
+
+def _wider(error: float, doubt: float) -> float:
+    """Quantile of Student's t over that of the normal, with the degrees of freedom of Welch and Satterthwaite.
+
+    They count the variance over examples as known.
+    """
+    return float(t.ppf(1 - _TAILS, max(1.0, error**4 / doubt)) / norm.ppf(1 - _TAILS)) if doubt else 1.0
 
 
 def _together(parts: Sequence[tuple[Null, float]], rng: np.random.Generator) -> tuple[Null, float]:
@@ -100,11 +119,15 @@ def _comparison(
     draws: np.ndarray,
     nulls: dict[str, tuple[Null, float]],
     interval: tuple[float, float, float] | None,
+    doubt: float,
 ) -> Comparison:
+    tests = list(nulls.values())
     if interval is None and len(draws):
-        low, high = np.quantile(draws, [_TAILS, 1 - _TAILS])
+        wide = difference + _wider(float(draws.std()), doubt) * (draws - difference)
+        low, high = np.quantile(wide, [_TAILS, 1 - _TAILS])
         interval = float(low), float(high), float(draws.std())
+        tests += [(Null(wide - wide.mean(), exact=False), difference)] if len(nulls) > 1 else []
     low, high, error = interval or (None, None, None)
-    p = max((null.p(observed) for null, observed in nulls.values()), default=None)
-    least = max((null.least for null, _ in nulls.values()), default=None)
-    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls)
+    p = max((null.p(observed) for null, observed in tests), default=None)
+    least = max((null.least for null, _ in tests), default=None)
+    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls, doubt)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from adapt.statistics.counts import metric_from_counts
+from adapt.statistics.spans import spans
 
 Counts: TypeAlias = csr_array
 """[examples, K]"""
@@ -97,29 +98,13 @@ def entities(
         return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])
 
     def counted(true: Sequence[Sequence[int]], guess: Sequence[Sequence[int]]) -> Counts:
-        found = [(spans(a, labels), spans(b, labels)) for a, b in zip(true, guess, strict=True)]
+        def names(tags: Sequence[int]) -> list[str]:
+            return [labels[tag] for tag in tags]
+
+        found = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
         return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in found], float).reshape(-1, 3))
 
     return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
-
-
-def spans(tags: Sequence[int], labels: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Entities (type, first word, word after the last) as conlleval reads B-X, I-X and O; negative tags are left out.
-
-    An I- that follows no entity of its type starts one.
-    """
-    found: set[tuple[str, int, int]] = set()
-    open_type: str | None = None
-    first = 0
-    names = [labels[tag] for tag in tags if tag >= 0]
-    for place, name in enumerate([*names, "O"]):
-        kind = None if name == "O" else name[2:]
-        if open_type is not None and (kind != open_type or name.startswith("B-")):
-            found.add((open_type, first, place))
-            open_type = None
-        if kind is not None and open_type is None:
-            open_type, first = kind, place
-    return found
 
 
 def _tested(counts: list[Counts], score: Score) -> Tested:

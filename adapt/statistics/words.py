@@ -5,13 +5,14 @@ from adapt.statistics.compare import Comparison
 LEVEL = 0.05
 
 
-def verdict(found: Comparison, adjusted: float | None = None, unit: str = "points") -> str:
+def verdict(found: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
     """What was found, no stronger than the figures allow.
 
     Args:
         found: differences in shares; they are said in points, a hundredth each.
         adjusted: p after correction for several comparisons, which then decides.
         unit: what the points are of, such as `macro-F1`.
+        recipes: that p was corrected for.
 
     Returns:
         `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference: ...` with the
@@ -25,9 +26,11 @@ def verdict(found: Comparison, adjusted: float | None = None, unit: str = "point
     figures += f", {p_value(found.p)}"
     if adjusted is not None and adjusted != found.p:
         figures += f" (Holm {p_value(adjusted, bare=True)})"
+    if found.over == ("examples",):
+        figures += ", of one seed: another may differ"
     if significant(found, adjusted):
         return figures
-    return f"no significant difference: {figures}; {_sight(found)}"
+    return f"no significant difference: {figures}; {_sight(found, recipes)}"
 
 
 def significant(found: Comparison, adjusted: float | None = None) -> bool:
@@ -51,10 +54,16 @@ def p_value(p: float, bare: bool = False) -> str:
     return text if bare else f"p = {text}"
 
 
-def _sight(found: Comparison) -> str:
+def _sight(found: Comparison, recipes: int) -> str:
     """How small a difference could have been seen."""
-    if found.least_p is not None and found.least_p >= LEVEL:
-        return f"with so few seeds p cannot fall below {p_value(found.least_p, bare=True)}, whatever the difference"
+    least = None if found.least_p is None else min(1.0, recipes * found.least_p)
+    if least is not None and least >= LEVEL:
+        many = f" and {recipes} recipes" if recipes > 1 else ""
+        return f"with so few seeds{many} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
     if found.detectable is None:
         return "how small a difference could have been seen is not known"
-    return f"only a difference of {100 * found.detectable:.1f} or more would probably have been seen (power 80%)"
+    corrected = ", before correction" if recipes > 1 else ""
+    return (
+        f"only a difference of about {100 * found.detectable:.1f} or more would probably have been seen "
+        f"(power 80%{corrected})"
+    )

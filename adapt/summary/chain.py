@@ -10,6 +10,9 @@ from adapt.chain.store import Store
 from adapt.console import log
 from adapt.summary.tables import show
 
+START = "(start)"
+"""The input that is another entry's training; see `adapt.stages.base`."""
+
 
 class Goal(Protocol):
     """A stage that a chain is to finish; see `adapt.recipe.build.Goal`."""
@@ -63,11 +66,11 @@ def _state(stage: Stage, store: Store) -> str:
 
 
 def _works_for(stage: Stage, store: Store) -> bool:
-    """Whether what a stage needs is being made."""
+    """Whether what a stage needs is being made, but for the model of another entry that it starts from."""
     return any(
         is_held(store.folder(needed.stage, needed.name, needed.key)) or _works_for(needed, store)
-        for needed in stage.inputs.values()
-        if not store.find(needed.stage, needed.name, needed.key)
+        for name, needed in stage.inputs.items()
+        if name != START and not store.find(needed.stage, needed.name, needed.key)
     )
 
 

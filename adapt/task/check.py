@@ -35,7 +35,7 @@ def check_split(task: TaskConfig, split: str) -> Checked:
     Raises:
         ConfigError: `task.{split}` names no file.
         DataError: a file is missing or broken; a field or, in dev and test, a label is missing; an id comes twice;
-            words and labels do not match; too many records are unusable; or there is no example.
+            words and labels do not match; too many records are unusable; or there is none with text.
         StorageError: a store failed, again and again.
     """
     examples: list[Example] = []
@@ -65,7 +65,8 @@ def check_split(task: TaskConfig, split: str) -> Checked:
             empty += is_empty
             if split != "train" or not is_empty:
                 examples.append(found)
-    _check_count(task, split, count, sum(unusable.values()), first_fault, len(examples))
+    kept = len(examples) if split == "train" else len(examples) - empty
+    check_count(task, split, count, sum(unusable.values()), first_fault, kept)
     return Checked(examples, empty, dict(unusable))
 
 
@@ -83,7 +84,20 @@ def _check_words(example: Example) -> None:
         )
 
 
-def _check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
+def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault: str, usable: int) -> None:
+    """Refuses a split with too many unusable records, or nothing else.
+
+    Args:
+        task: the task.
+        split: train, dev or test.
+        count: records.
+        bad: those that cannot be used.
+        first_fault: the first of them, and why.
+        usable: examples, or texts, that are not empty.
+
+    Raises:
+        DataError: it is refused.
+    """
     if bad > task.max_bad_fraction * count:
         raise DataError(
             f"{bad} of {count} records of task.{split} are unusable; the first is {first_fault}",
@@ -122,7 +136,7 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
     learned = {str(label) for example in splits["train"] for label in example.labels}
     if kind == "tokens" and learned <= {"O"}:
         raise DataError("no word of task.train is labelled as part of an entity", "add examples that hold some")
-    if kind != "tokens" and len(learned) < 2:
+    if len(learned) < 2:
         raise DataError(f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another one")
     names = {str(label) for examples in splits.values() for example in examples for label in example.labels}
     try:

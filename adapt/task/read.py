@@ -1,7 +1,7 @@
 """Labelled examples as their files hold them: each with its place, or the reason why it cannot be used."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -15,7 +15,8 @@ from adapt.corpus.redact import redact
 from adapt.errors import ConfigError, DataError
 
 NO_LABEL = Bad("no label")
-_SETTINGS = ("text_field", "pair_field", "label_field", "id_field")
+_TEXT_SETTINGS = ("text_field", "pair_field")
+_SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
 """Reasons of the reader, in the words of a task."""
 
@@ -53,13 +54,16 @@ def files_of(task: TaskConfig, split: str) -> list[str]:
         raise DataError(f"task.{split}: {error.what}", error.fix) from error
 
 
-def read_file(task: TaskConfig, file: str, start: int = 0) -> Iterator[tuple[str, Example | Bad]]:
+def read_file(
+    task: TaskConfig, file: str, start: int = 0, labelled: bool = True
+) -> Iterator[tuple[str, Example | Bad]]:
     """The examples of a file in order; for one that cannot be used, the reason.
 
     Args:
         task: names the fields.
         file: path or URL.
         start: number of the file's first record in its split; the id of examples that have none of their own.
+        labelled: whether examples need labels and ids; else neither is looked at, and examples have no labels.
 
     Yields:
         The place of a record, for messages, and what it holds.
@@ -76,9 +80,9 @@ def read_file(task: TaskConfig, file: str, start: int = 0) -> Iterator[tuple[str
             yield place, _REASONS.get(record, record)
             continue
         if not seen:
-            _check_fields(record, task, place)
+            _check_fields(record, task, _SETTINGS if labelled else _TEXT_SETTINGS, place)
             seen = True
-        yield place, _example(record, task, place, number)
+        yield place, _example(record, task, place, number, labelled)
 
 
 def _objects(file: str) -> Iterator[tuple[int, Record]]:
@@ -88,8 +92,8 @@ def _objects(file: str) -> Iterator[tuple[int, Record]]:
         raise DataError(error.what, error.fix.replace("corpus.paths", "the task")) from error
 
 
-def _check_fields(record: Mapping[str, Any], task: TaskConfig, place: str) -> None:
-    for setting in _SETTINGS:
+def _check_fields(record: Mapping[str, Any], task: TaskConfig, settings: Sequence[str], place: str) -> None:
+    for setting in settings:
         name = getattr(task, setting)
         if name is None or name in record:
             continue
@@ -101,9 +105,9 @@ def _check_fields(record: Mapping[str, Any], task: TaskConfig, place: str) -> No
         )
 
 
-def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: int) -> Example | Bad:
+def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: int, labelled: bool) -> Example | Bad:
     text, pair = record.get(task.text_field), record.get(task.pair_field) if task.pair_field else None
-    labels = _labels(record.get(task.label_field), task.kind)
+    labels = _labels(record.get(task.label_field), task.kind) if labelled else ()
     if isinstance(labels, Bad):
         return labels
     words: tuple[str, ...] = ()
@@ -115,26 +119,37 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
         return Bad("no text" if text is None else "no second text")
     if not isinstance(text, str) or not isinstance(pair, str | None):
         return Bad("text is not a string")
-    try:
-        f"{text}{pair}".encode()
-    except UnicodeEncodeError:
-        return Bad("half a character in the text")  # "\ud83d", cut from an emoji: no encoding can write it
-    identifier = record.get(task.id_field) if task.id_field else number
+    identifier = record.get(task.id_field) if task.id_field and labelled else number
+    halved = {"text": f"{text}{pair}", "label": "".join(map(str, labels)), "id": str(identifier)}
+    if cut := next((name for name, value in halved.items() if not _is_writable(value)), None):
+        return Bad(f"half a character in the {cut}")
     if identifier is None:
         raise DataError(f"{place} has no id: {task.id_field!r} is null", "give it one, or leave out task.id_field")
     return Example(place, str(identifier), text, pair, words, labels)
 
 
+def _is_writable(text: str) -> bool:
+    """Whether it holds no half of a character, which is left where an emoji was cut: no encoding can write that."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
-    """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`."""
+    """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
+
+    Blank ones of several are no labels.
+    """
     if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
         return NO_LABEL
     if kind == "multi_label" and isinstance(value, str):
-        value = [label for label in re.split(r"[|,]", value) if label.strip()]
+        value = re.split(r"[|,]", value)
     values = [value] if kind == "single_label" else value
     if not isinstance(values, list):
         return Bad("label is not a list")
     if any(isinstance(label, bool) or not isinstance(label, str | int) for label in values):
         return Bad("label is neither a string nor an integer")
     found = tuple(label.strip() if isinstance(label, str) else label for label in values)
-    return tuple(sorted(set(found), key=str)) if kind == "multi_label" else found
+    return tuple(sorted(set(found) - {""}, key=str)) if kind == "multi_label" else found

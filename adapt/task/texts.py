@@ -1,26 +1,29 @@
 """The texts of a task without their labels, for TAPT."""
 
-from collections.abc import Iterator
-
 from adapt.config import TaskConfig
 from adapt.corpus.formats import Bad
+from adapt.task.check import check_count
 from adapt.task.read import files_of, read_file
 
 
 def texts_of(task: TaskConfig, split: str) -> list[str]:
     """Each text of a split once, in order; a second text that does not stand in the first is a text of its own.
 
+    Labels are not looked at: the text of examples without any is text too, to train on as to keep away from.
+
     Raises:
         ConfigError, DataError, StorageError: as `adapt.task.read.files_of` and `read_file`.
+        DataError: too many records are unusable, or there is no text.
     """
-    return list(dict.fromkeys(text for text in _texts(task, split) if text.strip()))
-
-
-def _texts(task: TaskConfig, split: str) -> Iterator[str]:
+    found: dict[str, None] = {}
+    count, faults = 0, list[str]()
     for file in files_of(task, split):
-        for _, example in read_file(task, file):
+        for place, example in read_file(task, file, labelled=False):
+            count += 1
             if isinstance(example, Bad):
-                continue  # stage `task` counts them
-            yield example.text
-            if example.pair and example.pair not in example.text:
-                yield example.pair
+                faults.append(f"{place}: {example}")
+                continue
+            pair = example.pair if example.pair and example.pair not in example.text else ""
+            found |= {text: None for text in (example.text, pair) if text.strip()}
+    check_count(task, split, count, len(faults), faults[0] if faults else "", len(found))
+    return list(found)

@@ -1,5 +1,6 @@
 """Stages side by side: order, room, failures."""
 
+import _thread
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,6 +122,22 @@ def test_several_failures_are_counted(store: Store) -> None:
     needing = watched.stage("needing", *broken)
     with pytest.raises(StageError, match="2 stages failed, and 1 that need them were left out; the first: no text"):
         ensure_all([needing], store, None, 4)
+
+
+def test_ctrl_c_is_no_failure_of_the_stages_that_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    interrupted, threads = threading.Event(), list[threading.Thread]()
+
+    def run(folder: Path, records: Mapping[str, Record]) -> Outcome:
+        threads.append(threading.current_thread())
+        _thread.interrupt_main()
+        interrupted.wait(PATIENCE_S)
+        raise DataError("the workers are gone", "")
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_all([Stage("toy", "a", {}, run, needs=ONE)], store, None, 1)
+    interrupted.set()
+    threads[0].join(PATIENCE_S)
+    assert "failed" not in capsys.readouterr().err
 
 
 def test_a_later_run_goes_on_where_a_failed_one_ended(store: Store) -> None:

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from adapt.finetune.entities import Found, entities
+from adapt.finetune.entities import Found
+from adapt.statistics.spans import spans
 
 LABELS = ["O", "B-X", "I-X", "B-Y", "I-Y"]
 
@@ -43,13 +44,13 @@ def by_definition(labels: list[str]) -> set[tuple[str, int, int]]:
     ],
 )
 def test_known_cases(labels: str, expected: set[tuple[str, int, int]]) -> None:
-    assert entities(labels.split()) == expected
+    assert spans(labels.split()) == expected
 
 
 def test_all_short_texts() -> None:
     for length in range(5):
         for labels in itertools.product(LABELS, repeat=length):
-            assert entities(labels) == by_definition(list(labels)), labels
+            assert spans(labels) == by_definition(list(labels)), labels
 
 
 def test_counts() -> None:

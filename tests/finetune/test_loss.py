@@ -48,6 +48,11 @@ def test_binary_cross_entropy() -> None:
     assert loss(LOGITS, torch.from_numpy(SEVERAL)).item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
+def test_a_label_of_all_examples_is_learned_too() -> None:
+    weights = balanced(np.array([[1, 0], [1, 1]], np.float32), 2)
+    assert weights.tolist() == [1, 1]
+
+
 def test_a_batch_without_labelled_tokens() -> None:
     logits = torch.zeros(0, 3, requires_grad=True)
     loss = Loss("tokens")(logits, torch.zeros(0, dtype=torch.int64))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from adapt.config import Config, FinetuneConfig
-from adapt.errors import DataError, TrainingError
-from adapt.finetune.run import Run, finetune
+from adapt.errors import ClusterError, DataError, TrainingError
+from adapt.finetune.run import GPU_PARTS, Run, finetune, gpus_per_seed
 from adapt.finetune.work import work
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
@@ -102,6 +102,12 @@ def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
         work(Config(), Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_but_special_tokens_left_of_words(learn: Learn, mode: str) -> None:
+    with pytest.raises(DataError, match="no word of task toy's train examples is left within 1 tokens"):
+        learn("tokens", mode, max_length=1)
+
+
 def test_one_answer_for_all_is_reported(learn: Learn) -> None:
     found = learn(learning_rate=1e-12, epochs=1, class_weights="none")
     answers = {line["predicted"] for line in found.predictions["test"]}
@@ -125,3 +131,19 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
     Split([], [], [], [], []).save(tmp_path / "task", "test")
     with pytest.raises(DataError, match="has no test examples"):
         finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
+
+
+@pytest.mark.parametrize("asked", [{"cpus_per_seed": 1000.0}, {"gpus_per_seed": 1000.0}])
+def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path: Path, asked: dict) -> None:
+    run = Run(Config(finetune=FinetuneConfig(**asked)), Pretrained(tiny_bert, tiny_bert), str(tmp_path), 0)
+    with pytest.raises(ClusterError, match=r"1000 [CG]PU") as caught:
+        finetune(run, tmp_path)
+    assert "finetune.cpus_per_seed" in caught.value.fix
+
+
+@pytest.mark.parametrize("seeds", range(1, 10))
+def test_the_seeds_share_a_gpu(ray_cluster: None, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})
+    share = gpus_per_seed(FinetuneConfig(seeds=list(range(seeds))))
+    assert share * GPU_PARTS == pytest.approx(round(share * GPU_PARTS))  # Ray's own unit
+    assert 0.99 < round(share * GPU_PARTS) * seeds / GPU_PARTS <= 1

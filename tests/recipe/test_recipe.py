@@ -164,3 +164,32 @@ def test_the_shipped_chains_can_be_read() -> None:
     for file in chains:
         assert expand(read_recipe(str(file)))
     assert len((folder / "study.yaml").read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"baseline": "bsae"}, "bsae"),
+        ({"name": "../elsewhere"}, "cannot name a folder"),
+        ({"common": {"training": 3}}, "training in .* holds no fields"),
+        ({"common": {4: 3}}, "unknown key 4"),
+        ({"sets": CHAIN["sets"] | {"way": ["a,b"]}}, "'a,b' is no name"),
+        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": 3}}}, "`for` names no sets"),
+        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": [["domain"]]}}}, "unknown key"),
+        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": ["domain", "domain"]}}}, "twice"),
+        ({"let": {"data": "/data", 9: 1}, "common": {"model.path": "{nope}"}}, "nope"),
+    ],
+)
+def test_what_has_no_sense_is_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        nodes(tmp_path, **changes)
+
+
+def test_no_models_to_compare_are_none(tmp_path: Path) -> None:
+    dapt = CHAIN["stages"]["dapt"] | {"comparison.models": None}
+    assert nodes(tmp_path, stages=CHAIN["stages"] | {"dapt": dapt})["dapt[cs]"].compared == ()
+
+
+def test_a_value_that_is_no_yaml_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"--training\.max_steps"):
+        read_command(["run", "file", "--training.max_steps", "{"])

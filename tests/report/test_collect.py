@@ -6,6 +6,7 @@ import pytest
 
 from adapt.report.collect import collect
 from adapt.report.entry import Entry, Study
+from adapt.stages.base import START
 from tests.report.fake import RECIPES, TASKS, Fake
 
 
@@ -70,6 +71,8 @@ def broken(lines, how):
         return lines[0][:10]
     if how == "others":
         return "".join(line.replace('"id": "', '"id": "x') for line in lines)
+    if how in ("nothing", "other fields"):
+        return "" if how == "nothing" else "{}\n" * len(lines)
     changed = [json.loads(line) | {"predicted": 0} for line in lines]
     return "".join(json.dumps(line) + "\n" for line in changed)
 
@@ -79,6 +82,8 @@ def broken(lines, how):
     [
         ("none", "cannot be read"),
         ("half a line", "cannot be read"),
+        ("nothing", "cannot be read"),
+        ("other fields", "cannot be read"),
         ("others", "different examples"),
         ("other scores", "do not give the score on record"),
     ],
@@ -122,3 +127,10 @@ def test_lists_of_labels_are_counted_too(tmp_path, metric, labels, truth, predic
     found = collect(study_of([({"recipe": "base", "task": "t", "seed": "0"}, record)]))
     assert found.warnings == []
     assert found.rows[0].groups["base"].predictions.tested.counts
+
+
+def test_a_training_that_saw_the_test_text_marks_its_recipe_without_an_export(tmp_path):
+    fake = Fake(tmp_path)
+    training = fake.record("train", "tapt", metrics={"transductive": True})
+    run = fake.finetune("TAPT", fake.task("acl_arc"), 0, 0.7, 0, started={START: training})
+    assert collect(study_of([(values("TAPT", 0), run)])).transductive == {"TAPT"}

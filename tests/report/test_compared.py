@@ -59,3 +59,11 @@ def test_other_examples_leave_the_scores_alone(results):
 def test_without_baseline_nothing_is_compared(results):
     found = compare_all(replace(results, baseline=None))
     assert (found.tasks, found.average) == ({}, {})
+
+
+def test_rows_of_one_task_are_not_averaged(results):
+    """They share their test examples."""
+    twice = [results.rows[0], replace(results.rows[0], name="acl_arc mode=lora")]
+    found = compare_all(replace(results, rows=twice))
+    assert found.average == {}
+    assert len(found.tasks) == 8

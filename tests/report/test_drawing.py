@@ -3,7 +3,7 @@
 import re
 from xml.etree import ElementTree
 
-from adapt.report.drawing import SERIES, canvas, color, style, svg
+from adapt.report.drawing import LONGEST, SERIES, canvas, color, short, style, svg
 
 
 def drawn(name: str, label: str = "score") -> str:
@@ -36,3 +36,8 @@ def test_text_is_text():
     text = "<b>$x$ & -->"
     root = ElementTree.fromstring(drawn("a", text))
     assert text in ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_long_name_leaves_room():
+    assert short("DAPT+TAPT") == "DAPT+TAPT"
+    assert len(short("R" * 60)) == LONGEST

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adapt.report import tables
-from adapt.report.blocks import Cell
+from adapt.report import figures, tables
+from adapt.report.blocks import NONE, Cell
 from adapt.report.compared import compare_all
 from adapt.report.details import best_recipe
 from adapt.report.losses import compared_models, similarity
@@ -79,7 +79,7 @@ def test_details_are_of_the_best_recipe(results):
 
 def test_the_lowest_loss_of_a_column_is_darkest(study):
     record = next(entry.record for entry in study.entries if entry.record.stage == "compare")
-    loss, neighbours, pseudo = compared_models(record)
+    loss, _, neighbours, pseudo = compared_models(record)
     shades = np.array([[cell.shade for cell in row[1:]] for row in loss.rows])
     assert shades.argmax(0).tolist() == np.argmin(record.metrics["loss"], axis=0).tolist()
     assert (shades.max(), shades.min()) == (1.0, 0.0)
@@ -92,3 +92,23 @@ def test_similarity_has_a_heatmap_a_measure(study):
     overlap, cross = similarity(record)
     assert (overlap.rows[0][2].text, overlap.rows[0][2].shade) == ("41%", 0.41)
     assert (cross.rows[0][1].text, cross.rows[0][1].shade) == ("0.00", 1.0)
+
+
+def test_what_could_not_be_measured_is_left_empty(study):
+    record = next(entry.record for entry in study.entries if entry.record.stage == "compare")
+    metrics = record.metrics | {"knn": {"acl_arc": {"RoBERTa": None, "CS": 0.5, "Reviews": 0.4}}}
+    tables = {table.title: table for table in compared_models(replace(record, metrics=metrics))}
+    assert tables["Nearest neighbours"].rows[0] == ["acl_arc", NONE, "50.0", "40.0"]
+    assert tables["Change of the loss against RoBERTa"].rows[0][1].text == "\N{MINUS SIGN}0.29"
+
+
+def test_a_reliability_diagram_joins_the_seeds(results):
+    row = results.rows[0]
+    best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
+    assert figures.reliability(row, best, results) is None
+    bins = [{"low": 0.6, "high": 2 / 3, "decisions": 4, "accuracy": 0.5, "confidence": 0.65}]
+    entries = [
+        replace(e, record=replace(e.record, metrics=e.record.metrics | {"reliability": bins})) for e in best.entries
+    ]
+    changed = replace(row, groups=row.groups | {best.recipe: replace(best, entries=entries)})
+    assert "Reliability" in str(best_recipe(changed, results).blocks[-1])

@@ -148,6 +148,13 @@ def without_predictions(root: Path) -> Study:
     return study
 
 
+def broken_curves(root: Path) -> Study:
+    study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
+    for file in (*root.rglob("curve.json"), *root.rglob("metrics.jsonl")):
+        file.write_text("[{")
+    return study
+
+
 def folders_gone(root: Path) -> Study:
     study = fake_study(root, ("RoBERTa", "DAPT"), ("scierc",), seeds=1)
     for file in root.rglob("*.json*"):
@@ -165,6 +172,7 @@ def folders_gone(root: Path) -> Study:
         (only_the_baseline, ["Only the baseline, RoBERTa, has finished", "scierc"]),
         (only_pretraining, ["No fine-tuning run has finished", "2.10 → 1.60"]),
         (without_predictions, ["test examples are not resampled", "p cannot fall below .10"]),
+        (broken_curves, ["scierc: DAPT", "of one seed"]),
         (folders_gone, ["nothing can be said of chance"]),
     ],
 )

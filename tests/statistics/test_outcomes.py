@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from adapt.statistics.outcomes import Tested, entities, multi_label, single_label, spans
+from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
 
 N, CLASSES = 60, 4
 LABELS = ["B-A", "B-B", "I-A", "I-B", "O"]
@@ -44,24 +44,6 @@ def test_multi_label_scores_are_scikit_learns(metric):
 
     found = multi_label([listed(truth)] * 2, [listed(each) for each in predicted], CLASSES, metric)
     check(found, metric, truth, predicted)
-
-
-@pytest.mark.parametrize(
-    ("tags", "found"),
-    [
-        ("B-A I-A O B-B", {("A", 0, 2), ("B", 3, 4)}),
-        ("B-A B-A", {("A", 0, 1), ("A", 1, 2)}),
-        ("I-A I-A I-B", {("A", 0, 2), ("B", 2, 3)}),
-        ("O I-B O", {("B", 1, 2)}),
-        ("O O", set()),
-    ],
-)
-def test_spans_by_hand(tags, found):
-    assert spans([LABELS.index(tag) for tag in tags.split()], LABELS) == found
-
-
-def test_spans_leave_out_tokens_without_label():
-    assert spans([-100, 0, -100, 2, -100], LABELS) == {("A", 0, 2)}
 
 
 def test_entity_f1_counts_exact_spans():

@@ -18,7 +18,7 @@ def test_a_finding_has_its_figures():
 def test_no_finding_is_said_in_words_with_what_could_have_been_seen():
     text = verdict(found(0.01, -0.02, 0.04, 0.41))
     assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
-    assert text.endswith("only a difference of 4.2 or more would probably have been seen (power 80%)")
+    assert text.endswith("only a difference of about 4.2 or more would probably have been seen (power 80%)")
 
 
 def test_the_corrected_p_decides():
@@ -50,3 +50,15 @@ def test_p_in_words(p, text):
 )
 def test_points(share, text):
     assert points(share) == text
+
+
+def test_too_many_recipes_for_the_seeds_are_named():
+    """5 seeds a side give at least .008; of 7 recipes none can fall below .05."""
+    text = verdict(found(p=0.008, least=0.008), 0.056, recipes=7)
+    assert "with so few seeds and 7 recipes p cannot fall below .056," in text
+    assert "before correction" in verdict(found(p=0.2), 0.4, recipes=2)
+
+
+def test_one_seed_is_said_to_be_one():
+    one = Comparison(0.04, 0.01, 0.07, 0.015, 0.01, 0.001, ("examples",), np.empty(0), {})
+    assert verdict(one).endswith("p = .010, of one seed: another may differ")

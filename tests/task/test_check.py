@@ -31,6 +31,12 @@ REFUSED: dict[str, tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, A
     ),
     "no examples": (GOOD, {"test": []}, {}, r"task\.test holds no usable example"),
     "only empty texts": (GOOD, {"train": [{"text": " ", "label": "yes"}]}, {}, r"task\.train holds no usable example"),
+    "only empty texts to test on": (
+        GOOD,
+        {"test": [{"text": " ", "label": "yes"}]},
+        {},
+        r"task\.test holds no usable example",
+    ),
     "too many unusable": (
         GOOD,
         {"train": with_train("{", {"text": "a", "label": None})},
@@ -62,6 +68,12 @@ REFUSED: dict[str, tuple[dict[str, list[Any]], dict[str, list[Any]], dict[str, A
         {split: [{"text": "a", "label": []}] for split in SPLITS},
         {"kind": "multi_label"},
         r"task\.train has one class only: none",
+    ),
+    "words of one label": (
+        WORDS,
+        {"train": [{"text": ["a"], "label": ["B-X"]}]},
+        {},
+        r"task\.train has one class only: B-X",
     ),
     "no entity": (WORDS, {"train": [{"text": ["a"], "label": ["O"]}]}, {}, r"no word of task\.train is labelled"),
 }

@@ -82,6 +82,8 @@ def test_formats_agree(tmp_path: Path, suffix: str) -> None:
         ("single_label", '{"text": null, "label": "x"}', "no text"),
         ("single_label", '{"text": 3, "label": "x"}', "text is not a string"),
         ("single_label", '{"text": "\\ud83d", "label": "x"}', "half a character in the text"),
+        ("single_label", '{"text": "a", "label": "\\ud83d"}', "half a character in the label"),
+        ("multi_label", '{"text": "a", "label": ["x", "\\ud83d"]}', "half a character in the label"),
         ("single_label", '{"text": "a", "la', "malformed JSON"),
         ("single_label", '"a"', "not a JSON object"),
         ("multi_label", '{"text": "a", "label": 1}', "label is not a list"),
@@ -109,6 +111,8 @@ def test_unusable_records_have_a_reason(tmp_path: Path, kind: str, record: str, 
         ("multi_label", ["b", "a", "b"], ("a", "b")),
         ("multi_label", [], ()),
         ("multi_label", "b,a|c", ("a", "b", "c")),
+        ("multi_label", ["b", " ", ""], ("b",)),
+        ("multi_label", "b,|", ("b",)),
     ],
 )
 def test_labels(tmp_path: Path, kind: str, value: object, labels: tuple[object, ...]) -> None:
@@ -183,3 +187,10 @@ def test_files_of(tmp_path: Path) -> None:
         files_of(TaskConfig(), "test")
     with pytest.raises(DataError, match=r"task\.dev: .*absent\.jsonl matches no file"):
         files_of(TaskConfig(dev="absent.jsonl"), "dev")
+
+
+def test_half_a_character_in_an_id(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "a", "label": "x", "n": "\\ud83d"}')
+    ((_, found),) = read_file(TaskConfig(id_field="n"), str(path))
+    assert found == "half a character in the id"
