@@ -5,8 +5,9 @@ python jobs/chain.py plan FILE     what would run, and what it will take
 python jobs/chain.py status FILE   what is finished, running and waiting
 python jobs/chain.py report FILE   the report of what is finished
 
---only task=acl_arc,scierc keeps to some members of a set; --NAME VALUE sets a name of `let`; --section.field VALUE sets
-a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the single job of jobs/dapt.py.
+--only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to an entry; --NAME VALUE sets a name of
+`let`, --section.field VALUE a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the single
+job of jobs/dapt.py.
 """
 
 import sys

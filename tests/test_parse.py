@@ -534,3 +534,15 @@ def test_sources_one_after_another_have_no_shares(write: Callable[..., str], lin
     error = refused("--mixture.order=sequential", "--config", write(lines))
     assert field in error.what
     assert "interleaved" in error.fix
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("corpus:\n  paths: a\ntraining: {max_steps: 1}\nname: x\ncorpus:\n  paths: b\n")
+    with pytest.raises(ConfigError, match=r"corpus stands twice in .*, in lines 1 and 5"):
+        parsed("--config", str(file))
+    file.write_text("corpus: {paths: a, sources: [{name: a, paths: x,\n name: b}]}\n")
+    with pytest.raises(ConfigError, match=r"name stands twice in .*, in lines 1 and 2"):
+        parsed("--config", str(file))
+    file.write_text("corpus: &a {paths: a}\nmixture: {<<: {order: sequential}}\n")
+    assert parsed("--config", str(file)).corpus.paths == "a"

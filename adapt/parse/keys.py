@@ -94,7 +94,9 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 def read_yaml(path: str) -> Mapping[str, Any]:
     """A file of sections."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader), path)
+        content = yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -105,6 +107,23 @@ def read_yaml(path: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
     refuse_sections_without_fields(content, path)
     return content
+
+
+def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
+    """Keys that stand twice in one place, of which YAML would silently take the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    where = f"in lines {seen[key.value]} and {line}"
+                    raise ConfigError(f"{key.value} stands twice in {path}, {where}", "remove one")
+                seen[key.value] = line
+            _refuse_repeated(value, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            _refuse_repeated(each, path)
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:

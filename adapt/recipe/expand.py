@@ -50,19 +50,22 @@ def expand(recipe: Recipe, only: Mapping[str, list[str]] | None = None) -> list[
 
     Args:
         recipe: the chain file.
-        only: set -> members; nothing but the nodes of these members, and what they start from.
+        only: set -> members; nothing but the nodes of these members, and what they start from. The set `stage` is that
+            of the entries' names.
 
     Raises:
         ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a ring.
     """
+    sets = {"stage": recipe.entries, **recipe.sets}
     for name, members in (only or {}).items():
         for member in members:
-            if name not in recipe.sets or member not in recipe.sets[name]:
-                raise unknown(f"--only {name}={member}", member, set(recipe.sets.get(name, recipe.sets)))
+            if member not in sets.get(name, ()):
+                raise unknown(f"--only {name}={member}", member, set(sets.get(name, sets)))
     found: dict[str, Node] = {}
     for entry in recipe.entries.values():
         for values in _combinations(entry, recipe):
-            if all(values.get(name) in members for name, members in (only or {}).items()):
+            place = {"stage": entry.name, **values}
+            if all(place.get(name) in members for name, members in (only or {}).items()):
                 _add(entry, values, recipe, found, ())
     if not found:
         raise ConfigError(f"no entry of {recipe.file} is swept over all of --only", "name sets of one entry's `for`")

@@ -83,6 +83,7 @@ def test_only_some_members_and_what_they_need(tmp_path: Path) -> None:
     assert set(nodes(tmp_path, {"task": ["arc"], "recipe": ["DAPT", "base"]})) == {
         *("finetune[DAPT, arc]", "finetune[base, arc]", "dapt[cs]")
     }
+    assert set(nodes(tmp_path, {"stage": ["dapt"]})) == {"dapt[cs]", "dapt[bio]"}
     with pytest.raises(ConfigError, match="unknown key --only task=ark") as caught:
         nodes(tmp_path, {"task": ["ark"]})
     assert "did you mean arc?" in caught.value.fix
