@@ -6,7 +6,7 @@ python jobs/chain.py status FILE   what is finished, running and waiting
 python jobs/chain.py report FILE   the report of what is finished
 
 --only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to an entry; --NAME VALUE sets a name of
-`let`, --section.field VALUE a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the single
+`let`, --section.field VALUE a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the one
 job of jobs/dapt.py.
 """
 
