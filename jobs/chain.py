@@ -38,12 +38,13 @@ def main() -> None:
 
 def run(command: Command, recipe: Recipe, chain: Chain) -> None:
     show_ahead(ahead(chain))
+    whole = build(expand(recipe)) if command.only else chain  # the report is of all that is finished, not of a part
     try:
         run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
     except AdaptError:
-        report(command, recipe, chain)  # of what did work
+        report(command, recipe, whole)
         raise
-    report(command, recipe, chain)
+    report(command, recipe, whole)
 
 
 def plan_all(command: Command, recipe: Recipe, chain: Chain) -> None:
