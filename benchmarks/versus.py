@@ -1,0 +1,38 @@
+"""Two groups of fine-tuning runs on one task, of any chains and models, against each other.
+
+python -m benchmarks.versus 'runs/finetune/finetune-DAPT-acl_arc-*' 'other/finetune/finetune-base-acl_arc-*'
+"""
+
+import argparse
+import glob
+from pathlib import Path
+
+from adapt.chain.record import load_record
+from adapt.report.predictions import Predictions, read_predictions
+from adapt.statistics.compare import compare
+from adapt.statistics.words import verdict
+
+
+def runs(pattern: str) -> Predictions:
+    """The finished runs whose folders match."""
+    found = [load_record(Path(folder)) for folder in sorted(glob.glob(pattern))]
+    records = [record for record in found if record]
+    if not records:
+        raise SystemExit(f"no finished run matches {pattern}")
+    task = load_record(Path(records[0].inputs["task"]["path"]))
+    return read_predictions(records, list(task.metrics["labels"]) if task else [])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("one")
+    parser.add_argument("other")
+    arguments = parser.parse_args()
+    one, other = runs(arguments.one), runs(arguments.other)
+    print("all test examples:", verdict(compare(one.tested, other.tested)))
+    if one.clean and other.clean:
+        print("without leaks:", verdict(compare(one.clean, other.clean)))
+
+
+if __name__ == "__main__":
+    main()
