@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, TAPT_EPOCHS, Cost, is_limited
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, Cost, is_limited
 from adapt.advise.findings import Case
 from adapt.advise.rules import POINTS, RULES, Checked, Rule, Strength
+from adapt.config.kinds import KINDS
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
@@ -99,8 +100,15 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
     script, more = {
         AS_IT_IS: ("finetune", []),
-        TAPT: ("tapt", [f"--training.epochs={TAPT_EPOCHS}"]),
+        TAPT: ("tapt", _of_tapt(case)),
         DAPT: ("dapt", one_pass),
         BOTH: ("dapt", one_pass),
     }[recipe]
     return shlex.join(["python", f"jobs/{script}.py", *arguments, *more])
+
+
+def _of_tapt(case: Case) -> list[str]:
+    """TAPT's own length and rate, in place of those that the configuration gives for DAPT."""
+    limits = [name for name in ("max_steps", "max_tokens") if getattr(case.config.training, name)]
+    own = [f"--{name}={value:g}" for name, value in KINDS["tapt"].defaults.items() if name.startswith("training.")]
+    return [*own, *(f"--training.{name}=null" for name in limits)]

@@ -8,6 +8,7 @@ from math import ceil
 from adapt.advise.evidence import Evidence, TaskEvidence
 from adapt.chain.store import Store
 from adapt.config import Config, FinetuneConfig, TrainingConfig
+from adapt.config.kinds import KINDS
 from adapt.model.size import ModelSize
 from adapt.train.flops import Workload, forward_flops, training_flops, workload
 from adapt.train.forecast import forecast
@@ -15,7 +16,7 @@ from adapt.train.schedule import length_of
 
 AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"
 """The recipes. Where there are tasks, fine-tuning is part of each."""
-TAPT_EPOCHS = 100
+TAPT_EPOCHS = KINDS["tapt"].defaults["training.epochs"]
 """Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
 
 

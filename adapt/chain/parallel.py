@@ -67,19 +67,19 @@ def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None,
     """
     waiting, done = unfinished(stages, store)
     work = Work(waiting, done)
-    with work.changed:
-        while work.waiting or work.running:
-            for stage in _startable(work, capacity, most):
-                work.waiting.remove(stage)
-                work.running[stage.key] = stage
-                threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
-            if not work.running:
-                break  # what is left needs what failed
-            try:
+    try:
+        with work.changed:
+            while work.waiting or work.running:
+                for stage in _startable(work, capacity, most):
+                    work.waiting.remove(stage)
+                    work.running[stage.key] = stage
+                    threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
+                if not work.running:
+                    break  # what is left needs what failed
                 work.changed.wait(0.2)  # short, so that ctrl-C is noticed
-            except BaseException:
-                work.is_given_up = True
-                raise
+    except BaseException:  # ctrl-C may fall on any line above
+        work.is_given_up = True
+        raise
     if work.failed:
         raise _failure(work)
     return [work.done[stage.key] for stage in stages]

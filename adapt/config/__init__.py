@@ -3,6 +3,7 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
+from adapt.config.continual import DasConfig, MethodConfig, SequenceConfig
 from adapt.config.fields import (
     RANGES,
     Fraction,
@@ -29,10 +30,12 @@ __all__ = [
     "ComparisonConfig",
     "Config",
     "CorpusConfig",
+    "DasConfig",
     "EvaluationConfig",
     "EvaluationSet",
     "FinetuneConfig",
     "Fraction",
+    "MethodConfig",
     "MixtureConfig",
     "ModelConfig",
     "NamedModel",
@@ -44,6 +47,7 @@ __all__ = [
     "PositiveInt",
     "ProperFraction",
     "ResourcesConfig",
+    "SequenceConfig",
     "SimilarityConfig",
     "SourceConfig",
     "StorageConfig",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from adapt.config.continual import DasConfig, MethodConfig, SequenceConfig
 from adapt.config.fields import how_list
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
@@ -40,6 +41,9 @@ class Config:
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    method: MethodConfig = field(default_factory=MethodConfig)
+    das: DasConfig = field(default_factory=DasConfig)
+    sequence: SequenceConfig = field(default_factory=SequenceConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()

@@ -44,6 +44,21 @@ KINDS = {
             "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
             defaults={"name": "evaluate"},
         ),
+        Kind(
+            "das",
+            "Learns one domain after another against forgetting (Continual Pre-training of Language Models).",
+            defaults={
+                "name": "das",
+                "method.kind": "das",
+                "training.learning_rate": 1e-4,
+                "training.weight_decay": 0.0,
+                "training.warmup_fraction": 0.1,
+                "training.global_batch_size": 248,
+                "training.sequence_length": 164,
+                "training.max_steps": 2580,
+                "finetune.learning_rate": 3e-5,
+            },
+        ),
         Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
         Kind(
             "advise",

@@ -1,7 +1,6 @@
 """Stage `evaluate`: one model on the held-out samples of some corpora, as a Ray task."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import numpy as np
 
 from adapt.chain.files import write_atomically
 from adapt.config import Config
+from adapt.evaluate.ready import on_device, ready
 from adapt.model.locate import Pretrained
-from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 
 LOSSES_FILE = "losses.json"
 """For each corpus: summed loss and number of predictions of each document of the sample."""
@@ -36,11 +35,7 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, Any]:
     Returns:
         For each corpus `{name}_loss` [nats a predicted token], `{name}_documents` and `{name}_predictions`.
     """
-    import ray
-
-    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(measurement.config.resources)))(_measure)
-    with user_errors():
-        losses, examples = ray.get(task.remote(measurement))
+    losses, examples = on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
     metrics: dict[str, Any] = {}
@@ -53,21 +48,14 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, Any]:
 
 
 def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]], list[dict[str, Any]]]:
-    hide_unreserved_gpus()
-    import torch
+    config = measurement.config
+    loaded = ready(measurement.pretrained, config.objective.kind == "causal")  # before torch comes in: it hides GPUs
+    model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
 
     from adapt.evaluate.fill import filled_masks, next_words
     from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
-    from adapt.model.load import load_model, load_tokenizer
     from adapt.objective.build import make
 
-    config = measurement.config
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cpu":
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
-    start = measurement.pretrained
-    tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-    model = load_model(start.model, config.objective.kind == "causal", start.trust_remote_code)
     objective = make(config.objective, tokenizer, SAMPLE_SEED)
     losses: dict[str, dict[str, list[float]]] = {}
     examples: list[dict[str, Any]] = []

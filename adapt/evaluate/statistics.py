@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import bootstrap
 
-CONFIDENCE = 0.95
+from adapt.statistics.seeds import CONFIDENCE
 
 
 @dataclass(frozen=True)

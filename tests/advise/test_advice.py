@@ -61,9 +61,16 @@ def test_commands_take_over_the_arguments() -> None:
     given = "--config 'my file.yaml' --seed=3"
     assert found == {
         AS_IT_IS: f"python jobs/finetune.py {given}",
-        TAPT: f"python jobs/tapt.py {given} --training.epochs=100",
+        TAPT: f"python jobs/tapt.py {given} --training.epochs=100 --training.learning_rate=0.0001",
         DAPT: f"python jobs/dapt.py {given} --training.epochs=1",
         BOTH: f"python jobs/dapt.py {given} --training.epochs=1",
     }
     limited = replace(case().config, training=TrainingConfig(max_steps=5))
     assert advise(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"
+
+
+def test_tapt_does_not_take_over_the_length_of_dapt() -> None:
+    config = Config(training=TrainingConfig(max_steps=500))
+    found = {recipe.name: recipe.command for recipe in advise(case(config=config), ["--config=x.yaml"]).recipes}
+    assert found[TAPT].endswith("--training.epochs=100 --training.learning_rate=0.0001 --training.max_steps=null")
+    assert found[DAPT] == "python jobs/dapt.py --config=x.yaml"

@@ -158,7 +158,7 @@ def test_no_id(tmp_path: Path) -> None:
     [
         ("a.txt", b"plain", "plain text, which has no fields"),
         ("a.json", b'[{"text": "a"}]', "one JSON array"),
-        ("a.jsonl.gz", gzip.compress(b'{"text": "a", "label": "b"}' * 99)[:-9], "is broken"),
+        ("a.jsonl.gz", gzip.compress(b'{"text": "a", "label": "b"}' * 99, mtime=0)[:-9], "is broken"),
         ("a.parquet", b"no parquet", "is broken"),
     ],
 )

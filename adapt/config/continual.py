@@ -1,0 +1,77 @@
+"""Learning one domain after another, and what is done against forgetting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from adapt.config.fields import (
+    NonNegativeFloat,
+    OpenFraction,
+    PositiveFloat,
+    PositiveInt,
+    ProperFraction,
+    how,
+    how_list,
+)
+
+
+@dataclass(frozen=True)
+class SequenceConfig:
+    """A sequence of domains (jobs/das.py): each of corpus.sources is one; tasks say by `domain` where they belong."""
+
+    order: list[str] = how_list()
+    """Names of corpus.sources in the order in which they are learnt; empty is as they are listed. Sources left out are
+    not learnt."""
+    mode: Literal["continual", "separate", "joint"] = how("continual")
+    """`continual` one after another, each on the model that the last one left; `separate` each on model.path (ONE);
+    `joint` all at once, mixed (JOINT)."""
+    forward_transfer: bool = how(False)
+    """Also fine-tune and test each task before its domain is learnt, and on model.path: forward transfer on scores."""
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """What is done against forgetting while training."""
+
+    kind: Literal["plain", "das"] = "plain"
+    """`plain` nothing (jobs/das.py: NCL), `das` what section `das` says."""
+
+
+@dataclass(frozen=True)
+class DasConfig:
+    """Soft masks by importance, and contrast (arXiv 2302.03241)."""
+
+    soft_mask: Literal["update", "gradient", "none"] = "update"
+    """What of an important unit is scaled down: the `update` of its parameters, or, as published, their `gradient`,
+    which Adam makes up for."""
+    general_importance: Literal["kl", "random", "none"] = "kl"
+    """What protects general knowledge while the first domain is learnt: units that dropout makes the model depend on
+    (`kl`), random ones, or nothing. Whatever it is, it is kept for all later domains."""
+    importance_sequences: PositiveInt = 10_000
+    """Rows of a domain on which importance is measured, at random."""
+    importance_batch: PositiveInt = 64
+    """Rows whose gradient is taken together."""
+    granularity: Literal["batch", "example"] = "batch"
+    """Importance is the mean size of the gradients of batches, or of single rows, which cannot cancel."""
+    normalize: Literal["paper", "positive", "rank"] = "paper"
+    """How sizes of gradients, per layer, become importance in [0, 1]: `paper` |tanh(z)|, z in standard deviations from
+    the mean, which protects units far below the mean too; `positive` tanh(max(z, 0)); `rank` the share of units below."""
+    injected_dropout: ProperFraction = 0.1
+    """`kl` on models without dropout (Llama): dropout of each attention's and feed-forward layer's output, for the two
+    views that are compared."""
+    plasticity_floor: ProperFraction = 0.0
+    """Importances of a layer are scaled down so that 1 - importance is at least this on average, per kind of unit; 0
+    leaves them."""
+    contrast_weight: NonNegativeFloat = 1.0
+    """Weight of the contrast between what the model knows and what it has learnt; 0 leaves it out."""
+    contrast_temperature: PositiveFloat = 0.05
+    """Temperature of the contrast."""
+    contrast_cost: Literal["exact", "lean", "economy"] = "lean"
+    """`exact` trains through all three passes (2.9 times plain training); `lean` has the same value, but the pass of
+    previous knowledge gets no gradient (2.2 times); `economy` does so on a part of the documents (1.3 times)."""
+    economy_fraction: OpenFraction = 0.25
+    """`economy`: share of the documents of a pass."""
+    embeddings: Literal["free", "gradient", "frequency"] = "free"
+    """The rows of the embeddings, which the paper leaves free: masked too, by how past domains' loss depends on a token
+    (`gradient`), or how often it comes in their text (`frequency`)."""
