@@ -32,8 +32,8 @@ env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to
 demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
 	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
 
-test: env ## run the tests
-	$(PY) -m pytest $(ARGS)
+test: env ## run the tests, in two processes
+	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: env ## lint, formatting, types, changelog
 	scripts/check

@@ -8,9 +8,15 @@ import gzip
 from itertools import islice
 from pathlib import Path
 
-TASKS = ("acl_arc", "scierc", "chemprot", "scicite", "restaurant", "imdb")
+AMAZON = ("camera_photo", "electronics", "apparel", "music", "kitchen_housewares", "toys_games", "baby", "books")
+TASKS = (
+    *("acl_arc", "scierc", "chemprot", "scicite", "restaurant", "imdb", "newsgroups"),
+    *(f"amazon_{domain}" for domain in AMAZON),
+)
 FIRST = {
-    **{(task, "train"): 2000 for task in ("scierc", "chemprot", "scicite", "restaurant")},
+    **{(task, "train"): 2000 for task in ("scierc", "chemprot", "scicite", "restaurant", "newsgroups")},
+    ("newsgroups", "dev"): 500,
+    ("newsgroups", "test"): 1500,
     ("imdb", "train"): 1000,
     ("imdb", "dev"): 300,
     ("imdb", "test"): 1000,

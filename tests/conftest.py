@@ -12,6 +12,7 @@ from tests.samples import VOCABULARY
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down all other processes
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)  # also on a slow or busy machine

@@ -19,6 +19,7 @@ from adapt.config import (
     ResourcesConfig,
     SourceConfig,
     TrainingConfig,
+    continual,
     flat,
     job,
     measuring,
@@ -464,7 +465,7 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
-    modules = (job, measuring, running, tasks, text, training)
+    modules = (continual, job, measuring, running, tasks, text, training)
     classes = {
         node.name: node
         for module in modules

@@ -66,6 +66,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.span_stop": (0.3, {"before", *TRAINED}),
     "objective.span_max_words": (5, {"before", *TRAINED}),
     "model.attention_dropout": (0.0, TRAINED),
+    "method.kind": ("das", TRAINED),
     "training.max_steps": (7, TRAINED),
     "training.max_tokens": (7, TRAINED),
     "training.epochs": (7.0, TRAINED),
@@ -121,6 +122,7 @@ HOW: dict[str, Any] = {
 }
 # Fields that do nothing by themselves: with what they count, and then for which stages.
 NEAR = {"corpus.deduplicate": "near"}
+DAS = {"method.kind": "das"}
 AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
 WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.near_ngram": (NEAR, 3, DOMAIN),
@@ -129,6 +131,19 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
     "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
+    "das.soft_mask": (DAS, "gradient", TRAINED),
+    "das.general_importance": (DAS, "random", TRAINED),
+    "das.importance_sequences": (DAS, 7, TRAINED),
+    "das.importance_batch": (DAS, 7, TRAINED),
+    "das.granularity": (DAS, "example", TRAINED),
+    "das.normalize": (DAS, "rank", TRAINED),
+    "das.injected_dropout": (DAS, 0.2, TRAINED),
+    "das.plasticity_floor": (DAS, 0.2, TRAINED),
+    "das.embeddings": (DAS, "frequency", TRAINED),
+    "das.contrast_weight": (DAS, 0.5, TRAINED),
+    "das.contrast_temperature": (DAS, 0.1, TRAINED),
+    "das.contrast_cost": (DAS, "exact", TRAINED),
+    "das.economy_fraction": (DAS | {"das.contrast_cost": "economy"}, 0.5, TRAINED),
 }
 CONTENT = {
     *("corpus.sources", "corpus.dataset", "corpus.dataset_config", "corpus.dataset_split", "corpus.dataset_revision"),
@@ -186,7 +201,7 @@ def differing(one: dict[str, str], other: dict[str, str]) -> set[str]:
     return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
-OTHER_JOBS = {"task", "tasks", "tapt", "finetune", "comparison", "similarity", "advice"}
+OTHER_JOBS = {"sequence", "task", "tasks", "tapt", "finetune", "comparison", "similarity", "advice"}
 """Sections that this job does not look at; the tests of the other stages do."""
 
 

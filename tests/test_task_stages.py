@@ -34,6 +34,7 @@ TASK: dict[str, tuple[Any, set[str]]] = {
     "id_field": ("text", {"task", "run"}),
     "metric": ("accuracy", {"task", "run"}),
     "name": ("renamed", set()),
+    "domain": ("cs", set()),
     "max_bad_fraction": (0.5, set()),
 }
 FINETUNE: dict[str, tuple[Any, set[str]]] = {

@@ -130,11 +130,12 @@ def plan(stage: Stage, store: Store) -> list[Planned]:
 
 
 def _inputs_first(stage: Stage, seen: set[str]) -> Iterator[Stage]:
+    if stage.key in seen:
+        return
+    seen.add(stage.key)
     for needed in stage.inputs.values():
         yield from _inputs_first(needed, seen)
-    if stage.key not in seen:
-        seen.add(stage.key)
-        yield stage
+    yield stage
 
 
 def _planned(stage: Stage, store: Store) -> Planned:

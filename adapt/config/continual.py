@@ -56,7 +56,7 @@ class DasConfig:
     """Importance is the mean size of the gradients of batches, or of single rows, which cannot cancel."""
     normalize: Literal["paper", "positive", "rank"] = "paper"
     """How sizes of gradients, per layer, become importance in [0, 1]: `paper` |tanh(z)|, z in standard deviations from
-    the mean, which protects units far below the mean too; `positive` tanh(max(z, 0)); `rank` the share of units below."""
+    the mean, which protects units far below it too; `positive` tanh(max(z, 0)); `rank` the share of units below."""
     injected_dropout: ProperFraction = 0.1
     """`kl` on models without dropout (Llama): dropout of each attention's and feed-forward layer's output, for the two
     views that are compared."""

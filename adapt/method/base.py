@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from adapt.objective.base import Corrupted
+from adapt.objective.base import Corrupted, Objective
 
 
 class Method:
@@ -32,6 +32,26 @@ class Method:
         look at the batch (EWC) counts once, however the global batch is cut.
         """
         return None
+
+    def losses(
+        self, model: torch.nn.Module, corrupted: Corrupted, objective: Objective, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The objective's summed loss of a micro-batch, and what is added to it as `extra_loss` says.
+
+        A method that computes both in one pass overrides this instead of `extra_loss`. All ranks call it at the same
+        time, except in a trial of how much memory it takes (see `adapt.method.gather.alone`).
+
+        Args:
+            model: the engine, or in a trial the model itself.
+            corrupted: the micro-batch.
+            objective: of the training.
+            step: number of the optimizer step, from 0.
+        """
+        return objective.loss(model, corrupted), self.extra_loss(model, corrupted, step)
+
+    def report(self) -> dict[str, float]:
+        """Figures since the last call, for the training's log. All ranks call it, as they do `losses`."""
+        return {}
 
     def merge(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Turns the trained state into the weights of an ordinary model, for export."""

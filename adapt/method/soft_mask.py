@@ -1,109 +1,71 @@
 """Soft masking: what past domains need moves less (DAS, arXiv 2302.03241, section 4.2).
 
 The paper scales the *gradients* of a unit's parameters by 1 - I. Under Adam, whose step does not depend on the scale of
-gradients, that hardly does anything. Target `update` scales the step itself: with W = W0 + (1 - I) D, and the gradient
-of W handed to D as it is, any optimizer moves D as it would move W without a mask, and so W by exactly (1 - I) of that.
-The optimizer's state, and clipping, are those of plain training; weight decay pulls D to 0, so W to W0. `gradient` is
-what the paper's code does, for comparison.
+gradients, that hardly does anything. Target `update` scales the step itself. The optimizer trains V, from the weights
+W0 on, and the model computes with W = W0 + (1 - I) (V - W0), whose gradient V gets as it is. So whatever step an
+optimizer makes, weight decay included, W makes 1 - I of it. Gradient norm, clipping and the optimizer's state are
+those of unmasked parameters. Where I is 0, W is V, bit for bit, and where it is 1, W0.
+
+`gradient` is what the paper's code does, for comparison; the norm that clips is then that of the scaled gradients.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
+from adapt.errors import ModelError
 from adapt.method.base import Method
-from adapt.model.units import Values, by_parameter, is_transposed
-
-Target = Literal["update", "gradient"]
+from adapt.model.masked import Mask, Target, set_mask
+from adapt.model.units import Values, by_parameter
 
 
 class SoftMask(Method):
-    """Training that moves a unit's parameters by 1 - I of what it would.
+    """Training that moves parameters by 1 - I of what it would.
 
     Args:
-        importance: I in [0, 1] of every unit.
+        importance: I in [0, 1] of every unit, for the parameters that make its output.
         target: what is scaled.
+        embedding: I in [0, 1] of every token, fp32 [vocabulary], for its row of the embeddings; None leaves them free.
+            Where the LM head has the same matrix, it is masked there, too.
     """
 
-    def __init__(self, importance: Values, target: Target = "update") -> None:
+    def __init__(self, importance: Values, target: Target = "update", embedding: Tensor | None = None) -> None:
         self._importance = importance
         self._target = target
-        self._start: dict[str, tuple[Tensor, Tensor]] = {}
+        self._embedding = embedding
+        self._masks: dict[str, Mask] = {}
 
     def prepare_model(self, model: nn.Module, inputs: Mapping[str, Path]) -> None:
-        """Masks the model's linear layers. Those whose units are all free stay as they are."""
-        masked = {name: each for name, each in by_parameter(model, self._importance).items() if each.any()}
-        if self._target == "gradient":
-            parameters = dict(model.named_parameters())
-            for name, importance in masked.items():
-                parameters[name].register_hook(_scaled(1 - importance.to(parameters[name].device)))
-            return
-        for name in dict.fromkeys(name.rpartition(".")[0] for name in masked):
-            module = model.get_submodule(name)
-            masks = {part: 1 - masked[f"{name}.{part}"] for part in ("weight", "bias") if f"{name}.{part}" in masked}
-            for part, keep in masks.items():
-                self._start[f"{name}.{part}"] = module.get_parameter(part).detach().clone().cpu(), keep.cpu()
-            parent, _, child = name.rpartition(".")
-            setattr(model.get_submodule(parent), child, Moved(module, masks))
+        """Masks the model's parameters. Those that are free altogether stay as they are.
+
+        Raises:
+            ModelError: the embeddings have another number of rows than there are importances.
+        """
+        for name, importance in {**by_parameter(model, self._importance), **self._rows(model)}.items():
+            if importance.any():
+                mask = Mask(model.get_parameter(name), 1 - importance, self._target)
+                self._masks |= dict.fromkeys(set_mask(model, name, mask), mask)
+
+    def _rows(self, model: nn.Module) -> dict[str, Tensor]:
+        """Importance of the embeddings' rows, [vocabulary, 1], by the parameter's name."""
+        if self._embedding is None:
+            return {}
+        table = model.get_input_embeddings().weight  # type: ignore[operator]
+        if len(table) != len(self._embedding):
+            raise ModelError(
+                f"importance was measured for {len(self._embedding):,} tokens, and the model has embeddings for "
+                f"{len(table):,}",
+                "measure it again on this model, or set das.embeddings to free",
+            )
+        (name,) = (name for name, parameter in model.named_parameters() if parameter is table)
+        return {name: self._embedding[:, None]}
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """W in place of D."""
-        for name, (start, keep) in self._start.items():
+        """W in place of V."""
+        for name, mask in self._masks.items():
             if name in state:
-                state[name] = start + keep * state[name]
+                state[name] = mask.now(state[name].to(mask.keep.device)).cpu()
         return state
-
-
-def _scaled(keep: Tensor) -> Any:
-    return lambda gradient: gradient * keep.to(gradient.dtype)
-
-
-class Moved(nn.Module):
-    """A linear layer (or GPT-2's transposed one) that is where it was plus a masked movement, its parameters.
-
-    Args:
-        module: the layer.
-        masks: 1 - I by the name of the parameter, `weight` and perhaps `bias`; what has none is trained as it is.
-    """
-
-    def __init__(self, module: Any, masks: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self.transposed = is_transposed(module)
-        self._masks = tuple(masks)
-        for part in ("weight", "bias"):
-            value = getattr(module, part)
-            if part in masks:
-                self.register_buffer(f"start_{part}", value.detach().clone(), persistent=False)
-                self.register_buffer(f"keep_{part}", masks[part].to(value), persistent=False)
-                value = nn.Parameter(torch.zeros_like(value))
-            self.register_parameter(part, value)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The layer's output."""
-        weight, bias = self.now("weight"), self.now("bias")
-        return linear(hidden, weight.T if self.transposed else weight, bias)
-
-    def now(self, part: str) -> Any:
-        """The `weight` or `bias` that the layer computes with."""
-        value = getattr(self, part)
-        if part not in self._masks:
-            return value
-        return _Movement.apply(value, getattr(self, f"start_{part}"), getattr(self, f"keep_{part}"))  # type: ignore[no-untyped-call]
-
-
-class _Movement(torch.autograd.Function):
-    """start + keep * movement, whose gradient reaches the movement unscaled."""
-
-    @staticmethod
-    def forward(context: Any, movement: Tensor, start: Tensor, keep: Tensor) -> Tensor:
-        return torch.addcmul(start, keep, movement)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient, None, None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from adapt.errors import ModelError
 from adapt.model.cross_entropy import linear_cross_entropy
 from adapt.model.limits import first_position
+from adapt.model.masked import in_use
 from adapt.model.packed import Packed
 
 ATTRIBUTE = "_target_gather"
@@ -31,6 +32,7 @@ class TargetGather:
     def __init__(self) -> None:
         self.positions: Tensor | None = None
         self.count: int | None = None  # hidden states passed on in the last call
+        self.kept: list[Tensor] | None = None
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
@@ -41,10 +43,22 @@ class TargetGather:
         finally:
             self.positions = None
 
+    @contextmanager
+    def keeping(self) -> Iterator[list[Tensor]]:
+        """Inside the block, the list gets the hidden states at all positions, [N, H], of each call."""
+        kept: list[Tensor] = []
+        self.kept = kept
+        try:
+            yield kept
+        finally:
+            self.kept = None
+
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
         """Replace last_hidden_state [B, L, H] by [1, T, H], in the encoder's output."""
         if self.positions is None:
             return output
+        if self.kept is not None:
+            self.kept.append(output[0].squeeze(0))
         chosen = output[0][self.positions].unsqueeze(0)
         self.count = chosen.shape[1]
         if isinstance(output, tuple):
@@ -78,6 +92,33 @@ def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tens
         return _losses(model, packed, positions, targets)[1]
 
 
+def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of `loss_at`, and what the encoder made of all tokens in the same pass.
+
+    Args:
+        model: as of `loss_at`.
+        packed: N tokens.
+        positions: bool [N], where to predict; the head runs there alone.
+        targets: int64 [T], T = positions.sum().
+
+    Returns:
+        The loss, and the last hidden states [N, H]. Gradients flow through both.
+    """
+    with gather_of(getattr(model, "module", model)).keeping() as kept:
+        loss = loss_at(model, packed, positions, targets)
+    return loss, kept[0]
+
+
+def states_of(model: nn.Module, packed: Packed) -> Tensor:
+    """The last hidden states alone, [N, H], by a call of the whole model whose head has nothing to do.
+
+    Unlike `adapt.model.states.last_hidden_state` it takes a wrapped model, and the wrapper does its work.
+    """
+    with gather_of(getattr(model, "module", model)).keeping() as kept:
+        _forward(model, packed, torch.zeros_like(packed.input_ids[0], dtype=torch.bool))
+    return kept[0]
+
+
 def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
     """The logits at some positions, [T, vocabulary]; arguments as of `loss_at`."""
     logits: Tensor = _forward(model, packed, positions).squeeze(0)
@@ -107,7 +148,7 @@ def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Te
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
         raise unsupported(model)
-    vars(linear)["forward"] = lambda hidden: function(hidden, linear.weight, linear.bias)
+    vars(linear)["forward"] = lambda hidden: function(hidden, in_use(linear, "weight"), in_use(linear, "bias"))
     try:
         yield
     finally:

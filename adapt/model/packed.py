@@ -33,6 +33,9 @@ class Documents:
         self.cumulative = cumulative
         self.longest = longest
 
+    def __len__(self) -> int:
+        return len(self.cumulative) - 1
+
     @cached_property
     def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
         return _arrange(self.cumulative)
@@ -90,6 +93,11 @@ class Packed:
     """int64 [1, N]: place of each token in its document, from 0."""
     documents: Documents
 
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return self.input_ids.shape[1]
+
     @classmethod
     def of(cls, input_ids: Tensor, real: Tensor, starts: Tensor) -> "Packed":
         """Rows without their filling.
@@ -105,6 +113,27 @@ class Packed:
         document = torch.bucketize(index, begins, right=True) - 1
         cumulative = torch.cat((begins, torch.tensor([len(tokens)], device=tokens.device))).int()
         return cls(tokens[None], (index - begins[document])[None], Documents(cumulative, input_ids.shape[1]))
+
+    @classmethod
+    def joined(cls, *parts: "Packed") -> "Packed":
+        """The documents of some packed sequences one after another, in one; none sees those of another part."""
+        ends, begin = [parts[0].documents.cumulative[:1]], 0
+        for part in parts:
+            ends.append(part.documents.cumulative[1:] + begin)
+            begin += part.tokens
+        return cls(
+            torch.cat([part.input_ids for part in parts], 1),
+            torch.cat([part.position_ids for part in parts], 1),
+            Documents(torch.cat(ends), max(part.documents.longest for part in parts)),
+        )
+
+    def first(self, documents: int) -> "Packed":
+        """The first documents alone, at least one."""
+        cumulative = self.documents.cumulative[: documents + 1]
+        tokens = int(cumulative[-1])
+        return Packed(
+            self.input_ids[:, :tokens], self.position_ids[:, :tokens], Documents(cumulative, self.documents.longest)
+        )
 
     @classmethod
     def single(cls, tokens: Tensor) -> "Packed":

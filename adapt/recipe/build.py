@@ -54,7 +54,7 @@ def build(nodes: Sequence[Node]) -> Chain:
         start = starts[node.start] if node.start else None
         catalogue = Catalogue(node.config, start)
         if node.job in ADAPTING:
-            final = catalogue.dapt() if node.job == "dapt" else catalogue.tapt()
+            final = {"dapt": catalogue.dapt, "tapt": catalogue.tapt, "das": catalogue.sequence}[node.job]()
             starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
             goals.append(Goal(node.name, node.job, node.values, final, catalogue))
         elif node.job == "finetune":
@@ -98,11 +98,19 @@ def trainings(stage: Stage) -> tuple[str, ...]:
 
 def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
     """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
-    found = []
+    found: dict[str, tuple[str, int | None, float | None, float | None]] = {}
     for goal in chain.goals:
-        if goal.job in ADAPTING and (ahead := goal.catalogue.ahead(plan(goal.stage, chain.store), chain.store)):
-            found.append((goal.label, ahead.tokens, ahead.device_hours, ahead.cost))
-    return found
+        for export in _exports(goal.stage):
+            if forecast := goal.catalogue.ahead(plan(export, chain.store), chain.store):
+                label = goal.label if export is goal.stage else f"{goal.label}: {export.name}"
+                made = forecast.tokens, forecast.device_hours, forecast.cost
+                found.setdefault(export.inputs["training"].key, (label, *made))  # sequences share what they begin with
+    return list(found.values())
+
+
+def _exports(stage: Stage) -> list[Stage]:
+    """The models that a goal is to make: one, or those of a sequence."""
+    return [each for each in (stage, *stage.inputs.values()) if each.stage == "export"]
 
 
 def ahead(chain: Chain) -> dict[str, int]:

@@ -15,7 +15,7 @@ from adapt.recipe.file import Entry, Recipe
 from adapt.recipe.fill import fill
 
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
-ADAPTING = ("dapt", "tapt")
+ADAPTING = ("dapt", "tapt", "das")
 """Jobs that make a model."""
 
 

@@ -23,7 +23,7 @@ from adapt.errors import ConfigError
 from adapt.parse.keys import read_yaml, unknown
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
-JOBS = ("dapt", "tapt", "finetune", "evaluate", "similarity")
+JOBS = ("dapt", "tapt", "das", "finetune", "evaluate", "similarity")
 """Jobs that a stage of a chain can be."""
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Of a chain: its report is a folder of that name."""

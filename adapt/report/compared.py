@@ -60,7 +60,7 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     }
     apart = len({row.task for row in results.rows}) == len(results.rows)
     pooled = {recipe: average(comparisons) for recipe, comparisons in by_recipe.items() if apart}
-    return Compared(tasks, _corrected(pooled), {recipe: len(each) for recipe, each in by_recipe.items()})
+    return Compared(tasks, corrected(pooled), {recipe: len(each) for recipe, each in by_recipe.items()})
 
 
 def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Found]:
@@ -68,7 +68,7 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Found]
     if baseline is None:
         return {}
     others = [row.groups[recipe] for recipe in results.recipes if recipe in row.groups and recipe != baseline.recipe]
-    return _corrected({other.recipe: compare(*_sides(other, baseline, without_leaks)) for other in others})
+    return corrected({other.recipe: compare(*_sides(other, baseline, without_leaks)) for other in others})
 
 
 def _sides(recipe: Group, baseline: Group, without_leaks: bool) -> tuple[Tested, Tested]:
@@ -79,7 +79,8 @@ def _sides(recipe: Group, baseline: Group, without_leaks: bool) -> tuple[Tested,
     return Tested(sides[0].scores), Tested(sides[1].scores)
 
 
-def _corrected(comparisons: Mapping[str, Comparison]) -> dict[str, Found]:
+def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, Found]:
+    """Comparisons of several recipes with one baseline, their p corrected for how many there are."""
     tested = {recipe: each.p for recipe, each in comparisons.items() if each.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {recipe: Found(each, adjusted.get(recipe), len(tested)) for recipe, each in comparisons.items()}

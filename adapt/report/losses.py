@@ -21,7 +21,7 @@ def compared_models(record: Record) -> list[Table]:
     models, domains = found["models"], found["domains"]
     rows = []
     for place, model in enumerate(models):
-        shades = [_low_is_dark([row[column] for row in found["loss"]])[place] for column in range(len(domains))]
+        shades = [low_is_dark([row[column] for row in found["loss"]])[place] for column in range(len(domains))]
         cells = [
             Cell(f"{loss:.2f}", _interval(found, place, column, "loss"), shade=shade)
             for column, (loss, shade) in enumerate(zip(found["loss"][place], shades, strict=True))
@@ -64,7 +64,7 @@ def similarity(record: Record) -> list[Table]:
 
 
 def _heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], share: bool) -> list[list[Cell | str]]:
-    flat = _low_is_dark([value for row in matrix for value in row])
+    flat = low_is_dark([value for row in matrix for value in row])
     rows: list[list[Cell | str]] = []
     for place, (name, values) in enumerate(zip(names, matrix, strict=True)):
         shades = values if share else flat[place * len(values) : (place + 1) * len(values)]
@@ -73,7 +73,8 @@ def _heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], share: boo
     return rows
 
 
-def _low_is_dark(values: Sequence[float]) -> list[float]:
+def low_is_dark(values: Sequence[float]) -> list[float]:
+    """Shades from 0, of the highest, to 1, of the lowest; all 0 where they are equal."""
     low, high = min(values), max(values)
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 

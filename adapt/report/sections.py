@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapt.report import details, figures, losses, tables, trainings
+from adapt.report import details, figures, losses, sequences, tables, trainings
 from adapt.report.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, Text
 from adapt.report.collect import METRICS, Results, Row
 from adapt.report.compared import Compared, compare_all
@@ -11,6 +11,8 @@ from adapt.report.cost import Trainings
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw
+from adapt.report.sequence_runs import Sequences, sequences_of
+from adapt.report.sequence_verdict import sequence_verdicts, sequence_warnings
 from adapt.report.verdict import verdicts
 from adapt.report.warnings import versions_of, warnings
 
@@ -20,16 +22,17 @@ KEY = 12
 
 def sections(study: Study, results: Results) -> list[Section]:
     """All of them but those with nothing to say."""
-    compared, priced = compare_all(results), Trainings(study)
+    compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
     found = [
-        Section("Verdict", _verdict(results, compared, priced)),
+        Section("Verdict", _verdict(results, compared, priced, in_turn)),
         Section("What was run", _ran(study, results)),
+        Section("Sequences of domains", sequences.section(in_turn)),
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
         Section("Losses and similarity", _losses(study)),
         Section("Best recipes in detail", _details(results)),
-        Section("Warnings", _warnings(study, results)),
+        Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
         Section("How to reproduce", _reproduce(study)),
     ]
@@ -40,8 +43,11 @@ def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
     return [(results.label(recipe), results.recipes.index(recipe)) for recipe in recipes]
 
 
-def _verdict(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
-    blocks: list[Block] = [Findings(verdicts(results, compared, priced))]
+def _verdict(results: Results, compared: Compared, priced: Trainings, in_turn: Sequences) -> list[Block]:
+    found = sequence_verdicts(in_turn)
+    if results.rows or not found:
+        found = [*found, *verdicts(results, compared, priced)]
+    blocks: list[Block] = [Findings(found)]
     if drawings := figures.differences(results, compared):
         text = (
             "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
@@ -115,8 +121,8 @@ def _details(results: Results) -> list[Block]:
     return [found for row in results.rows if (found := details.best_recipe(row, results)).blocks]
 
 
-def _warnings(study: Study, results: Results) -> list[Block]:
-    found = warnings(study, results)
+def _warnings(study: Study, results: Results, in_turn: Sequences) -> list[Block]:
+    found = [*sequence_warnings(in_turn), *warnings(study, results)]
     return [Findings(found)] if found else []
 
 

@@ -77,9 +77,10 @@ def span(changes: list[float]) -> str:
     return " to ".join(dict.fromkeys([nats(min(changes)), nats(max(changes))]))
 
 
-def nats(change: float) -> str:
+def nats(change: float, digits: int = 2) -> str:
     """A change of loss, with its sign."""
-    return f"{change:+.2f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{change:+.{digits}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text[1:]
 
 
 def gain(found: Found) -> str:

@@ -30,7 +30,11 @@ def write_report(study: Study, folder: Path) -> Path:
 def _subtitle(study: Study, results: Results) -> str:
     """How much there is, and when it was finished."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
-    parts = [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe"), _count(runs, "fine-tuning run")]
+    sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
+    parts = [_count(sequences, "domain sequence")] if sequences else []
+    if results.rows or not sequences:
+        parts += [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe")]
+        parts += [_count(runs, "fine-tuning run")]
     baseline = [f"baseline {results.baseline}"] if results.baseline else []
     missing = [f"{len(study.missing)} stages not run"] if study.missing else []
     return " · ".join([*parts, *baseline, *missing, f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"])

@@ -9,17 +9,18 @@ from adapt.config import TaskConfig
 from adapt.errors import ConfigError
 from adapt.stages.base import Inputs
 from adapt.stages.comparing import Comparing
+from adapt.stages.importance import Importances
 from adapt.stages.texts import Texts
 
 
-class Adapting(Comparing, Texts):
+class Adapting(Comparing, Texts, Importances):
     """Jobs that end with an adapted model."""
 
     def dapt(self) -> Stage:
         """Domain-adaptive pre-training (Don't Stop Pretraining, section 3), from the files to the exported model."""
         domain, sources = self.domain()
         corpora = {"domain": domain, **self._general()}
-        training = self.trained(sources, self._replayed())
+        training = self.trained(sources, self._replayed(), importance=self.general_importance(domain))
         # in the order they run: all that can fail on the data comes before the training
         stage = self.exported({**corpora, "training": training}, list(corpora))
         self._digests.save()
@@ -47,7 +48,13 @@ class Adapting(Comparing, Texts):
             sources["(pool)"] = self._from_pool(tasks, unseen)
         text = next(iter(sources.values())) if len(sources) == 1 else self.gathered(sources)
         corpora = {"domain": self.prepared_texts(self.task_texts(tasks, ["dev"]), heldout=True), **self._general()}
-        training = self.trained(sources, self.general_text(unseen), tapt.batch_examples, tapt.transductive)
+        training = self.trained(
+            sources,
+            self.general_text(unseen),
+            tapt.batch_examples,
+            tapt.transductive,
+            self.general_importance(text),
+        )
         stage = self.exported({**corpora, "text": text, "training": training}, list(corpora))
         self._digests.save()
         return stage

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from adapt.chain import Outcome, Stage
 from adapt.errors import ConfigError
-from adapt.stages.adapting import Adapting
 from adapt.stages.base import Inputs
+from adapt.stages.continual import Continual
 
 
-class Catalogue(Adapting):
+class Catalogue(Continual):
     """Builds the stages of one configuration; see `adapt.stages.base.Base` for what is checked at once."""
 
     def similarity(self) -> Stage:

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from adapt.chain import Outcome, Record, Stage, Store
 from adapt.chain.run import Planned
-from adapt.config import CorpusConfig, TrainingConfig, what
+from adapt.config import Config, CorpusConfig, TrainingConfig, what
 from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.preflight import check_memory, check_space
-from adapt.stages.base import START, Inputs
+from adapt.stages.base import Inputs
 from adapt.stages.corpora import REPLAY, Corpora
 from adapt.train.branch import start_from_branch
 from adapt.train.flops import mean_length, together
@@ -34,6 +34,12 @@ RAN_ON = (
     *("gradient_checkpointing", "compile", "device"),
 )
 """What a training's record says of how it ran."""
+IMPORTANCE = "(importance)"
+"""An input: the units that past domains need."""
+METHOD_INPUTS = {IMPORTANCE: "importance"}
+"""Inputs that a method asks for, and what it calls them."""
+CONTRAST = ("contrast_weight", "contrast_temperature", "contrast_cost", "economy_fraction")
+S = TypeVar("S", Stage, Record)
 
 
 class Training(Corpora):
@@ -45,6 +51,7 @@ class Training(Corpora):
         replay: Stage | None = None,
         batch_examples: int | None = None,
         transductive: bool = False,
+        importance: Stage | None = None,
     ) -> Stage:
         """A training run over prepared corpora, by name, and general text mixed in.
 
@@ -53,6 +60,7 @@ class Training(Corpora):
             replay: general text.
             batch_examples: documents that fill a step on average; None for the configured number of sequences.
             transductive: whether the text of dev and test is among it, which the record then says.
+            importance: what the method, if it needs that, must not forget.
         """
         config = self.config
         batch = {"global_batch_size": f"{batch_examples} examples"} if batch_examples else {}
@@ -63,11 +71,12 @@ class Training(Corpora):
             "objective": what(config.objective),
             "training": {**what(config.training), **batch},
             "seed": config.seed,
+            **_method(config),
         }
 
         def run(folder: Path, inputs: Inputs) -> Outcome:
-            texts = {name: record for name, record in inputs.items() if name != START}
-            outcome = self._sized(batch_examples, texts)._train(train, folder, texts, self._start_of(inputs))
+            sized = self._sized(batch_examples, _texts(inputs))
+            outcome = sized._train(train, folder, inputs, self._start_of(inputs))
             return replace(outcome, metrics={**outcome.metrics, "transductive": transductive or self._knows(inputs)})
 
         train = Stage(
@@ -75,7 +84,12 @@ class Training(Corpora):
             config.name,
             identity,
             run,
-            {**corpora, **({REPLAY: replay} if replay else {}), **self._started()},
+            {
+                **corpora,
+                **({REPLAY: replay} if replay else {}),
+                **self._started(),
+                **({IMPORTANCE: importance} if importance else {}),
+            },
             needs=self._workers_and_readers(),
         )
         return train
@@ -116,11 +130,15 @@ class Training(Corpora):
         if training.record:
             return None
         records = {line.stage.key: line.record for line in planned}
-        corpora = {name: records[stage.key] for name, stage in training.stage.inputs.items() if name != START}
+        corpora = {name: records[stage.key] for name, stage in _texts(training.stage.inputs).items()}
         texts = {name: record for name, record in corpora.items() if record}
-        by_examples = training.stage.what["training"]["global_batch_size"] != self.config.training.global_batch_size
+        settings = training.stage.what["training"]
+        by_examples = settings["global_batch_size"] != self.config.training.global_batch_size
         examples = self.config.tapt.batch_examples if by_examples and len(texts) == len(corpora) else None
-        return self._sized(examples, texts).forecast(store, corpora)
+        sized = copy(self)
+        length = {name: settings[name] for name in ("max_steps", "max_tokens")}  # several domains at once have more
+        sized.config = replace(self.config, training=replace(self.config.training, **length))
+        return sized._sized(examples, texts).forecast(store, corpora)
 
     def forecast(self, store: Store, corpora: Mapping[str, Record | None]) -> "Forecast | None":
         """What the training will take. None where its model's dimensions cannot be told.
@@ -146,8 +164,8 @@ class Training(Corpora):
         return forecast(self.config, dimensions, tokens, mean, store)
 
     def _train(self, stage: Stage, folder: Path, inputs: Inputs, start: Pretrained) -> Outcome:
-        training = self.config.training
-        mixture = self._mixture(inputs)
+        training, texts = self.config.training, _texts(inputs)
+        mixture = self._mixture(texts)
         length = self._length(mixture)
         check_warmup(training, length.steps)
         kept = training.keep_checkpoints + (branch_step(training, length.steps) is not None)
@@ -156,16 +174,17 @@ class Training(Corpora):
         from adapt.train.launch import launch
 
         connect(self.config.resources)
-        check_memory(self.config, self.pretrained.model, together(record.metrics for record in inputs.values()))
+        check_memory(self.config, self.pretrained.model, together(record.metrics for record in texts.values()))
         job = Job(
             config=replace(self.config, tracking=anchored(self.config.tracking)),
             key=stage.key,
             folder=str(folder),
-            corpora=tuple(str(record.path) for record in inputs.values()),
+            corpora=tuple(str(record.path) for record in texts.values()),
             mixture=mixture,
             pretrained=start,
             steps=length.steps,
-            online=self._to_stream(inputs, folder),
+            online=self._to_stream(texts, folder),
+            past={METHOD_INPUTS[name]: str(inputs[name].path) for name in METHOD_INPUTS if name in inputs},
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         start_from_branch(stage, Store(self.root), training, length.steps, run_folder)
@@ -175,7 +194,7 @@ class Training(Corpora):
                 log(f"the corpus was passed through after {outcome.metrics['steps']} of {length.steps} steps")
             return outcome
         drawn = mixture.drawn(outcome.metrics["steps"] * training.global_batch_size)
-        return replace(outcome, metrics={**outcome.metrics, "sources": _shares(inputs, drawn, training)})
+        return replace(outcome, metrics={**outcome.metrics, "sources": _shares(texts, drawn, training)})
 
     def _length(self, mixture: "Mixture | None") -> Length:
         training = self.config.training
@@ -206,6 +225,21 @@ class Training(Corpora):
         rows = {name: rows_of(record.metrics["train_tokens"], config.training) for name, record in inputs.items()}
         replay = [rows.pop(REPLAY)] if REPLAY in rows else []
         return Mixture.of(list(rows.values()), config.seed, config.mixture, _weights(config.corpus), replay)
+
+
+def _texts(inputs: Mapping[str, S]) -> dict[str, S]:
+    """The inputs that are text."""
+    return {name: each for name, each in inputs.items() if each.stage == "prepare"}
+
+
+def _method(config: Config) -> dict[str, Any]:
+    """What of a method determines the training; nothing for plain training, whose keys are older than methods."""
+    if config.method.kind == "plain":
+        return {}
+    das = config.das
+    contrast = [name for name in CONTRAST if name != "economy_fraction" or das.contrast_cost == "economy"]
+    used = ["soft_mask", *(contrast if das.contrast_weight else [])]
+    return {"method": {"kind": config.method.kind, **{name: getattr(das, name) for name in used}}}
 
 
 def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -> Outcome:

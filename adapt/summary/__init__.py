@@ -4,6 +4,7 @@ from adapt.summary.advice import show_advice
 from adapt.summary.compared import show_comparison
 from adapt.summary.planned import show_forecast, show_plan
 from adapt.summary.scored import show_scores
+from adapt.summary.sequence import show_sequence
 from adapt.summary.similar import show_similarity
 from adapt.summary.trained import show_summary
 
@@ -13,6 +14,7 @@ __all__ = [
     "show_forecast",
     "show_plan",
     "show_scores",
+    "show_sequence",
     "show_similarity",
     "show_summary",
 ]

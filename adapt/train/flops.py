@@ -7,8 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from adapt.config import ObjectiveConfig
+from adapt.config import Config, ObjectiveConfig
 from adapt.model.size import ModelSize
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a method adds to a training pass: passes through the layers alone, without the language-model head."""
+
+    trained: float = 0.0
+    """Forward and backward, as shares of the tokens of the pass. They stand in memory with it."""
+    seen: float = 0.0
+    """Forward only."""
+
+
+def added_by(config: Config) -> Added:
+    """What the configured method adds (see `adapt.method.contrast`).
+
+    Where nothing has been learnt before, and so nothing is known to be told apart from, it is less.
+    """
+    das = config.das
+    if config.method.kind != "das" or not das.contrast_weight:
+        return Added()
+    share = das.economy_fraction if das.contrast_cost == "economy" else 1.0
+    return Added(2.0) if das.contrast_cost == "exact" else Added(share, share)
 
 
 @dataclass(frozen=True)
@@ -19,18 +41,22 @@ class Workload:
     """Tokens that a token attends to, on average."""
     predicted: float
     """Share of the tokens that are predicted."""
+    added: Added = Added()
 
 
-def workload(objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None) -> Workload:
+def workload(
+    objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added = Added()
+) -> Workload:
     """A training run's.
 
     Args:
         objective: says how much is predicted.
         sequence_length: of a row [tokens]; no document is longer within it.
         document_length: mean of the corpus [tokens]; None where it is not known yet.
+        added: by the method.
     """
     context = min(sequence_length, document_length or sequence_length)
-    return Workload(context, predicted_fraction(objective))
+    return Workload(context, predicted_fraction(objective), added)
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:
@@ -60,8 +86,9 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> 
         recompute: count the layers' second forward pass of gradient checkpointing. It is work done, but does not count
             for the model FLOPs utilization (MFU).
     """
-    again = layer_flops(size, work.context) if recompute else 0.0
-    return 3 * forward_flops(size, work) + again
+    layers, added = layer_flops(size, work.context), work.added
+    again = layers * (1 + added.trained) if recompute else 0.0
+    return 3 * forward_flops(size, work) + layers * (3 * added.trained + added.seen) + again
 
 
 def mean_length(corpus: Mapping[str, Any]) -> float | None:

@@ -9,7 +9,7 @@ from adapt.errors import AdaptError
 from adapt.model.size import ModelSize
 from adapt.train.device import Device
 from adapt.train.fit import Fit, check_fits, fit
-from adapt.train.flops import training_flops, workload
+from adapt.train.flops import added_by, training_flops, workload
 from adapt.train.memory import GIB
 from adapt.train.probe import known_device, measured
 
@@ -94,7 +94,7 @@ def forecast(
             refusal = str(error)
     else:
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
-    work = workload(config.objective, training.sequence_length, document_length)
+    work = workload(config.objective, training.sequence_length, document_length, added_by(config))
     flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
     rate, rate_from = _rate(config, device, store) if flops else (None, "")
     if tokens is None:

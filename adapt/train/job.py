@@ -1,6 +1,7 @@
 """What the driver tells a training run's workers, and the files through which they answer."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from adapt.config import Config
@@ -41,6 +42,8 @@ class Job:
     """Length of the run. A streamed corpus may end before."""
     online: "Online | None" = None
     """The corpus, if it is streamed."""
+    past: Mapping[str, str] = field(default_factory=dict)
+    """Folders of what the method asks for, by its name there: `importance`."""
 
     @property
     def run_name(self) -> str:

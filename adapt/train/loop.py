@@ -29,7 +29,7 @@ class Loop:
     Args:
         engine: model and optimizer.
         objective: gives the loss.
-        method: adds to it.
+        method: asks the objective, and adds to it.
         training: settings.
         micro_batch: sequences in one pass.
         steps: length of the run.
@@ -75,7 +75,8 @@ class Loop:
             loss, tokens, norm = self.step(columns, progress.step, rate)
             meter.stop(loss, tokens)
             if self._is_due(progress.step, self.training.log_interval_steps):
-                report({**meter.report(), "learning_rate": rate, "gradient_norm": norm, **self.engine.report()})
+                rates = {"learning_rate": rate, "gradient_norm": norm}
+                report({**meter.report(), **rates, **self.engine.report(), **self.method.report()})
             if self._is_due(progress.step, self.training.checkpoint_interval_steps) or progress.step == branch:
                 save(progress)
                 saved = progress.step
@@ -102,8 +103,8 @@ class Loop:
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         for part in corrupted.split(self.micro_batch):
-            loss = self.objective.loss(self.engine.model, part) / targets
-            extra = self.method.extra_loss(self.engine.model, part, step)
+            loss, extra = self.method.losses(self.engine.model, part, self.objective, step)
+            loss = loss / targets
             self.engine.backward(loss if extra is None else loss + extra * (len(part.targets) / targets))
             total += loss.detach()
             try:

@@ -5,7 +5,7 @@ from math import ceil
 
 from adapt.config import Config
 from adapt.model.size import ModelSize
-from adapt.train.flops import predicted_fraction
+from adapt.train.flops import added_by, predicted_fraction
 
 GIB = 2**30
 BUCKET = 50_000_000
@@ -79,6 +79,8 @@ class Setting:
     attended: float
     """Tokens that a token attends to, on average; at most the sequence length."""
     on_gpu: bool
+    copies: float = 1.0
+    """How often the rows stand in a pass: a method may compare views of them."""
 
     @classmethod
     def of(
@@ -107,6 +109,7 @@ class Setting:
             predicted=predicted_fraction(config.objective),
             attended=attended,
             on_gpu=on_gpu,
+            copies=1 + added_by(config).trained,
         )
 
 
@@ -152,7 +155,7 @@ def _buffers(size: ModelSize, setting: Setting) -> float:
 
 
 def _activations(size: ModelSize, setting: Setting) -> float:
-    tokens = setting.micro_batch * setting.sequence_length
+    tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
     # one layer more than is kept, for the gradients that pass through it
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer

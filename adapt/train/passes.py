@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import Config
+from adapt.method.base import Method
 from adapt.model.size import ModelSize
 from adapt.objective.base import Objective
 from adapt.train.device import found, limited
@@ -31,6 +32,7 @@ def passes(
     dimensions: ModelSize | None,
     model: torch.nn.Module,
     objective: Objective,
+    method: Method,
     place: Place,
     document_length: float | None,
 ) -> tuple[int, int]:
@@ -44,6 +46,7 @@ def passes(
         dimensions: of the model; None where they are not known, and trying must do.
         model: on its device, not yet wrapped by an engine.
         objective: gives the loss.
+        method: adds to it.
         place: of this rank.
         document_length: mean of the corpus [tokens].
     """
@@ -61,7 +64,7 @@ def passes(
     if device.on_gpu:
         length, precision = training.sequence_length, place.precision
         size = largest_that_runs(
-            lambda rows: trial_pass(model, objective, rows, length, precision, reserved), candidates
+            lambda rows: trial_pass(model, objective, method, rows, length, precision, reserved), candidates
         )
     return micro_batch(training, resources.workers, _least_of_ranks(size, place.device))
 

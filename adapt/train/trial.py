@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+from adapt.method.base import Method
+from adapt.method.gather import alone
 from adapt.objective.base import Batch, Objective
 from adapt.train.precision import Precision
 
@@ -22,9 +24,11 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
     return size
 
 
+@alone()  # a rank whose memory runs out must not leave others waiting
 def trial_pass(
     model: torch.nn.Module,
     objective: Objective,
+    method: Method,
     rows: int,
     sequence_length: int,
     precision: Precision,
@@ -35,6 +39,7 @@ def trial_pass(
     Args:
         model: on its device, not yet wrapped by an engine.
         objective: gives the loss.
+        method: adds to it.
         rows: in the pass.
         sequence_length: of the rows [tokens].
         precision: of the pass.
@@ -49,9 +54,10 @@ def trial_pass(
     try:
         corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns(), device))
         with torch.autocast(device.type, dtype, enabled=precision != "fp32"):
-            loss = objective.loss(model, corrupted)
-        loss.backward()
+            loss, extra = method.losses(model, corrupted, objective, step=0)
+        (loss if extra is None else loss + extra).backward()
     finally:
+        method.report()  # so that it counts anew when training begins
         model.zero_grad(set_to_none=True)
         del taken
         if device.type == "cuda":

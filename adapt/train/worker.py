@@ -22,7 +22,7 @@ from adapt.corpus.serve import serve, served
 from adapt.corpus.stream import Feed, streamed
 from adapt.corpus.window import Columns
 from adapt.errors import ConfigError, DataError, ModelError, TrainingError
-from adapt.method.base import Method
+from adapt.method.build import make_method
 from adapt.model.export import save_model
 from adapt.model.load import load_model, load_tokenizer
 from adapt.model.size import model_size
@@ -31,7 +31,7 @@ from adapt.objective.build import make
 from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
-from adapt.train.flops import mean_length, together, workload
+from adapt.train.flops import added_by, mean_length, together, workload
 from adapt.train.guard import alone, die_with_parent
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
@@ -95,17 +95,17 @@ class Parts:
         device = _device(context.get_local_world_size())
         precision = resolve(training.precision, device)
 
-        start, method = job.pretrained, Method()
+        start, method = job.pretrained, make_method(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
         causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
         model = load_model(start.model, causal, start.trust_remote_code, dropout)
         objective = make(config.objective, tokenizer, config.seed)
-        method.prepare_model(model, {})
+        method.prepare_model(model, {name: Path(folder) for name, folder in job.past.items()})
         model.train().to(device)
         apply_options(model, training, device)
         dimensions, document_length = model_size(start.model), _document_length(job)
         place = Place(device, precision, context.get_local_world_size())
-        size, accumulation = passes(config, dimensions, model, objective, place, document_length)
+        size, accumulation = passes(config, dimensions, model, objective, method, place, document_length)
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
         loop = Loop(engine, objective, method, training, size, job.steps, config.seed)
@@ -122,7 +122,7 @@ class Parts:
         }
         utilization = None
         if dimensions:
-            work = workload(config.objective, training.sequence_length, document_length)
+            work = workload(config.objective, training.sequence_length, document_length, added_by(config))
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)
         return cls(loop, tokenizer, resources, utilization)

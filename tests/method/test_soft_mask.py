@@ -5,15 +5,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from adapt.method.soft_mask import Moved, SoftMask
+from adapt.errors import ModelError
+from adapt.method.soft_mask import SoftMask
+from adapt.model.head import loss_at
+from adapt.model.masked import Mask, Target, in_use
 from adapt.model.units import Kind, by_parameter, ones
-from tests.model.families import FAMILIES, ready
-from tests.model.test_units import states
+from tests.model.families import FAMILIES, VOCABULARY, ready
+from tests.model.test_units import PACKED, TOKENS, states
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-6}
 STEPS = 5
+FREE_TOKENS, FIXED_TOKENS = slice(0, 10), slice(10, 20)
+TIED = {"bert", "roberta", "distilbert", "electra", "modernbert", "gpt2"}
 
 
 def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
@@ -25,11 +30,37 @@ def importance(model: Any, seed: int = 0) -> dict[Kind, Tensor]:
     return found
 
 
-def weight_in_use(model: Any, name: str, parameter: Tensor) -> Tensor:
+def tokens_importance(vocabulary: int = VOCABULARY) -> Tensor:
+    """Anything in [0, 1], some 0 and some 1."""
+    found = torch.rand(vocabulary, generator=torch.Generator().manual_seed(2))
+    found[FREE_TOKENS], found[FIXED_TOKENS] = 0.0, 1.0
+    return found
+
+
+def keep_of(model: Any, embedding: bool = True) -> dict[str, Tensor]:
+    """1 - I by parameter, 1 for those that are not masked; what `masked` masks."""
+    found = {name: torch.ones(()) for name, _ in model.named_parameters()}
+    found |= {name: 1 - each for name, each in by_parameter(model, importance(model)).items()}
+    if embedding:
+        table = model.get_input_embeddings().weight
+        name = next(name for name, parameter in model.named_parameters() if parameter is table)
+        found[name] = 1 - tokens_importance(len(table))[:, None]
+    return found
+
+
+def masked(model: Any, target: Target = "update", embedding: bool = True) -> SoftMask:
+    """Masks a model, and gives the method."""
+    rows = tokens_importance(len(model.get_input_embeddings().weight)) if embedding else None
+    method = SoftMask(importance(model), target, rows)
+    method.prepare_model(model, {})
+    return method
+
+
+def weight_in_use(model: Any, name: str) -> Tensor:
     """What the layer computes with, from which the parameter's gradient comes."""
     module, _, part = name.rpartition(".")
-    layer = model.get_submodule(module)
-    return layer.now(part) if isinstance(layer, Moved) else parameter
+    found: Tensor = in_use(model.get_submodule(module), part)
+    return found
 
 
 def trained(model: Any, method: SoftMask | None = None, decay: float = 0.0) -> dict[str, Tensor]:
@@ -41,27 +72,45 @@ def trained(model: Any, method: SoftMask | None = None, decay: float = 0.0) -> d
     optimizer = torch.optim.AdamW(named.values(), weight_decay=decay, **SETTINGS)
     for step in range(STEPS):
         for number, name in enumerate(sorted(named)):
-            parameter = named[name]
             generator = torch.Generator().manual_seed(1000 * step + number)
-            gradient = torch.randn(parameter.shape, generator=generator) * 1e-4
-            (weight_in_use(model, name, parameter) * gradient).sum().backward()
+            gradient = torch.randn(named[name].shape, generator=generator) * 1e-4
+            (weight_in_use(model, name) * gradient).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     state = {name: parameter.detach().clone() for name, parameter in named.items()}
     return method.merge(state) if method else state
 
 
+def moved(model: Any) -> None:
+    """Changes all parameters."""
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    """Of a loss that needs everything: embeddings, layers and head."""
+    model.zero_grad()
+    positions = torch.arange(len(TOKENS)) % 2 == 0
+    loss_at(model, PACKED, positions, TOKENS[positions]).backward()
+    return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_is_scaled_by_what_is_left(family: str) -> None:
+def test_every_step_is_scaled_by_what_is_left(family: str, decay: float) -> None:
+    """Decay is a part of the step. What is free moves as without masks bit for bit, what is fixed not at all."""
     model = ready(family)
-    values = importance(model)
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
-    plain, masked = trained(model), trained(model, SoftMask(values))
-    assert plain.keys() == masked.keys()
-    keep = {name: 1 - each for name, each in by_parameter(model, values).items()}
-    for name, before in start.items():
-        expected = keep.get(name, torch.ones(())) * (plain[name] - before)
-        torch.testing.assert_close(masked[name] - before, expected, atol=1e-6, rtol=1e-4)
+    method = SoftMask(importance(model), "update", tokens_importance())
+    plain, found = trained(model, decay=decay), trained(model, method, decay)
+    assert plain.keys() == found.keys()
+    for name, keep in keep_of(model).items():
+        expected = start[name] + keep * (plain[name] - start[name])
+        torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=1e-5)
+        free, fixed = (each.expand_as(expected) for each in (keep == 1, keep == 0))
+        assert torch.equal(found[name][free], plain[name][free])
+        assert torch.equal(found[name][fixed], start[name][fixed])
 
 
 def test_the_published_mask_hardly_acts_under_adam() -> None:
@@ -71,44 +120,93 @@ def test_the_published_mask_hardly_acts_under_adam() -> None:
     names = by_parameter(model, values)
     start = {name: each.detach().clone() for name, each in model.named_parameters()}
 
-    def moved(target: Any) -> Tensor:
-        found = trained(model, SoftMask(values, target))
+    def movement(method: SoftMask | None = None) -> Tensor:
+        found = trained(model, method)
         return torch.cat([(found[name] - start[name]).abs().flatten() for name in names]).mean()
 
-    plain = trained(model)
-    whole = torch.cat([(plain[name] - start[name]).abs().flatten() for name in names]).mean()
-    assert moved("gradient") / whole > 0.9
-    assert moved("update") / whole == pytest.approx(0.24, rel=1e-3)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_fully_important_does_not_move(family: str) -> None:
-    model = ready(family)
-    values = ones(model)
-    start = {name: each.detach().clone() for name, each in model.named_parameters()}
-    masked = trained(model, SoftMask(values), decay=0.1)
-    for name in by_parameter(model, values):
-        assert torch.equal(masked[name], start[name])
+    assert movement(SoftMask(values, "gradient")) / movement() > 0.9
+    assert movement(SoftMask(values, "update")) / movement() == pytest.approx(0.24, rel=1e-3)
 
 
 @pytest.mark.parametrize("target", ["update", "gradient"])
-def test_without_importance_it_is_plain_training_bit_for_bit(target: Any) -> None:
+def test_without_importance_nothing_is_masked(target: Target) -> None:
     model = ready("bert")
+    before = [type(module) for module in model.modules()]
     values = {kind: torch.zeros_like(each) for kind, each in ones(model).items()}
-    plain, masked = trained(model, decay=0.1), trained(model, SoftMask(values, target), decay=0.1)
-    assert all(torch.equal(plain[name], masked[name]) for name in plain)
+    SoftMask(values, target, torch.zeros(VOCABULARY)).prepare_model(model, {})
+    assert [type(module) for module in model.modules()] == before
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_masked_model_computes_what_the_merged_one_does(family: str) -> None:
-    model, masked = ready(family), ready(family)
-    method = SoftMask(importance(model))
-    before = states(model)
-    method.prepare_model(masked, {})
-    torch.testing.assert_close(states(masked), before)
-    with torch.no_grad():
-        for number, parameter in enumerate(masked.parameters()):
-            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
-    merged = method.merge({name: each.detach().clone() for name, each in masked.named_parameters()})
-    model.load_state_dict(merged, strict=False)
-    torch.testing.assert_close(states(masked), states(model), atol=1e-5, rtol=1e-4)
+    """And its parameters get the gradients that the merged model's would: of both uses of a tied matrix, unscaled."""
+    model, other = ready(family), ready(family)
+    before, method = states(model), masked(other)
+    assert torch.equal(states(other), before)
+    moved(other)
+    merged = method.merge({name: each.detach().clone() for name, each in other.state_dict().items()})
+    missing = model.load_state_dict(merged, strict=True).missing_keys
+    assert not missing
+    assert not torch.allclose(states(model), before, atol=1e-2)
+    torch.testing.assert_close(states(other), states(model), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(gradients(other), gradients(model), atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_published_mask_scales_gradients_and_nothing_else(family: str) -> None:
+    model, other = ready(family), ready(family)
+    method = masked(other, "gradient")
+    assert torch.equal(states(other), states(model))
+    expected = {name: keep_of(model)[name] * each for name, each in gradients(model).items()}
+    torch.testing.assert_close(gradients(other), expected, atol=1e-6, rtol=1e-4)
+    state = {name: each.clone() for name, each in other.state_dict().items()}
+    assert all(torch.equal(each, state[name]) for name, each in method.merge(dict(state)).items())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tied_head_is_masked_with_the_embeddings_and_a_free_one_is_not(family: str) -> None:
+    model = ready(family)
+    masked(model)
+    table, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert (table.weight is head.weight) == (family in TIED)
+    moved(model)
+    assert not torch.equal(in_use(table, "weight"), table.weight)
+    if family in TIED:
+        assert head.weight_mask is table.weight_mask  # one start in memory, also after a move to another device
+        assert torch.equal(in_use(head, "weight"), in_use(table, "weight"))
+    else:
+        assert in_use(head, "weight") is head.weight
+
+
+def test_hooks_of_before_stay() -> None:
+    """The gates of units are hooks."""
+    model, called = ready("bert"), []
+    model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda *_: called.append(1))
+    masked(model)
+    states(model)
+    assert called == [1]
+
+
+@pytest.mark.parametrize("rows", [VOCABULARY - 1, VOCABULARY + 14])
+def test_importance_of_another_vocabulary_is_refused(rows: int) -> None:
+    model = ready("bert")
+    with pytest.raises(ModelError, match=f"measured for {rows} tokens, and the model has embeddings for {VOCABULARY}"):
+        SoftMask(importance(model), "update", torch.ones(rows)).prepare_model(model, {})
+
+
+def test_a_layer_of_another_kind_is_named() -> None:
+    class Odd(nn.Linear):
+        pass
+
+    model = ready("bert")
+    model.bert.encoder.layer[1].output.dense.__class__ = Odd
+    with pytest.raises(ModelError, match=r"bert\.encoder\.layer\.1\.output\.dense\.weight cannot be masked: .* Odd"):
+        masked(model)
+
+
+def test_masks_are_no_part_of_a_checkpoint() -> None:
+    model = ready("bert")
+    names = model.state_dict().keys()
+    masked(model)
+    assert model.state_dict().keys() == names
+    assert any(isinstance(module, Mask) for module in model.modules())

@@ -8,8 +8,9 @@ from torch.nn.functional import cross_entropy
 from transformers import BertModel, PreTrainedModel
 
 from adapt.errors import ModelError
-from adapt.model.head import loss_at, losses_at, predict_at
+from adapt.model.head import gather_of, loss_and_states, loss_at, losses_at, predict_at, states_of
 from adapt.model.packed import Packed
+from adapt.model.states import last_hidden_state
 from tests.model.families import FAMILIES, VOCABULARY, documents, packed, plain, ready
 
 LENGTHS = 12, 5, 9
@@ -72,6 +73,28 @@ def test_no_target_gives_no_logits_and_zero_gradients(family: str):
     assert predict_at(model, together, torch.zeros_like(positions)).shape == (0, VOCABULARY)
     loss_at(model, together, torch.zeros_like(positions), targets[:0]).backward()  # a rank without targets takes part
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
+def test_hidden_states_of_the_same_pass(family: str):
+    _, together, positions, targets = case()
+    model = ready(family)
+    loss, states = loss_and_states(model, together, positions, targets)
+    expected_loss, expected = loss_at(model, together, positions, targets), last_hidden_state(model, together)
+    torch.testing.assert_close((loss, states), (expected_loss, expected))
+    weights = torch.randn(TOKENS, 1, generator=torch.Generator().manual_seed(4))
+    found = gradients(model, loss + (weights * states).sum())
+    wanted = gradients(model, expected_loss + (weights * expected).sum())
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    assert gather_of(model).kept is None
+
+
+def test_hidden_states_alone_ask_the_head_for_nothing(family: str):
+    _, together, *_ = case()
+    model = ready(family)
+    seen = []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1]))
+    torch.testing.assert_close(states_of(model, together), last_hidden_state(model, together))
+    assert seen == [(1, 0)]
 
 
 def test_gradient_checkpointing_changes_nothing(family: str):

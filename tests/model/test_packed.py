@@ -24,6 +24,27 @@ def test_a_single_document():
     assert packed.documents.cumulative.tolist() == [0, 3]
 
 
+def of_lengths(*lengths: int) -> Packed:
+    """Documents of such lengths in one row, the tokens counted from 10."""
+    starts = torch.zeros(1, sum(lengths), dtype=torch.bool)
+    starts[0, torch.tensor([0, *lengths[:-1]]).cumsum(0)] = True
+    return Packed.of(10 + torch.arange(sum(lengths))[None], torch.ones_like(starts), starts)
+
+
+def test_documents_joined_and_taken_out_again():
+    one, other = of_lengths(2, 1), of_lengths(3)
+    both = Packed.joined(one, other, one)
+    assert both.input_ids.tolist() == [[10, 11, 12, 10, 11, 12, 10, 11, 12]]
+    assert both.position_ids.tolist() == [[0, 1, 0, 0, 1, 2, 0, 1, 0]]
+    assert both.documents.cumulative.tolist() == [0, 2, 3, 6, 8, 9]
+    assert both.documents.cumulative.dtype == torch.int32
+    assert (both.tokens, len(both.documents), both.documents.longest) == (9, 5, 3)
+    first = both.first(3)
+    assert first.input_ids.tolist() == [[10, 11, 12, 10, 11, 12]]
+    assert first.position_ids.tolist() == [[0, 1, 0, 0, 1, 2]]
+    assert first.documents.cumulative.tolist() == [0, 2, 3, 6]
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_buckets_hold_each_token_once_and_each_document_in_one_line(lengths: list[int]):

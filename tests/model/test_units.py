@@ -1,6 +1,7 @@
 """Each gate acts on exactly its unit, and each unit owns the parameters that make its output."""
 
 import copy
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -9,12 +10,16 @@ from torch import Tensor
 
 from adapt.errors import ModelError
 from adapt.model.packed import Packed
+from adapt.model.pattern import layers_of
 from adapt.model.states import hidden_states
-from adapt.model.units import KINDS, Kind, by_parameter, gated, layers_of, ones, sizes
-from tests.model.families import FAMILIES, documents, ready
+from adapt.model.units import KINDS, Gates, Kind, by_parameter, ones, sizes
+from tests.model.families import FAMILIES, WIDTH, documents, ready
 
 TOKENS = torch.cat(documents(9, 6))
 PACKED = Packed.of(TOKENS[None], torch.ones(1, 15, dtype=torch.bool), (torch.arange(15) % 9 == 0)[None])
+SECOND = torch.arange(15) >= 9
+"""bool [N]: the tokens of the second document."""
+WEIGHTS = torch.randn(15, WIDTH, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 LAYER, UNIT = 1, 1
 
 
@@ -45,46 +50,123 @@ def ablated(model: Any, kind: Kind, unit: int) -> Any:
     return model
 
 
+def owned(values: dict[Kind, Tensor], *groups: dict[Kind, Tensor]) -> dict[Kind, Tensor]:
+    """Gates of several groups, [layers, groups, units]."""
+    return {kind: torch.stack([each[kind] for each in (values, *groups)], 1) for kind in values}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gate_at_0_removes_its_unit_and_nothing_else(family: str, kind: Kind) -> None:
-    model, gates = ready(family), ones(ready(family))
-    gates[kind][LAYER, UNIT] = 0
-    with gated(model, gates):
+    model, shut = ready(family), ones(ready(family))
+    shut[kind][LAYER, UNIT] = 0
+    with Gates(model).set(shut):
         found = states(model)
     assert not torch.allclose(found, states(model), atol=1e-4)
     torch.testing.assert_close(found, states(ablated(model, kind, UNIT)), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_token_has_the_gates_of_its_group(family: str, kind: Kind) -> None:
+    """The second document's unit is removed; the first one's, in the same sequence, is not."""
+    model, shut = ready(family), ones(ready(family))
+    shut[kind][LAYER, UNIT] = 0
+    with Gates(model).set(owned(ones(model), shut), SECOND.long()):
+        found = states(model)
+    expected = torch.where(SECOND[:, None], states(ablated(model, kind, UNIT)), states(model))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_gates_at_1_change_nothing_and_leave_nothing_behind(family: str) -> None:
     model = ready(family)
-    before = states(model)
-    with gated(model, ones(model)):
+    before, gates = states(model), Gates(model)
+    assert torch.equal(states(model), before)
+    with gates.set(ones(model)):
         assert torch.equal(states(model), before)
-    with pytest.raises(RuntimeError, match="inside"), gated(model, {k: g * 0 for k, g in ones(model).items()}):
+    with gates.set(owned(ones(model), ones(model)), SECOND.long()):
+        assert torch.equal(states(model), before)
+    shut = {kind: torch.zeros_like(each) for kind, each in ones(model).items()}
+    with pytest.raises(RuntimeError, match="inside"), gates.set(shut):
         raise RuntimeError("inside")
     assert torch.equal(states(model), before)
 
 
+def test_the_gates_that_were_set_are_back_after_an_inner_block() -> None:
+    model = ready("bert")
+    halves = {kind: each / 2 for kind, each in ones(model).items()}
+    gates = Gates(model)
+    with gates.set(halves):
+        expected = states(model)
+        with gates.set(ones(model)):
+            assert not torch.allclose(states(model), expected)
+        assert torch.equal(states(model), expected)
+
+
+def test_gates_of_another_model_are_refused() -> None:
+    wrong = {**ones(ready("bert")), "head": torch.ones(2, 4)}  # would divide the width as well
+    with pytest.raises(AssertionError), Gates(ready("bert")).set(wrong):
+        pass
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_gradient_of_a_gate_is_the_change_that_it_makes(family: str) -> None:
-    model, gates = ready(family).double(), {kind: each.double() for kind, each in ones(ready(family)).items()}
-    weights = torch.randn(15, model.config.hidden_size, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-    for gate in gates.values():
-        gate.requires_grad_()
-    with gated(model, gates):
-        (hidden_states(model, PACKED)[-1] * weights).sum().backward()
-    for kind, gate in gates.items():
-        assert gate.grad is not None
-        values = []
+    model = ready(family).double()
+    gates, values = Gates(model), {kind: each.double().requires_grad_() for kind, each in ones(model).items()}
+    with gates.set(values):
+        (hidden_states(model, PACKED)[-1] * WEIGHTS).sum().backward()
+    for kind, value in values.items():
+        assert value.grad is not None
+        changed = []
         for step in (1e-3, -1e-3):
-            moved = {name: each.detach().clone() for name, each in gates.items()}
+            moved = {name: each.detach().clone() for name, each in values.items()}
             moved[kind][LAYER, UNIT] += step
-            with gated(model, moved), torch.no_grad():
-                values.append((hidden_states(model, PACKED)[-1] * weights).sum())
-        expected = (values[0] - values[1]) / 2e-3
-        torch.testing.assert_close(gate.grad[LAYER, UNIT], expected, atol=1e-3, rtol=1e-3)  # Llama's norm is fp32
+            with gates.set(moved), torch.no_grad():
+                changed.append((hidden_states(model, PACKED)[-1] * WEIGHTS).sum())
+        expected = (changed[0] - changed[1]) / 2e-3
+        torch.testing.assert_close(value.grad[LAYER, UNIT], expected, atol=1e-3, rtol=1e-3)  # Llama's norm is fp32
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
+    """The two documents' gradients are those that each has with gates for all, and their sum is that of both."""
+    model = ready(family).double()
+    gates, one = Gates(model), {kind: each.double() for kind, each in ones(model).items()}
+
+    def gradients(weights: Tensor, values: dict[Kind, Tensor], owner: Tensor | None = None) -> list[Tensor]:
+        leaves = {kind: each.clone().requires_grad_() for kind, each in values.items()}
+        with gates.set(leaves, owner):
+            loss = (hidden_states(model, PACKED)[-1] * weights).sum()
+        return list(torch.autograd.grad(loss, list(leaves.values())))
+
+    together = gradients(WEIGHTS, owned(one, one), SECOND.long())
+    for group, tokens in enumerate((~SECOND, SECOND)):
+        for found, expected in zip(together, gradients(WEIGHTS * tokens[:, None], one), strict=True):
+            torch.testing.assert_close(found[:, group], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_compiled_layers_see_gates_that_change() -> None:
+    torch._dynamo.reset()
+    model, plain = ready("bert"), ready("bert")
+    gates, others = Gates(model), Gates(plain)
+    for layer in layers_of(model):
+        layer.module.compile(backend="eager")  # as adapt.train.options does, but without a compiler's time
+    draw = torch.Generator().manual_seed(0)
+    values = {kind: torch.rand(each.shape, generator=draw) for kind, each in ones(model).items()}
+    pairs = owned(values, ones(model))
+    for given, owner in ((None, None), (values, None), (pairs, SECOND.long()), (None, None)):
+        with ExitStack() as both:
+            leaves = {kind: each.clone().requires_grad_() for kind, each in (given or {}).items()}
+            if given:
+                both.enter_context(gates.set(leaves, owner))
+                both.enter_context(others.set(given, owner))
+            found = hidden_states(model, PACKED)[-1]
+            torch.testing.assert_close(found.detach(), states(plain), atol=1e-5, rtol=1e-4)
+        if given:
+            found.sum().backward()
+            assert all(each.grad is not None and each.grad.any() for each in leaves.values())
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0  # it was compiled
 
 
 def touched(model: Any, kind: Kind) -> dict[str, Tensor]:
@@ -102,17 +184,15 @@ def test_what_belongs_to_no_other_unit_moves_this_one_only(family: str, kind: Ki
     """Random changes of a unit's parameters cannot be seen once its gate is shut, and can while it is open."""
     model, moved = ready(family), ready(family)
     parameters = dict(moved.named_parameters())
-    owned = touched(moved, kind)
-    assert owned
+    own = touched(moved, kind)
+    assert own
     with torch.no_grad():
-        for name, mask in owned.items():
+        for name, mask in own.items():
             parameters[name][mask] += torch.randn(int(mask.sum()), generator=torch.Generator().manual_seed(3))
-    gates = ones(model)
-    gates[kind][LAYER] = 0
+    shut = ones(model)
     shared = kind == "head" and family == "llama"  # one key and value head serves both query heads
-    gates[kind][LAYER, :] = 1
-    gates[kind][LAYER, slice(None) if shared else UNIT] = 0
-    with gated(model, gates), gated(moved, gates):
+    shut[kind][LAYER, slice(None) if shared else UNIT] = 0
+    with Gates(model).set(shut), Gates(moved).set(shut):
         torch.testing.assert_close(states(moved), states(model), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(states(moved), states(model), atol=1e-3)
 

@@ -70,7 +70,8 @@ def test_stars(adjusted, mark):
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"), [([0.21], "+0.21"), ([0.02, 0.05], "+0.02 to +0.05"), ([-0.1, -0.1], "\N{MINUS SIGN}0.10")]
+    ("changes", "text"),
+    [([0.21], "+0.21"), ([0.02, 0.05], "+0.02 to +0.05"), ([-0.1, -0.1], "\N{MINUS SIGN}0.10"), ([-0.001], "0.00")],
 )
 def test_changes_of_loss(changes, text):
     assert span(changes) == text

@@ -5,12 +5,23 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from adapt.config import ObjectiveConfig
+from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig
+from adapt.method.contrast import Contrast
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
+from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
-from adapt.train.flops import Workload, forward_flops, mean_length, predicted_fraction, training_flops, workload
+from adapt.train.flops import (
+    Added,
+    Workload,
+    added_by,
+    forward_flops,
+    mean_length,
+    predicted_fraction,
+    training_flops,
+    workload,
+)
 from adapt.train.options import checkpoint
 from tests.model.architectures import CAUSAL, VOCABULARY, random_model
 
@@ -74,6 +85,36 @@ def test_recomputation(name: str, size_of) -> None:
     assert 0.7 * expected < again - plain <= 1.001 * expected
 
 
+def das(**changes: object) -> Config:
+    return Config(method=MethodConfig(kind="das"), das=DasConfig(**changes))
+
+
+@pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
+def test_the_passes_of_a_contrast(cost: str, size_of) -> None:
+    """The comparison itself and the gates are left out, as norms are."""
+    model = random_model("bert").eval()
+    keep_documents_apart(model)
+    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two of three documents
+    contrast = Contrast(config.das, Gates(model), ones(model))
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss, each = contrast.losses(model.train(), rows(predicted))
+        (loss + each.sum()).backward()
+    work = Workload(LENGTH, predicted / LENGTH, added_by(config))
+    assert training_flops(size_of(model), work) == pytest.approx(counter.get_total_flops() / (ROWS * LENGTH), rel=0.02)
+
+
+def test_what_a_method_adds() -> None:
+    assert added_by(Config()) == Added(0, 0)
+    assert added_by(das(contrast_weight=0.0)) == Added(0, 0)
+    assert added_by(das(contrast_cost="exact")) == Added(2, 0)
+    assert added_by(das(contrast_cost="lean")) == Added(1, 1)
+    assert added_by(das(contrast_cost="economy", economy_fraction=0.25)) == Added(0.25, 0.25)
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0)
+    layers, head = 48 + 64, 20  # as below
+    assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers
+    assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
+
+
 def test_in_closed_form() -> None:
     """A model of one layer with all widths 2 (no bias): 4 + 2 matrices of 4, a head of 10 words."""
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0)
@@ -89,5 +130,6 @@ def test_what_passes_through() -> None:
     assert workload(masked, 512) == Workload(512, 0.3)
     assert workload(causal, 512, 90.0) == Workload(90.0, 1.0)
     assert workload(causal, 512, 9000.0) == Workload(512, 1.0)
+    assert workload(causal, 512, 90.0, Added(1.0, 1.0)) == Workload(90.0, 1.0, Added(1.0, 1.0))
     assert mean_length({"train_documents": 4, "train_tokens": 10}) == 2.5
     assert mean_length({"train_documents": 0, "train_tokens": 0}) is None

@@ -180,6 +180,41 @@ def test_a_mean_over_predictions_becomes_that_of_the_global_batch(ranks, world, 
         torch.testing.assert_close(twice[name], 2 * gradient, rtol=1e-4, atol=1e-6)
 
 
+class Doubled(Method):
+    """Asks the objective itself, and counts how often."""
+
+    calls = 0
+
+    def losses(self, model, corrupted, objective, step):
+        self.calls += 1
+        loss = objective.loss(model, corrupted)
+        return loss, loss / len(corrupted.targets)
+
+    def report(self):
+        calls, self.calls = self.calls, 0
+        return {"calls": calls}
+
+
+def doubled() -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """A loop's reports, and its first step's gradients."""
+    from tests.train.toy import moments
+
+    loop = build(Case(steps=STEPS, training={**INTERVALS, **FREE}), method=Doubled())
+    reports: list[dict[str, Any]] = []
+    loop.run(feed(0, STEPS), Progress(), reports.append, lambda progress: None)
+    first = build(Case(training=FREE), method=Doubled())
+    first.step(columns(0, dist.get_rank(), dist.get_world_size()), 0, 0.0)
+    return reports, {name: mean / (1 - 0.9) for name, (mean, _) in moments(first.engine).items()}
+
+
+def test_a_method_may_ask_the_objective_itself_and_report(ranks):
+    plain, _ = ranks(2).run(gradients, Case(training=FREE), "twice")[0]
+    for reports, found in ranks(2).run(doubled):
+        assert [report["calls"] for report in reports] == [6, 6, 2]  # two micro-batches a step
+        for name, gradient in plain.items():
+            torch.testing.assert_close(found[name], 2 * gradient, rtol=1e-4, atol=1e-6)
+
+
 def test_each_step_and_rank_has_a_dropout_of_its_own():
     seeds = {_dropout_seed(seed, step, rank) for seed in (0, 1, -1) for step in range(50) for rank in range(8)}
     assert len(seeds) == 3 * 50 * 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
 from adapt.model.apart import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.objective.base import Corrupted
@@ -213,6 +213,16 @@ def test_of_a_configuration() -> None:
     assert Setting.of(config, 16, "auto", True).precision == "fp32"
     assert Setting.of(config, 16, "auto", True).attended == 512
     assert Setting.of(config, 16, "auto", True, 300.0).attended == 512
+
+
+@pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.25)])
+def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
+    """Those that are trained through."""
+    plain = Setting.of(Config(), 16, "bf16", True)
+    compared = Setting.of(Config(method=MethodConfig("das"), das=DasConfig(contrast_cost=cost)), 16, "bf16", True)
+    assert compared == replace(plain, copies=copies)
+    one, several = estimate(ROBERTA, plain), estimate(ROBERTA, compared)
+    assert several == replace(one, activations=copies * one.activations)
 
 
 def test_constants_of_the_model_code() -> None:

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.method.base import Method
+from adapt.method.gather import is_alone
 from adapt.model.apart import keep_documents_apart
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train import passes as module
@@ -48,6 +50,24 @@ def fail(size: int) -> None:
     raise RuntimeError("another error")
 
 
+class Noted(Method):
+    """Adds to the loss, and is asked for it where no other rank waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def losses(self, model, corrupted, objective, step):
+        assert is_alone()
+        self.calls.append("losses")
+        loss, _ = super().losses(model, corrupted, objective, step)
+        return loss, 2 * loss
+
+    def report(self):
+        assert is_alone()
+        self.calls.append("report")
+        return {}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
     model = random_model("gpt2")
@@ -55,8 +75,10 @@ def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
     before = {name: value.clone() for name, value in model.state_dict().items()}
     reached = []
     model.transformer.wte.weight.register_hook(lambda _: reached.append(True))
-    trial_pass(model.train(), CausalLanguageModelling(), 3, 64, precision, reserved=1000)
+    method = Noted()
+    trial_pass(model.train(), CausalLanguageModelling(), method, 3, 64, precision, reserved=1000)
     assert reached
+    assert method.calls == ["losses", "report"]
     assert all(parameter.grad is None for parameter in model.parameters())
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
@@ -69,7 +91,7 @@ def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dic
     def pretended(*_: Any) -> Device:
         return Device(kind, int(memory_gib[rank] * GIB))
 
-    def trial(model: Any, objective: Any, rows: int, *_: Any) -> None:
+    def trial(model: Any, objective: Any, method: Any, rows: int, *_: Any) -> None:
         if rows > fails_above[rank]:
             raise torch.OutOfMemoryError
 
@@ -77,7 +99,9 @@ def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dic
         patch.setattr(module, "found", pretended)
         patch.setattr(module, "trial_pass", trial)
         place = Place(CPU, "fp32", 1)
-        return passes(config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), place, None)
+        return passes(
+            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None
+        )
 
 
 def test_all_ranks_take_what_the_smallest_can(ranks) -> None:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -186,6 +187,15 @@ def records(file: Path) -> Iterator[Any]:
             whole = b""
 
 
+def finished(file: Path) -> list[Any]:
+    """Its records, once its process has written the last: that is another one, which a busy machine may hold up."""
+    deadline = time.monotonic() + 60
+    while not any(record.WhichOneof("record_type") == "exit" for record in records(file)):
+        assert time.monotonic() < deadline, f"{file} does not end"
+        time.sleep(0.1)
+    return list(records(file))
+
+
 def test_wandb_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
     job = a_job(tmp_path, wandb_project="tracks")
     Path(job.folder).mkdir()
@@ -193,7 +203,7 @@ def test_wandb_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
     train(job, 4, 8, attempt=2)
     steps = []
     for file in sorted((tmp_path / "train" / "wandb").glob("offline-run-*/*.wandb"), key=lambda f: f.stat().st_mtime):
-        found = list(records(file))
+        found = finished(file)
         (run,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
         assert (run.run_id, run.project, run.display_name) == (KEY[:32], "tracks", "tracked")
         config = {item.key: json.loads(item.value_json) for item in run.config.update}

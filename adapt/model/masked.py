@@ -1,0 +1,139 @@
+"""Layers with masked parameters: part of what an optimizer does to a parameter, or of its gradient, gets through.
+
+The parameter itself stays in its place, trained by the optimizer, tied, sharded, saved and resumed like any other. What
+the layer computes with is made of it anew in each pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+from adapt.errors import ModelError
+
+Target = Literal["update", "gradient"]
+_PARTS = "weight", "bias"
+
+
+class Mask(nn.Module):
+    """How much of a parameter's training gets through.
+
+    Args:
+        value: the parameter, where training starts from.
+        keep: in [0, 1], of a shape that broadcasts to the parameter's.
+        target: `update` computes with start + keep * (parameter - start) and hands its gradient to the parameter as it
+            is; `gradient` computes with the parameter and scales its gradient by `keep`.
+    """
+
+    start: Tensor | None
+    keep: Tensor
+
+    def __init__(self, value: Tensor, keep: Tensor, target: Target) -> None:
+        super().__init__()
+        start = value.detach().clone() if target == "update" else None
+        # not saved in checkpoints: a run that resumes starts from the same weights
+        self.register_buffer("start", start, persistent=False)
+        self.register_buffer("keep", keep.to(value), persistent=False)
+
+    def now(self, value: Tensor, rows: Tensor | None = None) -> Any:
+        """What a layer computes with.
+
+        Args:
+            value: the parameter, or some of its rows.
+            rows: int64, which; None for all.
+        """
+        keep = self.keep if rows is None else self.keep[rows]
+        if self.start is None:
+            return _Gradient.apply(value, keep)  # type: ignore[no-untyped-call]
+        start = self.start if rows is None else self.start[rows]
+        return _Update.apply(value, start, keep)  # type: ignore[no-untyped-call]
+
+
+class _Update(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: Tensor, start: Tensor, keep: Tensor) -> Tensor:
+        return torch.lerp(start, value, keep)  # exactly `value` where keep is 1, and `start` where it is 0
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient, None, None
+
+
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: Tensor, keep: Tensor) -> Tensor:
+        context.save_for_backward(keep)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (keep,) = context.saved_tensors
+        return gradient * keep, None
+
+
+def in_use(module: nn.Module, part: str) -> Any:
+    """The `weight` or `bias` that a layer computes with, masked or not; None where it has none."""
+    mask, value = getattr(module, f"{part}_mask", None), getattr(module, part)
+    return value if mask is None else mask.now(value)
+
+
+class _MaskedLinear(nn.Linear):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden, in_use(self, "weight"), in_use(self, "bias"))
+
+
+class _MaskedConv1D(Conv1D):
+    def forward(self, hidden: Tensor) -> Tensor:
+        flat = torch.addmm(in_use(self, "bias"), hidden.view(-1, self.nx), in_use(self, "weight"))
+        return flat.view(*hidden.shape[:-1], self.nf)
+
+
+class _MaskedEmbedding(nn.Embedding):
+    def forward(self, ids: Tensor) -> Tensor:
+        rows: Tensor = self.weight_mask.now(super().forward(ids), ids)  # type: ignore[operator, union-attr]
+        return rows
+
+
+_MASKED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: _MaskedLinear,
+    Conv1D: _MaskedConv1D,
+    nn.Embedding: _MaskedEmbedding,
+}
+
+
+def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
+    """Masks a parameter in every layer that has it; tied ones share the mask. Layers keep their identity and hooks.
+
+    Args:
+        model: before an engine wraps it, or a compiler its layers.
+        name: the parameter's in the model.
+        mask: made of its value.
+
+    Returns:
+        All its names in the model.
+
+    Raises:
+        ModelError: one of its layers is neither linear nor an embedding.
+    """
+    value, names = model.get_parameter(name), []
+    for layer, module in model.named_modules():
+        for part in _PARTS:
+            if getattr(module, part, None) is value:
+                _mask_part(module, part, mask, f"{layer}.{part}")
+                names.append(f"{layer}.{part}")
+    return names
+
+
+def _mask_part(module: nn.Module, part: str, mask: Mask, name: str) -> None:
+    kind = type(module)
+    if kind not in (*_MASKED, *_MASKED.values()):
+        raise ModelError(
+            f"{name} cannot be masked: its layer is a {kind.__name__}",
+            "choose an architecture whose layers are torch's Linear and Embedding, or GPT-2's Conv1D",
+        )
+    module.__class__ = _MASKED.get(kind, kind)
+    module.add_module(f"{part}_mask", mask)

@@ -1,0 +1,112 @@
+"""The sequences of domains of a study, by method, with their figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adapt.report.entry import Entry, Study
+from adapt.statistics.continual import Matrix, against_separate, final, losses_of, scores_of, sequence_figures
+
+ONE = "against_one"
+"""Name of the figure that needs separate models."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One sequence: a method, an order, a seed."""
+
+    order: tuple[str, ...]
+    """Domains."""
+    seed: int
+    mode: str
+    """continual, separate or joint."""
+    plasticity: Sequence[Mapping[str, Sequence[float]]]
+    """By kind of unit what was left to learn with in each layer, after each domain; empty where nothing was masked.
+
+    The last is after the last domain; without importance of general knowledge, the first is after the first.
+    """
+    warnings: Sequence[str]
+    scores: Matrix
+    losses: Matrix
+    metric: Mapping[str, str]
+    """By task."""
+    figures: Mapping[str, float | None]
+
+    @property
+    def end(self) -> dict[str, float | None]:
+        """The score of each task at the end."""
+        return final(self.scores, self.mode)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """All of a study's."""
+
+    methods: Mapping[str, list[Run]]
+    """The baseline first, the others as they come."""
+    baseline: str | None
+    orders: Mapping[tuple[str, ...], str]
+    """Of the continual runs, with their names."""
+
+    def values(self, method: str, figure: str) -> list[float]:
+        """Of all runs for which it is known."""
+        found = (run.figures.get(figure) for run in self.methods[method])
+        return [value for value in found if value is not None]
+
+    def mode(self, method: str) -> str:
+        """Of all its runs."""
+        return self.methods[method][0].mode
+
+    def of(self, method: str, order: tuple[str, ...]) -> list[Run]:
+        """The continual runs of a method in one order, one a seed."""
+        return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
+
+
+def sequences_of(study: Study) -> Sequences:
+    """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
+    found: dict[str, dict[object, Run]] = {}
+    orders: dict[tuple[str, ...], str] = {}
+    for entry in study.entries:
+        if entry.record.stage == "sequence":
+            run = _run(entry.record.metrics)
+            place = (run.order if run.mode == "continual" else (), run.seed)  # apart or at once, domains have no order
+            found.setdefault(_method(entry), {}).setdefault(place, run)
+            if run.mode == "continual":
+                orders.setdefault(run.order, entry.values.get("order", ""))
+    names = sorted(found, key=lambda name: name != study.baseline)
+    methods = {name: list(found[name].values()) for name in names}
+    separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
+    baseline = study.baseline if study.baseline in methods else None
+    methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
+    return Sequences(methods, baseline, orders)
+
+
+def _method(entry: Entry) -> str:
+    return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
+
+
+def _run(found: Mapping[str, Any]) -> Run:
+    return Run(
+        order=tuple(found["order"]),
+        seed=int(found["seed"]),
+        mode=found["mode"],
+        plasticity=found["plasticity"],
+        warnings=found["warnings"],
+        scores=scores_of(found["scores"]),
+        losses=losses_of(found["losses"]),
+        metric=found["scores"]["metric"],
+        figures=sequence_figures(found["scores"], found["losses"], found["mode"]),
+    )
+
+
+def _with_one(run: Run, separate: Sequence[Run]) -> Run:
+    """With its figure against the separate models of the same seed, where there are some."""
+    one = next((each for each in separate if each.seed == run.seed), None)
+    if one is None or run.mode != "continual":
+        return run
+    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, one.scores)})
+
+
+def cells_of(found: Sequence[Matrix], column: str) -> list[list[float]]:
+    """What several runs measured of a column, row by row."""
+    return [[row[column] for row in rows if column in row] for rows in zip(*(each.rows for each in found), strict=True)]

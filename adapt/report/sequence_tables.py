@@ -1,0 +1,106 @@
+"""Tables of sequences: figures by method, their differences, and scores by task."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from adapt.report.blocks import NONE, Cell, Table
+from adapt.report.collect import METRICS
+from adapt.report.sequence_compared import MEASURES, Measure, Paired
+from adapt.report.sequence_runs import Sequences
+from adapt.report.tables import MARKS
+from adapt.report.verdict import stars
+from adapt.statistics.seeds import spread
+from adapt.statistics.words import p_value
+
+MODES = {"continual": "", "separate": "a model for each domain", "joint": "all domains at once"}
+ABOUT = (
+    "Forgetting rate: score just after a domain was learnt minus score at the end, over all domains but the last; "
+    "negative where later domains help. Just learnt: mean score after each task's own domain. Over separate models: "
+    "that minus the score of a model that has learnt the domain alone. Forward transfer: by how much a task, or the "
+    "loss on a domain's text, is better just before its domain is learnt than in the beginning. "
+    "General loss: change on general text. Scores in points, losses in nats a predicted token."
+)
+
+
+def methods(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table:
+    """A row for each method: mean, deviation and 95% interval of its figures over orders and seeds."""
+    shown = [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
+    rows: list[list[Cell | str]] = [
+        [
+            Cell(_heading(name, sequences), MODES[sequences.mode(name)]),
+            *(_figure(sequences, name, measure, found[measure.name].get(name)) for measure in shown),
+            f"{len(sequences.methods[name])}",
+        ]
+        for name in sequences.methods
+    ]
+    note = f"Mean over runs (orders and seeds) ± standard deviation, 95% interval. {ABOUT}"
+    marks = f" {MARKS}." if any(found.values()) else ""
+    return Table(["method", *(measure.title for measure in shown), "runs"], rows, "Methods", note + marks)
+
+
+def _heading(method: str, sequences: Sequences) -> str:
+    return f"{method} (baseline)" if method == sequences.baseline else method
+
+
+def _figure(sequences: Sequences, method: str, measure: Measure, found: Paired | None) -> Cell:
+    values = sequences.values(method, measure.name)
+    if not values:
+        return Cell(NONE)
+    over = spread(values)
+    small = "one run"
+    if over.deviation is not None and over.low is not None and over.high is not None:
+        size = f"{over.deviation:.3f}" if measure.is_loss else f"{100 * over.deviation:.1f}"
+        small = f"± {size}, {measure.text(over.low)} to {measure.text(over.high)}"
+    return Cell(measure.text(over.mean), small, stars(found))
+
+
+def differences(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table | None:
+    """Every method against the baseline, figure by figure; None where nothing is compared."""
+    rows = [
+        _difference(f"{name}, {measure.title}", measure, found[measure.name][name])
+        for name in sequences.methods
+        for measure in MEASURES
+        if name in found[measure.name]
+    ]
+    note = (
+        "Paired: each run against the baseline's of the same order and seed. Intervals and p by Student's t over the "
+        "pairs, which count as independent; Holm corrects for the number of methods. The chance in pre-training is in "
+        "these figures, that of the choice of tasks is not."
+    )
+    header = ["method", "difference", "95% interval", "p", "p (Holm)", "pairs"]
+    return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
+
+
+def _difference(name: str, measure: Measure, found: Paired) -> list[Cell | str]:
+    one = found.comparison
+    interval = (
+        NONE if one.low is None or one.high is None else f"{measure.change(one.low)} to {measure.change(one.high)}"
+    )
+    ps = [NONE if p is None else p_value(p, bare=True) for p in (one.p, found.adjusted)]
+    return [name, Cell(measure.change(one.difference), strong=found.significant), interval, *ps, f"{found.pairs}"]
+
+
+def by_task(sequences: Sequences) -> Table | None:
+    """Tasks by methods: the scores at the end; None where no task was run."""
+    metric = {task: name for runs in sequences.methods.values() for run in runs for task, name in run.metric.items()}
+    rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
+    header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
+    note = "Mean over runs x 100, ± standard deviation; best in bold. Of separate models, that of the task's domain."
+    return Table(header, rows, "Scores at the end", note) if rows else None
+
+
+def _task(task: str, metric: str, sequences: Sequences) -> list[Cell | str]:
+    ends = {name: [run.end.get(task) for run in runs] for name, runs in sequences.methods.items()}
+    known = {name: [score for score in scores if score is not None] for name, scores in ends.items()}
+    best = max((float(np.mean(scores)) for scores in known.values() if scores), default=0.0)
+    cells = [_score(scores, best, len(known) > 1) for scores in known.values()]
+    return [Cell(task, metric), *cells]
+
+
+def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
+    if not scores:
+        return Cell(NONE)
+    over = spread(scores)
+    small = "one run" if over.deviation is None else f"± {100 * over.deviation:.1f}"
+    return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)

@@ -1,0 +1,122 @@
+"""The domains of a sequence: their names, their order, and the tasks that belong to them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapt.chain import Stage
+from adapt.chain.files import write_atomically
+from adapt.config import Config, TaskConfig
+from adapt.corpus.sources import sources_of
+from adapt.errors import ConfigError
+from adapt.parse.keys import unknown
+
+
+def domain_of(task: TaskConfig) -> str:
+    """The source that a task belongs to."""
+    return task.domain or task.name
+
+
+def check_domains(config: Config) -> list[str]:
+    """The names of the domains, in the order in which they are learnt.
+
+    Raises:
+        ConfigError: there are no sources, one is unknown or comes twice, or a task belongs to none of them.
+    """
+    sources = dict(sources_of(config.corpus))
+    if not config.corpus.sources:
+        raise ConfigError(
+            "corpus.sources is empty: jobs/das.py learns one source after another",
+            "list the domains there, each {name: …, paths: …}; for a single corpus use jobs/dapt.py",
+        )
+    if config.sequence.mode != "continual" and config.method.kind != "plain":
+        raise ConfigError(
+            f"sequence.mode is {config.sequence.mode}, which learns nothing after another, and method.kind is"
+            f" {config.method.kind}",
+            "set method.kind to plain: there is nothing that could be forgotten",
+        )
+    if config.corpus.streaming:
+        raise ConfigError("corpus.streaming is set, but importance is measured on prepared text", "remove it")
+    order = config.sequence.order or list(sources)
+    for name in order:
+        if name not in sources:
+            raise unknown(f"{name} in sequence.order", name, set(sources))
+        if order.count(name) > 1:
+            raise ConfigError(
+                f"sequence.order names {name!r} twice",
+                "name each domain once; to train on one for longer, raise training.max_steps",
+            )
+    for task in ([config.task] if config.task.train else []) + config.tasks:
+        if domain_of(task) not in sources:
+            raise ConfigError(
+                f"task {task.name}: {domain_of(task)!r} is no source of the corpus ({', '.join(sources)})",
+                "name the source that it belongs to as the task's `domain`",
+            )
+    return order
+
+
+def check_distinct(texts: Mapping[str, Stage]) -> None:
+    """Refuses two names for one text, which would be one domain learnt twice.
+
+    Raises:
+        ConfigError: names them.
+    """
+    known: dict[str, str] = {}
+    for name, text in texts.items():
+        other = known.setdefault(text.inputs["manifest"].key, name)
+        if other != name:
+            raise ConfigError(
+                f"corpus.sources: {other} and {name} read the same text",
+                "list a domain once, or correct the paths of one of them",
+            )
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a sequence of this name has begun to learn, in a file, so that it goes on and does not start anew unasked.
+
+    Args:
+        file: where that is noted.
+        domains: name and digest of the text of each domain, in the order of now.
+    """
+
+    file: Path
+    domains: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, root: Path, name: str, texts: Mapping[str, Stage]) -> "Noted":
+        """Of the sequence of a name below a root."""
+        domains = tuple((domain, text.inputs["manifest"].key) for domain, text in texts.items())
+        return cls(root / "sequence" / f"{name}.order.json", domains)
+
+    def check(self) -> None:
+        """Refuses a sequence that is changed before its end.
+
+        Raises:
+            ConfigError: says where, and what to do.
+        """
+        for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
+            if new == old:
+                continue
+            what = (
+                f"the text of domain {number}, {new[0]}, has changed"
+                if new[0] == old[0]
+                else (f"domain {number} was {old[0]} and is now {new[0]}")
+            )
+            raise ConfigError(
+                f"sequence {self.file.name.removesuffix('.order.json')}: {what}; all that was learnt from there on"
+                " would be learnt anew",
+                "put new domains at the end, or choose another --name for it: what both sequences share is not redone",
+            )
+
+    def save(self) -> None:
+        """Notes it, unless more is known already."""
+        if len(self._known()) < len(self.domains):
+            write_atomically(self.file, json.dumps(self.domains))
+
+    def _known(self) -> list[tuple[str, str]]:
+        try:
+            return [(name, key) for name, key in json.loads(self.file.read_text())]
+        except (OSError, ValueError):
+            return []  # nothing was begun; a broken note is no note

@@ -1,0 +1,139 @@
+"""Figures of a sequence of domains, from what was measured after each.
+
+Row t of a matrix A is of the model after t domains, row 0 of the model as it came. A column is a task, or the held-out
+text of a domain; the one of general text belongs to no domain. What cannot be told, because a cell is missing or there
+is one domain only, is None.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Scores or losses by number of domains learnt."""
+
+    columns: Mapping[str, int | None]
+    """The number of each one's domain, from 0 in the order learnt; None for general text."""
+    rows: Sequence[Mapping[str, float]]
+    """[domains + 1]; a cell that was not measured is left out."""
+    gain: int
+    """1 where more is better, -1 for losses."""
+
+    @property
+    def domains(self) -> int:
+        """How many domains T there are."""
+        return len(self.rows) - 1
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The columns that belong to a domain, with its number."""
+        return {name: number for name, number in self.columns.items() if number is not None}
+
+    def change(self, column: str, since: int, until: int) -> float | None:
+        """By how much a column gets better between two rows; negative where it gets worse."""
+        change = _difference(self.rows[until].get(column), self.rows[since].get(column))
+        return None if change is None else self.gain * change
+
+
+def scores_of(found: Mapping[str, Any]) -> Matrix:
+    """Of a sequence's record: `scores`, each cell the mean over its fine-tuning seeds."""
+    rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in found["rows"]]
+    return Matrix(found["columns"], rows, 1)
+
+
+def losses_of(found: Mapping[str, Any]) -> Matrix:
+    """Of a sequence's record: `losses` [nats a predicted token]; without domains that have no held-out text."""
+    rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found["rows"]]
+    columns = {name: number for name, number in found["columns"].items() if any(name in row for row in rows)}
+    return Matrix(columns, rows, -1)
+
+
+def learnt(matrix: Matrix) -> dict[str, float | None]:
+    """A_ii: each column just after its own domain, general text left out."""
+    return {name: matrix.rows[number + 1].get(name) for name, number in matrix.numbers.items()}
+
+
+def final(matrix: Matrix, mode: str = "continual") -> dict[str, float | None]:
+    """A_Ti: each column at the end, general text left out; under `separate` that of its domain's own model."""
+    return learnt(matrix) if mode == "separate" else {name: matrix.rows[-1].get(name) for name in matrix.numbers}
+
+
+def average(matrix: Matrix, mode: str = "continual") -> float | None:
+    """Mean over the columns at the end."""
+    return _mean(final(matrix, mode).values())
+
+
+def learning(matrix: Matrix) -> float | None:
+    """Mean of A_ii: how well domains are learnt, whatever is forgotten of them later."""
+    return _mean(learnt(matrix).values())
+
+
+def forgetting(matrix: Matrix) -> float | None:
+    """Forgetting rate, mean of A_ii - A_Ti over all domains but the last (arXiv 2302.03241).
+
+    Where domains have several tasks, the mean is over tasks. For losses the sign is turned: positive is forgetting,
+    negative is backward transfer, for both.
+    """
+    end = matrix.domains
+    return _mean(matrix.change(name, end, number + 1) for name, number in matrix.numbers.items() if number + 1 < end)
+
+
+def forward_transfer(matrix: Matrix) -> float | None:
+    """By how much columns are better just before their domain is learnt than they were in the beginning.
+
+    The mean over all domains but the first (Lopez-Paz and Ranzato 2017, arXiv 1706.08840, equation 4).
+    """
+    return _mean(matrix.change(name, 0, number) for name, number in matrix.numbers.items() if number)
+
+
+def against_separate(matrix: Matrix, separate: Matrix) -> float | None:
+    """Mean of A_ii minus what models have that learnt its domain alone: what the domains before do for learning it."""
+    mine, theirs = learnt(matrix), learnt(separate)
+    return _mean(_difference(mine[name], theirs.get(name)) for name in mine)
+
+
+def general_changes(losses: Matrix) -> list[float | None]:
+    """Loss on general text after each domain minus that in the beginning [domains]; positive is forgetting."""
+    names = [name for name, number in losses.columns.items() if number is None]
+    changes = [losses.change(name, row, 0) for name in names[:1] for row in range(1, len(losses.rows))]
+    return changes or [None] * losses.domains
+
+
+def sequence_figures(
+    scores: Mapping[str, Any], losses: Mapping[str, Any], mode: str = "continual"
+) -> dict[str, float | None]:
+    """All figures of a sequence by name; scores are fractions, losses nats.
+
+    Args:
+        scores: `columns`, the number of each task's domain, and `rows`, of each task its fine-tuning seeds' scores.
+        losses: likewise, of each domain and of general text (number null) its held-out loss.
+        mode: `continual`, `separate` (row t is of a model that has learnt domain t - 1 alone) or `joint` (all at once,
+            the last row). Forgetting and forward transfer are of `continual` alone.
+    """
+    matrices = {"": scores_of(scores), "loss_": losses_of(losses)}
+    figures = {f"{prefix}{name}": value for prefix, each in matrices.items() for name, value in _of(each, mode).items()}
+    changes = general_changes(matrices["loss_"])
+    figures["general_change"] = _mean(changes if mode == "separate" else changes[-1:])
+    return figures
+
+
+def _of(matrix: Matrix, mode: str) -> dict[str, float | None]:
+    in_turn = mode == "continual"
+    return {
+        "average": average(matrix, mode),
+        "learning": learning(matrix),
+        "forgetting": forgetting(matrix) if in_turn else None,
+        "forward_transfer": forward_transfer(matrix) if in_turn else None,
+    }
+
+
+def _difference(value: float | None, other: float | None) -> float | None:
+    return None if value is None or other is None else value - other
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """None where there are no values, or one of them is missing."""
+    known = list(values)
+    return None if not known or None in known else sum(each for each in known if each is not None) / len(known)

@@ -1,0 +1,115 @@
+"""The result of jobs/das.py."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from adapt.chain.record import Record
+from adapt.console import log
+from adapt.summary.tables import show
+
+KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
+MOST_WARNINGS = 3
+_FIGURES = {
+    "average": ("average score at the end", 100, ".1f", "points"),
+    "learning": ("average score just after each task's own domain", 100, ".1f", "points"),
+    "forgetting": ("forgetting rate", 100, "+.1f", "points"),
+    "forward_transfer": ("forward transfer", 100, "+.1f", "points"),
+    "loss_average": ("average held-out loss at the end", 1, ".3f", "nats"),
+    "loss_forgetting": ("forgetting on held-out loss", 1, "+.3f", "nats"),
+    "loss_forward_transfer": ("forward transfer on held-out loss", 1, "+.3f", "nats"),
+    "general_change": ("change of the loss on general text", 1, "+.3f", "nats"),
+}
+
+
+def show_sequence(record: Record) -> None:
+    """Scores and losses after each domain, the figures in words, plasticity left, warnings, and where the model is."""
+    found = record.metrics
+    domains = " → ".join(found["order"])
+    log(f"{record.name}: {found['method']}, {found['mode']}, seed {found['seed']}, domains {domains}")
+    _show_matrix(found, "scores", "test scores in points, mean over fine-tuning seeds, below it the deviation", _score)
+    _show_matrix(found, "losses", "loss on held-out text, nats a predicted token, lower is better", _loss)
+    for name, (text, times, form, unit) in _FIGURES.items():
+        if found.get(name) is not None:
+            log(f"{text}: {times * found[name]:{form}} {unit}{_side(name, found[name])}")
+    if found["plasticity"]:
+        _show_plasticity(found)
+    warnings = found["warnings"]  # one a layer and kind of unit
+    for warning in warnings[:MOST_WARNINGS]:
+        log(f"warning: {warning}")
+    if len(warnings) > MOST_WARNINGS:
+        log(f"and {len(warnings) - MOST_WARNINGS} more, in stage.json")
+    log(f"model: {found['model']}")
+
+
+def _side(name: str, value: float) -> str:
+    """What the sign means where more is worse."""
+    if "forgetting" not in name or not value:
+        return ""
+    return " (forgotten)" if value > 0 else " (later domains helped)"
+
+
+def _show_matrix(found: Mapping[str, Any], name: str, title: str, cell: Callable[[Any], str]) -> None:
+    order = found["order"]
+    columns = dict(sorted(found[name]["columns"].items(), key=lambda one: len(order) if one[1] is None else one[1]))
+    rows = {
+        _row_name(after, order, found["mode"]): [cell(row.get(column)) for column in columns]
+        for after, row in enumerate(found[name]["rows"])
+        if any(row.get(column) is not None for column in columns)
+    }
+    if rows:
+        header = [_owner(column, number, order) for column, number in columns.items()]
+        _show(title, header, rows)
+
+
+def _row_name(after: int, order: Sequence[str], mode: str) -> str:
+    if not after:
+        return "as it came"
+    return {"separate": f"{order[after - 1]} alone", "joint": "all at once"}.get(mode, f"after {order[after - 1]}")
+
+
+def _owner(column: str, number: int | None, order: Sequence[str]) -> str:
+    return column if number is None or order[number] == column else f"{column}\n({order[number]})"
+
+
+def _score(seeds: Sequence[float] | None) -> str:
+    if not seeds:
+        return ""
+    mean = statistics.mean(seeds)
+    deviation = f"\n± {100 * statistics.stdev(seeds):.1f}" if len(seeds) > 1 else ""
+    return f"{100 * mean:.1f}{deviation}"
+
+
+def _loss(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _show_plasticity(found: Mapping[str, Any]) -> None:
+    """The share of an update that is let through, 1 - importance: mean over layers, and from the least to the most."""
+    order, steps = found["order"], found["plasticity"]
+    first = len(order) + 1 - len(steps)  # without importance of general knowledge, after the first domain
+    rows = {
+        _row_name(after, order, found["mode"]): [_range(left[kind]) for kind in KINDS]
+        for after, left in enumerate(steps, start=first)
+    }
+    _show(
+        "plasticity left, 1 - importance: mean over layers, below it the least and the most", list(KINDS.values()), rows
+    )
+
+
+def _range(layers: Sequence[float]) -> str:
+    return f"{statistics.mean(layers):.2f}\n{min(layers):.2f} to {max(layers):.2f}"
+
+
+def _show(title: str, header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    log(title)
+    table = Table()
+    table.add_column("", overflow="fold")
+    for column in header:
+        table.add_column(Text(column), overflow="fold")
+    for name, cells in rows.items():
+        table.add_row(Text(name), *cells)
+    show(table)

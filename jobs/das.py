@@ -1,0 +1,26 @@
+"""Learns one domain after another without forgetting: every source of the corpus is a domain, with its end tasks.
+
+python jobs/das.py --config jobs/recipes/das.yaml [--section.field VALUE ...]
+ray job submit --working-dir . -- python jobs/das.py --config my.yaml
+"""
+
+import sys
+
+from adapt.chain import Store
+from adapt.config.kinds import KINDS
+from adapt.console import finish, run_job
+from adapt.parse import parse
+from adapt.stages import Catalogue, run_stages
+from adapt.summary import show_sequence
+
+
+def main() -> None:
+    """Parses, builds the stages of all domains, runs what is not done, shows what was learnt and what forgotten."""
+    catalogue = Catalogue(parse(sys.argv[1:], "jobs/das.py", KINDS["das"]))
+    (record,) = run_stages([catalogue.sequence()], Store(catalogue.root), catalogue.config.resources)
+    show_sequence(record)
+    finish("das", record.path, record.metrics)
+
+
+if __name__ == "__main__":
+    run_job(main)

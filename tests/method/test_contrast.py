@@ -1,0 +1,241 @@
+"""The contrast against one that takes every document alone, in loops."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from adapt.config import DasConfig
+from adapt.method import contrast as module
+from adapt.method.contrast import Contrast, info_nce
+from adapt.model.head import loss_at
+from adapt.model.packed import Packed
+from adapt.model.states import last_hidden_state
+from adapt.model.units import Gates, Kind, ones
+from adapt.objective.base import Corrupted
+from tests.model.families import documents, ready
+
+LENGTHS = 7, 1, 4, 9, 2
+ROW = 12
+FAMILIES = ["bert", "modernbert", "gpt2", "llama"]
+TEMPERATURE = 0.5
+COSTS = ["exact", "lean", "economy"]
+
+
+def config(**changes: Any) -> DasConfig:
+    return DasConfig(**{"contrast_temperature": TEMPERATURE, **changes})
+
+
+def importance(model: Any) -> dict[Kind, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return {kind: torch.rand(each.shape, generator=generator) for kind, each in ones(model).items()}
+
+
+def rows(texts: list[Tensor]) -> Corrupted:
+    """Documents in rows of 12 places, as whole as they fit, with a prediction at every third place."""
+    filled: list[list[Tensor]] = [[]]
+    for text in texts:
+        if sum(map(len, filled[-1])) + len(text) > ROW:
+            filled.append([])
+        filled[-1].append(text)
+    tokens = torch.ones(len(filled), ROW, dtype=torch.int64)
+    real, starts = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros_like(tokens, dtype=torch.bool)
+    for row, content in enumerate(filled):
+        begin = 0
+        for text in content:
+            tokens[row, begin : begin + len(text)] = text
+            starts[row, begin] = True
+            begin += len(text)
+        real[row, :begin] = True
+    positions = real & (torch.arange(ROW) % 3 == 0)
+    return Corrupted(tokens, real, starts, positions, torch.full((int(positions.sum()),), 7))
+
+
+def by_hand(first: Tensor, second: Tensor, previous: Tensor | None) -> Tensor:
+    """The formula, written out."""
+
+    def closeness(one: Tensor, other: Tensor) -> Tensor:
+        return (cosine_similarity(one, other, dim=0) / TEMPERATURE).exp()
+
+    losses = []
+    for number, anchor in enumerate(first):
+        below = sum(closeness(anchor, each) for each in second)
+        if previous is not None:
+            below = below + sum(closeness(anchor, each) for each in previous)
+        losses.append(-(closeness(anchor, second[number]) / below).log())
+    return torch.stack(losses)
+
+
+def pooled(model: Any, text: Tensor, gates: Gates | None = None, values: Any = None) -> Tensor:
+    """The mean of a document's last hidden states, by a pass of its own."""
+    with gates.set(values) if gates else nullcontext():
+        return last_hidden_state(model, Packed.single(text)).mean(0)
+
+
+def alone(model: Any, texts: list[Tensor], cost: str, values: Any, gates: Gates | None) -> Tensor:
+    """What the contrast should be, where there is no dropout: each document embedded by itself, view by view."""
+    first, second = (torch.stack([pooled(model, text) for text in texts]) for _ in range(2))
+    previous = None
+    if gates:
+        previous = torch.stack([pooled(model, text, gates, values) for text in texts])
+        previous = previous if cost == "exact" else previous.detach()
+    return by_hand(first, second, previous)
+
+
+def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def draw(count: int, seed: int) -> Tensor:
+    return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("known", [True, False])
+def test_info_nce_is_the_formula(count: int, known: bool) -> None:
+    first, second, previous = draw(count, 1), draw(count, 2), draw(count, 3) if known else None
+    found = info_nce(first, second, previous, TEMPERATURE)
+    torch.testing.assert_close(found, by_hand(first, second, previous), rtol=1e-5, atol=1e-6)
+
+
+def test_info_nce_of_nothing_is_nothing() -> None:
+    found = info_nce(draw(0, 1), draw(0, 2), draw(0, 3), TEMPERATURE)
+    assert (found.shape, found.sum()) == ((0,), 0)
+    assert info_nce(draw(1, 1), draw(1, 2), None, TEMPERATURE).tolist() == [0.0]  # nothing to take it for
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("cost", ["exact", "lean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_value_and_gradient_are_those_of_documents_taken_alone(family: str, cost: Any, known: bool) -> None:
+    """The pass of previous knowledge gets a gradient in `exact` alone; values are the same."""
+    model, texts = ready(family), documents(*LENGTHS)
+    gates, values = (Gates(model), importance(model)) if known else (None, None)
+    seen = rows(texts)
+    loss, each = Contrast(config(contrast_cost=cost), gates, values).losses(model, seen)
+    found = gradients(model, loss + each.sum())
+
+    model = ready(family)
+    expected = alone(model, texts, cost, values, Gates(model) if known else None)
+    expected_loss = loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets)
+    torch.testing.assert_close(each, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-4)
+    wanted = gradients(model, expected_loss + expected.sum())
+    assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_exact_and_lean_differ_in_their_gradient() -> None:
+    found = []
+    for cost in ("exact", "lean"):
+        model = ready("bert")
+        _, each = Contrast(config(contrast_cost=cost), Gates(model), importance(model)).losses(
+            model, rows(documents(*LENGTHS))
+        )
+        found.append((each.detach(), gradients(model, each.sum())["bert.encoder.layer.0.output.dense.weight"]))
+    (one, first), (other, second) = found
+    torch.testing.assert_close(one, other)
+    assert (first - second).norm() > 0.01 * first.norm()
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_moved_documents_take_their_contrast_with_them(cost: Any) -> None:
+    model, texts = ready("bert"), documents(6, 6, 6, 6, 6, 6)
+    contrast = Contrast(config(contrast_cost=cost, economy_fraction=0.99), Gates(model), importance(model))
+    order = [3, 0, 5, 1, 4, 2]
+    _, each = contrast.losses(model, rows(texts))
+    _, moved = contrast.losses(model, rows([texts[number] for number in order]))
+    assert each.std() > 1e-3
+    torch.testing.assert_close(moved, each[order], rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, ...]]:
+    """What is compared, call by call."""
+    seen: list[tuple[Tensor, ...]] = []
+    compare = module.info_nce
+
+    def noted(*arguments: Any) -> Tensor:
+        seen.append(arguments[:3])
+        return compare(*arguments)
+
+    monkeypatch.setattr(module, "info_nce", noted)
+    return seen
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_two_views_of_a_document_differ_by_dropout_alone(cost: Any, views: list) -> None:
+    """So each is nearest to the other view of its own document."""
+    model = ready("bert").train()
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.02  # with more, this small model takes one document for another
+    torch.manual_seed(0)
+    Contrast(config(contrast_cost=cost), Gates(model), importance(model)).losses(model, rows(documents(*[8] * 6)))
+    ((first, second, previous),) = views
+    assert first.shape == second.shape == previous.shape
+    assert not torch.isclose(first, second).any()
+    nearness = cosine_similarity(first[:, None], second[None], dim=2)
+    assert nearness.argmax(1).tolist() == list(range(len(first)))
+    assert previous.requires_grad == (cost == "exact")
+
+
+@pytest.mark.parametrize(
+    ("fraction", "count", "taken"), [(0.25, 5, 2), (0.5, 5, 3), (0.9, 5, 5), (0.1, 2, 2), (0.5, 1, 1)]
+)
+def test_economy_compares_the_first_documents(fraction: float, count: int, taken: int) -> None:
+    """At least two, so that there is something to tell apart; the loss is still of all."""
+    model, texts = ready("bert"), documents(*LENGTHS[:count])
+    gates, values, seen = Gates(model), importance(model), rows(texts)
+    contrast = Contrast(config(contrast_cost="economy", economy_fraction=fraction), gates, values)
+    loss, each = contrast.losses(model, seen)
+    torch.testing.assert_close(each, alone(model, texts[:taken], "economy", values, gates), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("cost", COSTS)
+def test_the_head_runs_at_predictions_alone(cost: Any, known: bool) -> None:
+    model, seen = ready("bert"), rows(documents(*LENGTHS))
+    shapes: list[Any] = []
+    model.get_output_embeddings().register_forward_hook(lambda module, args, output: shapes.append(args[0].shape[:-1]))
+    Contrast(config(contrast_cost=cost), *((Gates(model), importance(model)) if known else ())).losses(model, seen)
+    extra = [(1, 0)] if known and cost != "exact" else []
+    assert shapes == [*extra, (1, len(seen.targets))]
+
+
+@pytest.mark.parametrize("cost", COSTS)
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_gradient_checkpointing_changes_nothing(family: str, cost: Any) -> None:
+    """The layers run again in the backward pass, with the gates of the forward pass."""
+    found = []
+    for checkpointing in (False, True):
+        model = ready(family).train()
+        contrast = Contrast(config(contrast_cost=cost), Gates(model), importance(model))
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        for _ in range(2):  # the gates of one micro-batch are gone at the next
+            torch.manual_seed(3)
+            loss, each = contrast.losses(model, rows(documents(*LENGTHS)))
+            found.append(gradients(model, loss + each.sum()))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("cost", COSTS)
+def test_a_pass_without_predictions_and_with_a_single_token(cost: Any) -> None:
+    """As the causal objective can have it."""
+    model, (text,) = ready("gpt2"), documents(1)
+    nowhere = torch.zeros(1, 1, dtype=torch.bool)
+    seen = Corrupted(text[None], ~nowhere, ~nowhere, nowhere, text[:0])
+    values, gates = importance(model), Gates(model)
+    loss, each = Contrast(config(contrast_cost=cost), gates, values).losses(model, seen)
+    assert loss == 0
+    torch.testing.assert_close(each, alone(model, [text], cost, values, gates), rtol=1e-4, atol=1e-5)
+    assert all(gradient.isfinite().all() for gradient in gradients(model, loss + each.sum()).values())

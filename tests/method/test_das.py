@@ -1,0 +1,126 @@
+"""DAS on one rank: what is masked, what is added, and what is reported."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adapt.config import Config, DasConfig, MethodConfig
+from adapt.method.base import Method
+from adapt.method.build import make_method
+from adapt.method.das import Das
+from adapt.method.importance import Importance, save_importance
+from adapt.model.load import load_model
+from adapt.model.units import by_parameter
+from adapt.objective.causal import CausalLanguageModelling
+from tests.method.test_contrast import LENGTHS, alone, gradients, importance, rows
+from tests.model.families import documents, ready
+
+TEMPERATURE = DasConfig().contrast_temperature
+OBJECTIVE = CausalLanguageModelling()  # its loss is that of all objectives
+
+
+@pytest.fixture
+def learnt(tmp_path: Path) -> dict[str, Path]:
+    """Importance of a past domain, as a method gets it."""
+    model = ready("bert")
+    save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+    return {"importance": tmp_path}
+
+
+def prepared(inputs: dict[str, Path], **changes: Any) -> tuple[Any, Das]:
+    model, method = ready("bert"), Das(DasConfig(**changes))
+    method.prepare_model(model, inputs)
+    return model, method
+
+
+def test_the_configuration_says_which_method() -> None:
+    assert type(make_method(Config())) is Method
+    assert type(make_method(Config(method=MethodConfig(kind="das")))) is Das
+
+
+def contrast_alone(texts: list[Tensor]) -> Tensor:
+    """The contrast of documents without previous knowledge, by the loops of test_contrast, at its temperature."""
+    return alone(ready("bert"), texts, "lean", None, None)
+
+
+def test_what_is_added_is_the_weighted_mean_over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.method.test_contrast.TEMPERATURE", TEMPERATURE)
+    model, method = prepared({}, contrast_weight=0.3)
+    texts = documents(*LENGTHS)
+    seen = rows(texts)
+    loss, extra = method.losses(model, seen, OBJECTIVE, 0)
+    torch.testing.assert_close(loss, OBJECTIVE.loss(ready("bert"), seen))
+    torch.testing.assert_close(extra, 0.3 * contrast_alone(texts).mean(), rtol=1e-4, atol=1e-5)
+
+
+def test_it_reports_the_mean_since_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over documents: passes hold different numbers of them."""
+    monkeypatch.setattr("tests.method.test_contrast.TEMPERATURE", TEMPERATURE)
+    model, method = prepared({})
+    texts = documents(*LENGTHS, 5, 6)
+    batches = texts[:2], texts[2:]
+    for batch in batches:
+        method.losses(model, rows(batch), OBJECTIVE, 0)
+    both = torch.cat([contrast_alone(batch) for batch in batches])
+    assert method.report() == {"plasticity": 1.0, "contrast": pytest.approx(both.mean().item(), rel=1e-4)}
+    method.losses(model, rows(batches[0]), OBJECTIVE, 1)
+    assert method.report()["contrast"] == pytest.approx(both[:2].mean().item(), rel=1e-4)
+
+
+def test_plasticity_is_what_is_left_on_average(learnt: dict[str, Path]) -> None:
+    values = importance(ready("bert"))
+    units = [value for each in values.values() for value in each.flatten().tolist()]
+    expected = sum(1 - value for value in units) / len(units)
+    assert prepared(learnt, contrast_weight=0.0)[1].report() == {"plasticity": pytest.approx(expected)}
+    assert prepared(learnt, contrast_weight=0.0, soft_mask="none")[1].report() == {"plasticity": 1.0}
+
+
+def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: dict[str, Path]) -> None:
+    """Each weight moves by 1 - I of what it would under the same loss."""
+    seen = rows(documents(*LENGTHS))
+    keep = {name: 1 - each for name, each in by_parameter(ready("bert"), importance(ready("bert"))).items()}
+    moved = []
+    for soft_mask in ("none", "update"):
+        model, method = prepared(learnt, soft_mask=soft_mask)
+        start = ready("bert").state_dict()
+        torch.testing.assert_close(OBJECTIVE.loss(model, seen), OBJECTIVE.loss(ready("bert"), seen))
+        loss, extra = method.losses(model, seen, OBJECTIVE, 0)
+        (loss + extra).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        weights = method.merge({name: each.detach().clone() for name, each in model.state_dict().items()})
+        moved.append({name: weights[name] - start[name] for name, _ in ready("bert").named_parameters()})
+    plain, masked = moved
+    for name, each in plain.items():
+        torch.testing.assert_close(masked[name], keep.get(name, torch.ones(())) * each, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
+    model, method = prepared(learnt, contrast_weight=0.0)
+    seen = rows(documents(*LENGTHS))
+    loss, extra = method.losses(model, seen, OBJECTIVE, 0)
+    assert extra is None
+    assert loss == OBJECTIVE.loss(model, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
+def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path: Path) -> None:
+    found = []
+    for compiles in (False, True):
+        model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.Dropout):
+                layer.p = 0.0  # a compiled layer draws other numbers
+        save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+        method = Das(DasConfig(contrast_cost=cost))
+        method.prepare_model(model, {"importance": tmp_path})
+        if compiles:
+            for layer in model.bert.encoder.layer:
+                layer.compile()
+        texts = [text % 20 + 5 for text in documents(*LENGTHS)]
+        loss, extra = method.losses(model, rows(texts), OBJECTIVE, 0)
+        found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)

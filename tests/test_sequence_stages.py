@@ -1,0 +1,247 @@
+"""The stages of a sequence of domains: what they hang on, and which sequences are refused. Nothing here trains."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Outcome, Record, Stage
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    DasConfig,
+    MethodConfig,
+    ModelConfig,
+    SequenceConfig,
+    SourceConfig,
+    StorageConfig,
+    TaskConfig,
+)
+from adapt.config.kinds import KINDS
+from adapt.errors import ConfigError
+from adapt.parse import check
+from adapt.stages import Catalogue
+from adapt.stages.base import START
+from adapt.stages.domains import Noted
+from adapt.stages.training import IMPORTANCE, Training
+
+DOMAINS = ("cs", "bio", "reviews")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """Three domains, two with a task, and a model as far as keys go."""
+    monkeypatch.chdir(tmp_path)
+    model, data = tmp_path / "model", tmp_path / "data"
+    model.mkdir()
+    data.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
+    for name in ("model.safetensors", "tokenizer.json"):
+        (model / name).write_text(name)
+    for name in (*DOMAINS, "more", "general", "train", "dev", "test"):
+        (data / f"{name}.jsonl").write_text(json.dumps({"text": f"text of {name}", "label": "a"}) + "\n")
+    splits = {split: f"data/{split}.jsonl" for split in ("train", "dev", "test")}
+    base = Config(
+        name="das",
+        model=ModelConfig(path=str(model)),
+        corpus=CorpusConfig(sources=[source(name) for name in DOMAINS]),
+        method=MethodConfig("das"),
+        tasks=[TaskConfig(name="cs", **splits), TaskConfig(name="sentiment", domain="reviews", **splits)],
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+    return replace(
+        base,
+        training=replace(base.training, sequence_length=64, max_steps=10),
+        evaluation=replace(base.evaluation, sequence_length=64, general_paths="data/general.jsonl"),
+        finetune=replace(base.finetune, seeds=[0, 1]),
+    )
+
+
+def source(name: str) -> SourceConfig:
+    return SourceConfig(name, paths=f"data/{name}.jsonl")
+
+
+def with_sources(config: Config, *names: str) -> Config:
+    return replace(config, corpus=replace(config.corpus, sources=[source(name) for name in names]))
+
+
+def sequence(config: Config, **changes: Any) -> Stage:
+    return Catalogue(replace(config, sequence=SequenceConfig(**changes))).sequence()
+
+
+def plain(config: Config) -> Config:
+    return replace(config, method=MethodConfig("plain"))
+
+
+def trainings(stage: Stage) -> list[Stage]:
+    exports = [each for name, each in stage.inputs.items() if name.startswith("export ")]
+    return [export.inputs["training"] for export in exports]
+
+
+def keys(stages: list[Stage]) -> list[str]:
+    return [stage.key for stage in stages]
+
+
+def test_each_domain_starts_from_the_last_and_is_masked_by_all_before(config: Config) -> None:
+    stage = sequence(config)
+    first, second, third = trainings(stage)
+    assert START not in first.inputs
+    assert (second.inputs[START].key, third.inputs[START].key) == (first.key, second.key)
+    general, *others = (each.inputs[IMPORTANCE] for each in (first, second, third))
+    assert general.what["about"] == "general"
+    assert {name: each.key for name, each in others[1].inputs.items()} == {
+        "text": stage.inputs["text of bio"].key,
+        START: second.key,
+        "previous": others[0].key,
+    }
+    assert others[0].inputs["previous"].key == general.key
+    assert stage.inputs["importance 3"].inputs[START].key == third.key
+
+
+def test_all_seen_so_far_is_tested_after_each_domain(config: Config) -> None:
+    stage = sequence(config)
+    taught = {name for name, each in stage.inputs.items() if each.stage == "finetune"}
+    assert taught == {
+        *(f"cs {seed} after {after}" for seed in (0, 1) for after in (1, 2, 3)),
+        *(f"sentiment {seed} after 3" for seed in (0, 1)),
+    }
+    models = keys(trainings(stage))
+    for name in taught:
+        assert stage.inputs[name].inputs[START].key == models[int(name[-1]) - 1]
+    assert set(stage.inputs["losses 3"].inputs) == {"cs", "bio", "training"}
+    assert "losses 1" not in stage.inputs
+
+
+def test_forward_transfer_is_tested_before_a_domain_is_learnt(config: Config) -> None:
+    more = sequence(config, forward_transfer=True).inputs.keys() - sequence(config).inputs.keys()
+    ahead = {
+        f"{task} {seed} after {after}"
+        for seed in (0, 1)
+        for task, after in (("cs", 0), ("sentiment", 0), ("sentiment", 2))
+    }
+    assert more == ahead
+
+
+def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
+    shorter = replace(with_sources(config, "cs", "bio"), tasks=config.tasks[:1])
+    before, after = sequence(shorter), sequence(config)
+    shared = {name: each.key for name, each in before.inputs.items() if name != "training"}
+    assert shared == {name: after.inputs[name].key for name in shared}
+    assert before.key != after.key
+
+
+def test_another_order_shares_what_it_begins_with(config: Config) -> None:
+    one, other = (sequence(config, order=order) for order in (["cs", "bio", "reviews"], ["cs", "reviews", "bio"]))
+    assert keys(trainings(one))[0] == keys(trainings(other))[0]
+    assert not set(keys(trainings(one))[1:]) & set(keys(trainings(other)))
+    assert sequence(config, order=[]).key == one.key
+
+
+def test_a_source_that_the_order_leaves_out_is_not_learnt(config: Config) -> None:
+    stage = sequence(config, order=["bio", "cs"])
+    assert len(trainings(stage)) == 2
+    assert not [name for name in stage.inputs if "reviews" in name or "sentiment" in name]
+
+
+def test_ncl_is_dapt_after_dapt(config: Config) -> None:
+    first, second, _ = trainings(sequence(plain(config)))
+    assert IMPORTANCE not in {*first.inputs, *second.inputs}
+    alone = replace(plain(config), corpus=replace(config.corpus, sources=[], paths="data/cs.jsonl"), tasks=[])
+    assert Catalogue(alone).dapt().inputs["training"].key == first.key
+
+
+def test_one_and_joint(config: Config) -> None:
+    one = sequence(plain(config), mode="separate")
+    assert all(START not in training.inputs for training in trainings(one))
+    assert {name for name, each in one.inputs.items() if each.stage == "finetune"} == {
+        *(f"cs {seed} after 1" for seed in (0, 1)),
+        *(f"sentiment {seed} after 3" for seed in (0, 1)),
+    }
+    (joint,) = trainings(stage := sequence(plain(config), mode="joint"))
+    assert list(joint.inputs) == list(DOMAINS)
+    assert joint.what["training"]["max_steps"] == 30
+    assert set(stage.inputs["losses 3"].inputs) == {*DOMAINS, "training"}
+    assert keys(trainings(sequence(plain(config), mode="joint", order=["bio", "cs", "reviews"]))) == [joint.key]
+
+
+def test_without_mask_and_contrast_no_importance_is_measured(config: Config) -> None:
+    bare = replace(config, das=DasConfig(soft_mask="none", contrast_weight=0.0))
+    assert not [name for name in sequence(bare).inputs if name.startswith("importance")]
+
+
+def test_without_general_importance_the_first_domain_is_free(config: Config) -> None:
+    first, second, _ = trainings(sequence(replace(config, das=DasConfig(general_importance="none"))))
+    assert IMPORTANCE not in first.inputs
+    assert set(second.inputs[IMPORTANCE].inputs) == {"text", START}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"order": ["cs", "bio", "cs"]}, "names 'cs' twice"),
+        ({"order": ["cs", "boi"]}, "did you mean bio"),
+        ({"mode": "joint"}, "learns nothing after another"),
+    ],
+)
+def test_sequences_that_make_no_sense(config: Config, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        sequence(config, **changes)
+    assert message in f"{caught.value.what} {caught.value.fix}"
+
+
+def test_one_text_under_two_names(config: Config) -> None:
+    Path("data/bio.jsonl").write_text(Path("data/cs.jsonl").read_text())
+    with pytest.raises(ConfigError, match="cs and bio read the same text"):
+        sequence(config)
+
+
+def test_a_task_of_no_domain(config: Config) -> None:
+    stray = replace(config.tasks[0], name="stray")
+    with pytest.raises(ConfigError, match="task stray: 'stray' is no source of the corpus"):
+        sequence(replace(config, tasks=[stray]))
+
+
+def test_no_sources(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.sources is empty"):
+        sequence(replace(config, corpus=CorpusConfig(paths="data/cs.jsonl")))
+
+
+def test_a_task_without_train_split(config: Config) -> None:
+    with pytest.raises(ConfigError, match="tasks, entry 1: train is empty"):
+        check(replace(config, tasks=[replace(config.tasks[0], train=[])]), KINDS["das"])
+
+
+def begun(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequence whose first training has started."""
+    monkeypatch.setattr(Training, "_train", lambda *_: Outcome({"transductive": False}))
+    first = trainings(sequence(config))[0]
+    inputs = {name: pretended(each) for name, each in first.inputs.items()}
+    first.run(Path("folder"), inputs)
+
+
+def pretended(stage: Stage) -> Record:
+    none: dict[str, Any] = {}
+    return Record(stage.stage, stage.name, stage.key, 1, none, none, none, none, none, none, none, "", Path("nowhere"))
+
+
+def test_a_sequence_changed_in_its_middle(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(config, monkeypatch)
+    longer = with_sources(config, *DOMAINS, "more")
+    sequence(longer)
+    sequence(config, order=["cs", "bio"])
+    with pytest.raises(ConfigError, match="sequence das: domain 2 was bio and is now reviews"):
+        sequence(config, order=["cs", "reviews", "bio"])
+    sequence(replace(config, name="other"), order=["cs", "reviews", "bio"])
+    Path("data/bio.jsonl").write_text(json.dumps({"text": "new text"}) + "\n")
+    with pytest.raises(ConfigError, match="the text of domain 2, bio, has changed"):
+        sequence(config)
+
+
+def test_a_shorter_run_forgets_nothing_of_what_was_begun(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(config, monkeypatch)
+    file = Path(config.storage.root) / "sequence" / "das.order.json"
+    known = json.loads(file.read_text())
+    Noted(file, tuple((name, key) for name, key in known[:1])).save()
+    assert json.loads(file.read_text()) == known

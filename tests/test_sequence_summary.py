@@ -1,0 +1,63 @@
+"""What jobs/das.py says at its end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.summary import show_sequence
+from tests.chain.test_record import record
+from tests.report.sequences import ORDERS, sequence
+from tests.test_summary import row
+
+
+def shown(capsys: pytest.CaptureFixture[str], folder: Path, **metrics: Any) -> str:
+    made = sequence(ORDERS["a"], metrics.pop("mode", "continual"), 0, 0.01, metrics.pop("method", "das"))
+    show_sequence(record(folder, name="[demo] x", metrics=made | metrics))
+    out, err = capsys.readouterr()
+    assert out == ""  # stdout is for programs
+    return err
+
+
+def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
+    scores = {
+        "columns": {"helpful": 3, "acl_arc": 0, "cs": 0},
+        "rows": [{}, {"acl_arc": [0.7, 0.72], "cs": [0.5]}, {}, {}, {"acl_arc": [0.6], "helpful": [0.805]}],
+    }
+    text = shown(capsys, tmp_path, scores=scores)
+    assert "[demo] x: das, continual, seed 0, domains cs → biomed → news → reviews\n" in text
+    assert row(text.replace("┃", "│"), "", "acl_arc", "", "helpful")
+    assert row(text.replace("┃", "│"), "", "(cs)", "cs", "(reviews)")
+    assert row(text, "after cs", "71.0", "50.0", "")
+    assert row(text, "", "± 1.4", "", "")
+    assert row(text, "after reviews", "60.0", "", "80.5")
+    assert not row(text, "after news", "", "", "")  # no task was run
+    assert row(text, "as it came", "2.400", "2.500", "2.600", "2.700", "1.300")
+    assert "model: /runs/export/model\n" in text
+
+
+def test_figures_are_said_with_what_their_sign_means(capsys, tmp_path):
+    text = shown(capsys, tmp_path, average=0.712, forgetting=-0.012, loss_forgetting=0.0314, general_change=None)
+    assert "average score at the end: 71.2 points\n" in text
+    assert "forgetting rate: -1.2 points (later domains helped)\n" in text
+    assert "forgetting on held-out loss: +0.031 nats (forgotten)\n" in text
+    assert "general text" not in text
+
+
+def test_plasticity_and_warnings_are_those_of_masked_runs(capsys, tmp_path):
+    left = [{kind: [0.5, 0.25] for kind in ("head", "inner", "output")}] * 4
+    text = shown(capsys, tmp_path, plasticity=left, warnings=[f"layer {n}" for n in range(12)])
+    _, _, table = text.partition("plasticity left")
+    assert row(table, "after cs", "0.38", "0.38", "0.38")  # the last of four is after the last domain
+    assert row(table, "", *["0.25 to 0.50"] * 3)
+    assert not row(table, "as it came", "0.38", "0.38", "0.38")
+    assert "warning: layer 0\nwarning: layer 1\nwarning: layer 2\nand 9 more, in stage.json\n" in text
+    assert "plasticity" not in shown(capsys, tmp_path, method="plain")
+
+
+@pytest.mark.parametrize(("mode", "rows"), [("separate", ["cs alone", "reviews alone"]), ("joint", ["all at once"])])
+def test_models_that_learn_nothing_after_another_are_named_so(capsys, tmp_path, mode, rows):
+    text = shown(capsys, tmp_path, mode=mode, method="plain")
+    assert all(name in text for name in rows)
+    assert "after" not in text.replace("just after", "")
+    assert "forgetting" not in text

@@ -1,0 +1,56 @@
+"""A model with gates inside our engine, on a rank."""
+
+import torch
+from torch import Tensor
+
+from adapt.model.units import Gates, Kind, ones
+from adapt.objective.base import Batch, Corrupted
+from adapt.train.engine import Engine
+from tests.train.toy import GLOBAL_BATCH, Objective, columns, model, settings
+
+
+def rows(rank: int, world: int) -> Corrupted:
+    """A rank's share of a global batch."""
+    return Objective().corrupt(Batch.of(columns(0, rank, world), "cpu"))
+
+
+def values() -> dict[Kind, Tensor]:
+    """Of two groups, [layers, 2, units]."""
+    draw = torch.Generator().manual_seed(0)
+    return {
+        kind: torch.rand(each.shape[0], 2, each.shape[1], generator=draw).requires_grad_()
+        for kind, each in ones(model()).items()
+    }
+
+
+def owner(corrupted: Corrupted) -> Tensor:
+    """Every other token of the packed sequence."""
+    return torch.arange(int(corrupted.real.sum())) % 2
+
+
+def through_engine(zero_stage: int, compiled: bool = False) -> tuple[float, dict[Kind, Tensor], float]:
+    """The loss of this rank's rows and the gradients of the gates; and the loss without gates, afterwards."""
+    import torch.distributed as dist
+
+    toy, seen, gated = model(), rows(dist.get_rank(), dist.get_world_size()), values()
+    gates = Gates(toy)
+    if compiled:
+        for layer in toy.bert.encoder.layer:
+            layer.compile(backend="eager")
+    engine = Engine(toy, settings(), zero_stage, "fp32", GLOBAL_BATCH, 1)
+    with gates.set(gated, owner(seen)):
+        loss = Objective().loss(engine.model, seen)
+    engine.backward(loss)
+    gradients = {kind: each.grad / dist.get_world_size() for kind, each in gated.items() if each.grad is not None}
+    with torch.no_grad():
+        after = Objective().loss(engine.model, seen).item()
+    return loss.item(), gradients, after
+
+
+def plainly(rank: int, world: int) -> tuple[float, dict[Kind, Tensor], float]:
+    """The same without an engine."""
+    toy, seen, gated = model(), rows(rank, world), values()
+    after = Objective().loss(toy, seen).item()
+    with Gates(toy).set(gated, owner(seen)):
+        loss = Objective().loss(toy, seen)
+    return loss.item(), dict(zip(gated, torch.autograd.grad(loss, list(gated.values())), strict=True)), after
