@@ -10,7 +10,7 @@ from adapt.chain.store import Store
 from adapt.config import Config, FinetuneConfig, TrainingConfig
 from adapt.config.kinds import KINDS
 from adapt.model.size import ModelSize
-from adapt.train.flops import Workload, forward_flops, training_flops, workload
+from adapt.train.flops import Workload, added_by, forward_flops, training_flops, workload
 from adapt.train.forecast import forecast
 from adapt.train.schedule import length_of
 
@@ -132,5 +132,5 @@ def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> Cost:
     if tokens is None or dimensions is None:
         return Cost(tokens)
-    work = workload(config.objective, config.training.sequence_length, length)
+    work = workload(config.objective, config.training.sequence_length, length, added_by(config))
     return Cost(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))

@@ -5,16 +5,18 @@ from typing import Any
 
 from adapt.chain import Outcome, Record
 from adapt.statistics.continual import sequence_figures
+from adapt.train.importance import saturated, with_floor
 
 GENERAL = "general"
 Row = dict[str, Any]
 
 
-def summarize(identity: Mapping[str, Any], done: Mapping[str, Record]) -> Outcome:
+def summarize(identity: Mapping[str, Any], floor: float, done: Mapping[str, Record]) -> Outcome:
     """The matrices of scores and of held-out losses, and the figures that are read off them.
 
     Args:
         identity: `order` of the domains, `tasks` (name -> domain), `finetune_seeds`, `mode`, `method` and `seed`.
+        floor: of plasticity.
         done: the records by the names that `adapt.stages.continual` gives them.
 
     Returns:
@@ -28,12 +30,15 @@ def summarize(identity: Mapping[str, Any], done: Mapping[str, Record]) -> Outcom
     scores = _scores(identity, done, steps)
     losses = _losses(order, identity["mode"], exports, done)
     masked = [done[name] for number in range(steps + 1) if (name := f"importance {number}") in done]
+    left = [with_floor(record.metrics["plasticity"], floor) for record in masked]
     metrics = {
         **{name: identity[name] for name in ("order", "mode", "method", "seed")},
         "scores": scores,
         "losses": losses,
-        "plasticity": [record.metrics["plasticity"] for record in masked],
-        "warnings": [warning for record in masked for warning in record.metrics["warnings"]],
+        "plasticity": left,
+        "warnings": [
+            f"before domain {number}: {each}" for number, all in enumerate(left, 1) for each in saturated(all)
+        ],
         "model": str(list(exports.values())[-1].path),
         "models": {name: str(record.path) for name, record in zip(order, exports.values(), strict=False)},
         **sequence_figures(scores, losses, identity["mode"]),

@@ -13,6 +13,7 @@ from adapt.method.base import Method
 from adapt.method.contrast import Contrast
 from adapt.method.gather import summed
 from adapt.method.importance import load_importance
+from adapt.method.normalize import with_floor
 from adapt.method.soft_mask import SoftMask
 from adapt.model.units import Gates, Values
 from adapt.objective.base import Corrupted, Objective
@@ -45,9 +46,10 @@ class Das(Method):
         config, folder = self._config, inputs.get("importance")
         importance = load_importance(folder, model) if folder else None
         if importance and config.soft_mask != "none":
-            self._mask = SoftMask(importance.units, config.soft_mask, embedding=importance.embedding)
-            self._mask.prepare_model(model, inputs)  # replaces modules, so the gates come later
-            self._plasticity = plasticity(importance.units)
+            masked = with_floor(importance.units, config.plasticity_floor)
+            self._mask = SoftMask(masked, config.soft_mask, embedding=importance.embedding)
+            self._mask.prepare_model(model, inputs)
+            self._plasticity = plasticity(masked)
         if config.contrast_weight:
             known = (Gates(model), importance.units) if importance else ()
             self._contrast = Contrast(config, *known)

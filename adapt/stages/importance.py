@@ -1,16 +1,20 @@
 """The stages that measure what of a model must not be forgotten."""
 
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from adapt.chain import Outcome, Stage
 from adapt.config import what
+from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.stages.base import START, Inputs, made_by
 from adapt.stages.training import Training
 
 PREVIOUS = "previous"
 """An input: the importance that a new one is added to."""
+SHOWN = 3
+"""Warnings that are logged; all are in the record of the sequence."""
 
 
 class Importances(Training):
@@ -49,7 +53,6 @@ class Importances(Training):
             "batch": das.importance_batch,
             "granularity": das.granularity,
             "normalize": das.normalize,
-            "plasticity_floor": das.plasticity_floor,
             "embeddings": das.embeddings,
             "model": None if START in inputs else self._model_digest(),
             "objective": what(config.objective),
@@ -64,10 +67,12 @@ class Importances(Training):
 
     def _measure_importance(self, about: Literal["general", "domain"], folder: Path, inputs: Inputs) -> Outcome:
         from adapt.runtime import connect
-        from adapt.train.importance import Measuring, measure_importance
+        from adapt.train.importance import Measuring, measure_importance, saturated, with_floor
 
         connect(self.config.resources)
         start = made_by(inputs[START], self.pretrained) if START in inputs else self.pretrained
         previous = str(inputs[PREVIOUS].path) if PREVIOUS in inputs else None
         metrics = measure_importance(Measuring(self.config, start, str(inputs["text"].path), previous, about), folder)
+        for warning in islice(saturated(with_floor(metrics["plasticity"], self.config.das.plasticity_floor)), SHOWN):
+            log(f"warning: {warning}")
         return Outcome(metrics, {"device_seconds": metrics["device_seconds"]})

@@ -238,7 +238,8 @@ def _method(config: Config) -> dict[str, Any]:
         return {}
     das = config.das
     contrast = [name for name in CONTRAST if name != "economy_fraction" or das.contrast_cost == "economy"]
-    used = ["soft_mask", *(contrast if das.contrast_weight else [])]
+    masks = ["plasticity_floor"] if das.soft_mask != "none" else []
+    used = ["soft_mask", *masks, *(contrast if das.contrast_weight else [])]
     return {"method": {"kind": config.method.kind, **{name: getattr(das, name) for name in used}}}
 
 

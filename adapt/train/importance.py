@@ -63,11 +63,11 @@ class Measuring:
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """Measures on the cluster this process is connected to, and writes `importance.safetensors` into `folder`.
 
-    `das.plasticity_floor` holds for what is written: the importances of all domains together.
+    `das.plasticity_floor` is applied where importance is used, so that no domain's is made smaller again and again.
 
     Returns:
         `rows`, `groups` of rows and `tokens` measured on, `device_seconds`; `plasticity`, the mean of 1 - importance by
-        kind of unit and layer, `plasticity_own` of this importance alone, `least_plasticity`, and `warnings`.
+        kind of unit and layer, `plasticity_own` of this importance alone, and `least_plasticity`.
 
     Raises:
         DataError: the corpus is empty.
@@ -78,14 +78,14 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     import torch
 
     from adapt.method.importance import Importance, joined, load_importance, save_importance
-    from adapt.method.normalize import accumulate, normalize, normalize_tokens, plasticity, with_floor
+    from adapt.method.normalize import accumulate, normalize, normalize_tokens, plasticity
 
     das, rows, model = measuring.config.das, measuring.rows(), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
     units, tokens, figures = _measured(measuring, rows) if len(rows) else _random(measuring, model)
     own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
     known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
-    together = with_floor(accumulate(known, own) if known else own, das.plasticity_floor)
+    together = accumulate(known, own) if known else own
     save_importance(Importance(together, joined(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder)
     left = plasticity(together)
     return {
@@ -94,7 +94,6 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
         "plasticity": left,
         "plasticity_own": plasticity(own),
         "least_plasticity": min(min(layers) for layers in left.values()),
-        "warnings": list(_warnings(left)),
     }
 
 
@@ -128,7 +127,13 @@ def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
 
-def _warnings(left: Mapping[Kind, list[float]]) -> Iterator[str]:
+def with_floor(left: Mapping[str, list[float]], floor: float) -> dict[str, list[float]]:
+    """The plasticity of a record, as training has it under `das.plasticity_floor`."""
+    return {kind: [max(each, floor) for each in layers] for kind, layers in left.items()}
+
+
+def saturated(left: Mapping[str, list[float]]) -> Iterator[str]:
+    """A warning for every layer and kind of unit that hardly learns any more."""
     for kind, layers in left.items():
         for number, each in enumerate(layers):
             if each < LEAST_PLASTICITY:

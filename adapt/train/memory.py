@@ -43,8 +43,10 @@ class Memory:
     """AdamW's two averages, and DeepSpeed's own copy of the parameters."""
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
+    masks: float
+    """Where masked parameters start from."""
     casts: float
-    """The parameters in the precision of the pass."""
+    """What layers compute with, where it is not the parameters: these in the precision of the pass, or masked."""
     activations: float
     loss: float
     """Scores of the vocabulary, a piece at a time, and their gradients."""
@@ -81,6 +83,9 @@ class Setting:
     on_gpu: bool
     copies: float = 1.0
     """How often the rows stand in a pass: a method may compare views of them."""
+    masks_layers: bool = False
+    """By scaling their updates; masks that scale gradients take nothing."""
+    masks_embeddings: bool = False
 
     @classmethod
     def of(
@@ -96,6 +101,7 @@ class Setting:
             document_length: mean [tokens]; None takes documents that fill their rows.
         """
         training, resources = config.training, config.resources
+        masks = config.method.kind == "das" and config.das.soft_mask == "update"
         # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
@@ -110,6 +116,8 @@ class Setting:
             attended=attended,
             on_gpu=on_gpu,
             copies=1 + added_by(config).trained,
+            masks_layers=masks,
+            masks_embeddings=masks and config.das.embeddings != "free",
         )
 
 
@@ -132,12 +140,16 @@ def estimate(size: ModelSize, setting: Setting) -> Memory:
     if setting.on_gpu and setting.offload == "all":
         host += parameters
         parameters = 0.0
+    # whole on every rank; the head has the embeddings, and little more
+    masked = 4.0 * (setting.masks_layers * size.layer_parameters + setting.masks_embeddings * size.head_parameters)
+    narrow = 2.0 * (size.layer_parameters + size.head_parameters)
     return Memory(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
         buffers=_buffers(size, setting),
-        casts=0.0 if setting.precision == "fp32" else 2.0 * (size.layer_parameters + size.head_parameters),
+        masks=masked,
+        casts=masked if setting.precision == "fp32" else narrow,
         activations=_activations(size, setting),
         loss=_loss(size, setting),
         process=PROCESS_GPU if setting.on_gpu else PROCESS_CPU,

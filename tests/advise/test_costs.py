@@ -8,10 +8,18 @@ import pytest
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, costs
 from adapt.advise.evidence import Evidence
 from adapt.chain import Store
-from adapt.config import Config, CorpusConfig, FinetuneConfig, ResourcesConfig, TrainingConfig
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    DasConfig,
+    FinetuneConfig,
+    MethodConfig,
+    ResourcesConfig,
+    TrainingConfig,
+)
 from adapt.model.size import ModelSize, model_size
 from adapt.train import forecast
-from adapt.train.flops import Workload, forward_flops, training_flops
+from adapt.train.flops import Added, Workload, forward_flops, training_flops
 from tests.advise.cases import CORPUS, TASK, task, text
 
 CONFIG = Config(
@@ -77,6 +85,12 @@ def test_work_hours_and_price(size: ModelSize, tmp_path: Path, monkeypatch: pyte
     frozen = dataclasses.replace(CONFIG, finetune=FinetuneConfig(mode="linear_probe"))
     once = costs(frozen, Evidence([TASK]), size, Store(tmp_path)).recipes[AS_IT_IS]
     assert once.flops == pytest.approx(200_000 * forward_flops(size, Workload(50, 0)))
+
+
+def test_a_method_costs_what_it_adds(size: ModelSize, tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, method=MethodConfig("das"), das=DasConfig(contrast_cost="exact"))
+    found = costs(config, Evidence([], CORPUS), size, Store(tmp_path)).recipes[DAPT]
+    assert found.flops == pytest.approx(4_500_000 * training_flops(size, Workload(50, 0.15, Added(2.0))))
 
 
 def test_of_an_unknown_model_tokens_are_known(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def test_plasticity_is_what_is_left_on_average(learnt: dict[str, Path]) -> None:
     expected = sum(1 - value for value in units) / len(units)
     assert prepared(learnt, contrast_weight=0.0)[1].report() == {"plasticity": pytest.approx(expected)}
     assert prepared(learnt, contrast_weight=0.0, soft_mask="none")[1].report() == {"plasticity": 1.0}
+    floored = prepared(learnt, contrast_weight=0.0, plasticity_floor=0.9)[1].report()["plasticity"]
+    assert expected < 0.9 - 1e-6 <= floored
 
 
 def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: dict[str, Path]) -> None:

@@ -1,14 +1,17 @@
 """Estimates of memory against what torch and the engine hold."""
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 import torch
 
 from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.method.soft_mask import SoftMask
 from adapt.model.apart import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
+from adapt.model.units import ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.memory import BUCKET, GATHERED, LONG, SCORES, Setting, estimate
@@ -64,13 +67,18 @@ def rows() -> Corrupted:
 
 def kept(model: torch.nn.Module, precision: str) -> int:
     """Bytes that autograd keeps for the backward pass, parameters and their casts left out."""
-    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(parameter.shape) for parameter in model.parameters()}
+    return autograd_keeps(model, precision, shapes)
+
+
+def autograd_keeps(model: torch.nn.Module, precision: str, but: Collection[tuple[int, ...]] = ()) -> int:
+    """Bytes that autograd keeps for the backward pass beside the parameters, without what has some shapes."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, torch.Tensor] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        is_cast = tuple(tensor.shape) in shapes or tuple(reversed(tensor.shape)) in shapes
-        if tensor.untyped_storage().data_ptr() not in parameters and not is_cast:
+        is_left_out = tuple(tensor.shape) in but or tuple(reversed(tensor.shape)) in but
+        if tensor.untyped_storage().data_ptr() not in parameters and not is_left_out:
             found[tensor.untyped_storage().data_ptr()] = tensor  # kept, so that no place is used twice
         return tensor
 
@@ -219,10 +227,62 @@ def test_of_a_configuration() -> None:
 def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
     """Those that are trained through."""
     plain = Setting.of(Config(), 16, "bf16", True)
-    compared = Setting.of(Config(method=MethodConfig("das"), das=DasConfig(contrast_cost=cost)), 16, "bf16", True)
+    das = DasConfig(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
+    compared = Setting.of(Config(method=MethodConfig("das"), das=das), 16, "bf16", True)
     assert compared == replace(plain, copies=copies)
     one, several = estimate(ROBERTA, plain), estimate(ROBERTA, compared)
     assert several == replace(one, activations=copies * one.activations)
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "embeddings"),
+    [
+        ({}, True, False),
+        ({"embeddings": "frequency"}, True, True),
+        ({"soft_mask": "gradient", "embeddings": "frequency"}, False, False),
+        ({"soft_mask": "none", "embeddings": "frequency"}, False, False),
+    ],
+)
+def test_what_masks_keep_is_configured(changes: dict, layers: bool, embeddings: bool) -> None:
+    plain = Setting.of(Config(), 16, "bf16", True)
+    das = DasConfig(contrast_weight=0.0, **changes)
+    masked = Setting.of(Config(method=MethodConfig("das"), das=das), 16, "bf16", True)
+    assert masked == replace(plain, masks_layers=layers, masks_embeddings=embeddings)
+    assert Setting.of(Config(das=das), 16, "bf16", True) == plain
+
+
+MASKED = ["bert", "gpt2", "distilbert"]
+
+
+def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
+    """A masked model, and the bytes of its masks."""
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    importance = {kind: 0.5 * each for kind, each in ones(model).items()}
+    rows = torch.full((VOCABULARY,), 0.5) if embeddings else None
+    SoftMask(importance, embedding=rows).prepare_model(model, {})
+    buffers = {buffer.data_ptr(): buffer.nbytes for key, buffer in model.named_buffers() if "_mask." in key}
+    return model.train(), sum(buffers.values())
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path) -> None:
+    """At every stage the same, and in fp32 what they make of the parameters stands beside."""
+    random_model(name).save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    model, held = with_masks(name, embeddings)
+    masked = {"masks_layers": True, "masks_embeddings": embeddings}
+    for stage in (0, 3):
+        memory = estimate(size, setting(**masked, zero_stage=stage, workers=4))
+        assert memory.masks == pytest.approx(held, rel=0.1)
+    plain = random_model(name).eval()
+    keep_documents_apart(plain)
+    beside = autograd_keeps(model, "fp32") - autograd_keeps(plain.train(), "fp32")
+    assert memory.casts == pytest.approx(beside, rel=0.1)
+    assert replace(memory, masks=0.0, casts=0.0) == estimate(size, setting(zero_stage=3, workers=4))
+    narrow = estimate(size, setting(precision="bf16"))
+    assert estimate(size, setting(precision="bf16", **masked)) == replace(narrow, masks=memory.masks)
 
 
 def test_constants_of_the_model_code() -> None:
