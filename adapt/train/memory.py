@@ -46,7 +46,7 @@ class Memory:
     masks: float
     """Where masked parameters start from."""
     casts: float
-    """What layers compute with, where it is not the parameters: these in the precision of the pass, or masked."""
+    """What layers compute with and autograd keeps: the parameters in the precision of the pass, or masked."""
     activations: float
     loss: float
     """Scores of the vocabulary, a piece at a time, and their gradients."""
@@ -140,15 +140,15 @@ def estimate(size: ModelSize, setting: Setting) -> Memory:
     if setting.on_gpu and setting.offload == "all":
         host += parameters
         parameters = 0.0
-    # whole on every rank; the head has the embeddings, and little more
-    masked = 4.0 * (setting.masks_layers * size.layer_parameters + setting.masks_embeddings * size.head_parameters)
+    masked = 4.0 * setting.masks_layers * size.layer_parameters
     narrow = 2.0 * (size.layer_parameters + size.head_parameters)
     return Memory(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
         buffers=_buffers(size, setting),
-        masks=masked,
+        # whole on every rank; the head has the embeddings, and little more
+        masks=masked + 4.0 * setting.masks_embeddings * size.head_parameters,
         casts=masked if setting.precision == "fp32" else narrow,
         activations=_activations(size, setting),
         loss=_loss(size, setting),

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from functools import lru_cache
 
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError
@@ -38,7 +39,12 @@ def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]
     Raises:
         ClusterError: that process failed.
     """
-    command = [sys.executable, "-m", "adapt.train.probe", precision, str(resources.workers)]
+    return _measured(precision, resources.workers)
+
+
+@lru_cache  # a chain asks for every training
+def _measured(precision: str, workers: int) -> tuple[Device, float]:
+    command = [sys.executable, "-m", "adapt.train.probe", precision, str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]

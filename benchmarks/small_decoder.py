@@ -1,0 +1,62 @@
+"""A small GPT-2 with random weights and a byte-level BPE tokenizer of its own, for benchmarks/das_decoder.yaml.
+
+python -m benchmarks.small_decoder --data ../shared/data --out /tmp/decoder
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+END = "<|endoftext|>"
+VOCABULARY, DOCUMENTS = 8192, 10_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    tokenizer = trained(texts(arguments.data / "corpora" / "general_enwiki.jsonl.gz"))
+    tokenizer.save_pretrained(arguments.out)
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=256,
+        n_embd=192,
+        n_layer=4,
+        n_head=6,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = GPT2LMHeadModel(config)
+    model.save_pretrained(arguments.out)
+    print(f"{arguments.out}: {model.num_parameters() / 1e6:.1f} M parameters")
+
+
+def texts(file: Path) -> Iterator[str]:
+    with gzip.open(file, "rt") as lines:
+        for line in islice(lines, DOCUMENTS):
+            yield json.loads(line)["text"]
+
+
+def trained(corpus: Iterator[str]) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=[END], initial_alphabet=letters)
+    tokenizer.train_from_iterator(corpus, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END, eos_token=END, unk_token=END, model_max_length=256
+    )
+
+
+if __name__ == "__main__":
+    main()
