@@ -20,7 +20,7 @@ from adapt.config import (
     TaskConfig,
 )
 from adapt.config.kinds import KINDS
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, ModelError
 from adapt.parse import check
 from adapt.stages import Catalogue
 from adapt.stages.base import START
@@ -90,7 +90,7 @@ def test_each_domain_starts_from_the_last_and_is_masked_by_all_before(config: Co
     assert START not in first.inputs
     assert (second.inputs[START].key, third.inputs[START].key) == (first.key, second.key)
     general, *others = (each.inputs[IMPORTANCE] for each in (first, second, third))
-    assert general.what["about"] == "general"
+    assert general.what["about"] == "kl"
     assert {name: each.key for name, each in others[1].inputs.items()} == {
         "text": stage.inputs["text of bio"].key,
         START: second.key,
@@ -191,6 +191,57 @@ def test_sequences_that_make_no_sense(config: Config, changes: dict[str, Any], m
     assert message in f"{caught.value.what} {caught.value.fix}"
 
 
+@pytest.mark.parametrize("name", ["general", "training"])
+def test_names_that_mean_something_else(config: Config, name: str) -> None:
+    renamed = [replace(source("cs"), name=name), source("bio")]
+    with pytest.raises(ConfigError, match=f"a domain cannot be called '{name}'"):
+        sequence(replace(config, corpus=replace(config.corpus, sources=renamed), tasks=[]))
+
+
+def test_two_fields_of_one_file_are_two_texts(config: Config) -> None:
+    fields = [replace(source("cs"), name=name, text_field=name) for name in ("text", "label")]
+    sequence(replace(config, corpus=replace(config.corpus, sources=fields), tasks=[]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "general", "domain"),
+    [
+        ("embeddings", "frequency", False, True),
+        ("injected_dropout", 0.2, True, False),
+        ("importance_batch", 8, True, True),
+        ("normalize", "rank", True, True),
+        ("plasticity_floor", 0.5, False, False),
+        ("contrast_weight", 0.5, False, False),
+    ],
+)
+def test_what_importance_hangs_on(config: Config, field: str, value: Any, general: bool, domain: bool) -> None:
+    """A domain's own identity: its model depends on far more."""
+    first, second = (sequence(replace(config, das=das)) for das in (config.das, replace(config.das, **{field: value})))
+    assert (first.inputs["importance 0"].key != second.inputs["importance 0"].key) == general
+    assert (first.inputs["importance 1"].what != second.inputs["importance 1"].what) == domain
+
+
+def test_random_importance_hangs_on_the_seed_and_little_else(config: Config) -> None:
+    random = DasConfig(general_importance="random")
+    known = sequence(replace(config, das=random)).inputs["importance 0"].key
+    fewer = replace(random, importance_sequences=7, granularity="example")
+    assert sequence(replace(config, das=fewer)).inputs["importance 0"].key == known
+    assert sequence(replace(config, das=random, seed=3)).inputs["importance 0"].key != known
+
+
+def test_dropout_of_attention_makes_other_views(config: Config) -> None:
+    without = replace(config, model=replace(config.model, attention_dropout=0.0))
+    assert sequence(without).inputs["importance 0"].key != sequence(config).inputs["importance 0"].key
+
+
+def test_a_model_whose_units_are_not_known(config: Config) -> None:
+    file = Path(config.model.path) / "config.json"
+    file.write_text(json.dumps({"model_type": "ernie", "max_position_embeddings": 128}))
+    with pytest.raises(ModelError, match="the units of ernie models are not known"):
+        sequence(config)
+    sequence(plain(config))
+
+
 def test_one_text_under_two_names(config: Config) -> None:
     Path("data/bio.jsonl").write_text(Path("data/cs.jsonl").read_text())
     with pytest.raises(ConfigError, match="cs and bio read the same text"):
@@ -231,11 +282,13 @@ def test_a_sequence_changed_in_its_middle(config: Config, monkeypatch: pytest.Mo
     longer = with_sources(config, *DOMAINS, "more")
     sequence(longer)
     sequence(config, order=["cs", "bio"])
+    renamed = replace(config.corpus, sources=[replace(each, name=f"{each.name}-2") for each in config.corpus.sources])
+    sequence(replace(config, corpus=renamed, tasks=[]))
     with pytest.raises(ConfigError, match="sequence das: domain 2 was bio and is now reviews"):
         sequence(config, order=["cs", "reviews", "bio"])
     sequence(replace(config, name="other"), order=["cs", "reviews", "bio"])
     Path("data/bio.jsonl").write_text(json.dumps({"text": "new text"}) + "\n")
-    with pytest.raises(ConfigError, match="the text of domain 2, bio, has changed"):
+    with pytest.raises(ConfigError, match="the text of domain 2, bio, or how it is read, has changed"):
         sequence(config)
 
 

@@ -74,4 +74,4 @@ class DasConfig:
     """`economy`: share of the documents of a pass."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """The rows of the embeddings, which the paper leaves free: masked too, by how past domains' loss depends on a token
-    (`gradient`), or how often it comes in their text (`frequency`)."""
+    (`gradient`), or how often it comes in their text (`frequency`). General knowledge masks none."""

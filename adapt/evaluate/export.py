@@ -102,6 +102,7 @@ def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str,
             "seed": config.seed,
             "steps": training.metrics["steps"],
             "tokens": training.metrics["tokens"],
+            **_method(config, training),
             **training.resources,
             **_price(training),
         },
@@ -130,6 +131,18 @@ def _source(corpus: CorpusConfig) -> str:
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
         return redact(", ".join(paths))
     return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
+
+
+def _method(config: Config, training: Record) -> dict[str, Any]:
+    """Against forgetting, and the model that was not to forget, where it is not base_model."""
+    before = {"began with the model of": training.inputs["(start)"]["path"]} if "(start)" in training.inputs else {}
+    if config.method.kind == "plain":
+        return before
+    return {
+        **before,
+        "method": config.method.kind,
+        **{f"das.{key}": value for key, value in asdict(config.das).items()},
+    }
 
 
 def _price(training: Record) -> dict[str, str]:

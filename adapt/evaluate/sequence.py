@@ -24,26 +24,36 @@ def summarize(identity: Mapping[str, Any], floor: float, done: Mapping[str, Reco
         the model to begin with and one after each domain; `plasticity` before each domain; `model` and `models`,
         folders; and the figures of `adapt.statistics.continual`. Cost: the device time of all stages.
     """
-    order = list(identity["order"])
+    order, mode = list(identity["order"]), identity["mode"]
     steps = len(order)
     exports = {number: done[name] for number in range(1, steps + 1) if (name := f"export {number}") in done}
-    scores = _scores(identity, done, steps)
-    losses = _losses(order, identity["mode"], exports, done)
-    masked = [done[name] for number in range(steps + 1) if (name := f"importance {number}") in done]
-    left = [with_floor(record.metrics["plasticity"], floor) for record in masked]
+    scores, losses = _scores(identity, done, steps), _losses(order, mode, exports, done)
+    masked = {number: done[name] for number in range(steps + 1) if (name := f"importance {number}") in done}
+    left = {number: with_floor(record.metrics["plasticity"], floor) for number, record in masked.items()}
     metrics = {
         **{name: identity[name] for name in ("order", "mode", "method", "seed")},
         "scores": scores,
         "losses": losses,
-        "plasticity": left,
+        "plasticity": list(left.values()),
         "warnings": [
-            f"before domain {number}: {each}" for number, all in enumerate(left, 1) for each in saturated(all)
+            *(
+                f"{name} has fewer than two held-out documents, so its loss is left out"
+                for name in order
+                if name not in losses["columns"]
+            ),
+            *(f"after {number} domains, {each}" for number, one in left.items() for each in saturated(one)),
         ],
         "model": str(list(exports.values())[-1].path),
-        "models": {name: str(record.path) for name, record in zip(order, exports.values(), strict=False)},
-        **sequence_figures(scores, losses, identity["mode"]),
+        "models": _models(order, exports),
+        **sequence_figures(scores, losses, mode),
     }
     return Outcome(metrics, _cost(done))
+
+
+def _models(order: list[str], exports: Mapping[int, Record]) -> dict[str, str]:
+    """The folder of each model, by the domain that was learnt last, or all at once."""
+    names = order if len(exports) == len(order) else [", ".join(order)]
+    return {name: str(record.path) for name, record in zip(names, exports.values(), strict=True)}
 
 
 def _scores(identity: Mapping[str, Any], done: Mapping[str, Record], steps: int) -> dict[str, Any]:
@@ -62,28 +72,33 @@ def _scores(identity: Mapping[str, Any], done: Mapping[str, Record], steps: int)
 
 
 def _losses(order: list[str], mode: str, exports: Mapping[int, Record], done: Mapping[str, Record]) -> dict[str, Any]:
-    """Held-out losses [nats a predicted token]. A domain without held-out text has none."""
-    first = done[f"loss of {order[0]}"].metrics
+    """Held-out losses [nats a predicted token]. A text that an export did not measure, having too little, has none."""
     rows: list[Row] = [{name: done[f"loss of {name}"].metrics["domain_loss"] for name in order}]
-    rows[0] |= {GENERAL: first[f"{GENERAL}_loss"]} if f"{GENERAL}_loss" in first else {}
+    rows[0][GENERAL] = done[f"loss of {order[0]}"].metrics.get(f"{GENERAL}_loss")
     for after in range(1, len(order) + 1):
         rows.append({})
         if after not in exports:
             continue
         others = done[f"losses {after}"].metrics if f"losses {after}" in done else {}
         rows[after] = {name: others[f"{name}_loss"] for name in order if f"{name}_loss" in others}
+        found = exports[after].metrics
         if mode != "joint":  # its export is about all domains together
-            rows[after][order[after - 1]] = exports[after].metrics["heldout_loss_after"]
+            rows[after][order[after - 1]] = found["heldout_loss_after"]
         if mode == "continual":  # what the domain lost, or won, before it was learnt
-            rows[after - 1].setdefault(order[after - 1], exports[after].metrics["heldout_loss_before"])
-        if GENERAL in rows[0]:
-            rows[after][GENERAL] = exports[after].metrics["general_loss_after"]
-    columns: dict[str, int | None] = {name: number for number, name in enumerate(order)}
-    return {"columns": columns | ({GENERAL: None} if GENERAL in rows[0] else {}), "rows": rows}
+            rows[after - 1].setdefault(order[after - 1], found["heldout_loss_before"])
+        rows[after][GENERAL] = found.get(f"{GENERAL}_loss_after")
+    columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}
+    known = [name for name in columns if not any(name in row and row[name] is None for row in rows)]
+    return {
+        "columns": {name: columns[name] for name in known},
+        "rows": [{name: row[name] for name in known if name in row} for row in rows],
+    }
 
 
 def _cost(done: Mapping[str, Record]) -> dict[str, Any]:
     """Each stage once, whatever it is called."""
     records = {record.key: record for record in done.values() if record.stage in ("export", "finetune", "importance")}
+    prices = [record.cost.get("cost") for record in records.values()]
     seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())
-    return {"device_seconds": seconds, "device_hours": seconds / 3600}
+    cost = None if None in prices else sum(price for price in prices if price)
+    return {"device_seconds": seconds, "device_hours": seconds / 3600, "cost": cost}

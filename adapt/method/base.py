@@ -16,11 +16,6 @@ from adapt.objective.base import Corrupted, Objective
 class Method:
     """Plain training: every hook does nothing."""
 
-    max_zero_stage = 3
-    """Highest ZeRO stage at which the method is exact; a higher one is refused at submit."""
-    required_inputs: tuple[str, ...] = ()
-    """Stages whose records must be handed in (for example `importance`)."""
-
     def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher."""
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from adapt.config import DasConfig
+from adapt.errors import ModelError
 from adapt.method.base import Method
 from adapt.method.contrast import Contrast
 from adapt.method.gather import summed
 from adapt.method.importance import load_importance
 from adapt.method.normalize import with_floor
 from adapt.method.soft_mask import SoftMask
+from adapt.method.views import has_dropout
 from adapt.model.units import Gates, Values
 from adapt.objective.base import Corrupted, Objective
 
@@ -41,7 +43,7 @@ class Das(Method):
             inputs: `importance`, a folder; without it nothing is masked, and nothing known to be told apart from.
 
         Raises:
-            ModelError: the importance is another model's.
+            ModelError: the importance is another model's, or the model has no dropout, and so no two views of a text.
         """
         config, folder = self._config, inputs.get("importance")
         importance = load_importance(folder, model) if folder else None
@@ -51,6 +53,11 @@ class Das(Method):
             self._mask.prepare_model(model, inputs)
             self._plasticity = plasticity(masked)
         if config.contrast_weight:
+            if not has_dropout(model):
+                raise ModelError(
+                    f"{type(model).__name__} has no dropout, so two views of a text are one and there is no contrast",
+                    "set model.attention_dropout above 0 (0.1), or das.contrast_weight to 0",
+                )
             known = (Gates(model), importance.units) if importance else ()
             self._contrast = Contrast(config, *known)
 

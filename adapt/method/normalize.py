@@ -59,12 +59,6 @@ def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
     return {kind: torch.randn(each.shape, generator=generator).abs() for kind, each in ones(model).items()}
 
 
-def random_token_sizes(model: Any, seed: int) -> Tensor:
-    """The same for every row of the embeddings, [vocabulary]."""
-    generator = torch.Generator().manual_seed((seed + 1) % 2**64)
-    return torch.randn(len(model.get_input_embeddings().weight), generator=generator).abs()
-
-
 def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:
     """What is important to any of them: the larger importance of each unit (arXiv 2302.03241, section 4.2)."""
     return {kind: torch.maximum(previous[kind], new[kind]) for kind in KINDS}

@@ -1,4 +1,4 @@
-"""Where the parts of a transformer's layer are, by architecture. A new architecture needs a `Pattern` here."""
+"""The layers of a model, and their parts."""
 
 from __future__ import annotations
 
@@ -8,80 +8,7 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from adapt.errors import ModelError
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """The parts of a layer, by the names of its modules."""
-
-    layers: str
-    """The list of layers, below base_model."""
-    query: str
-    key: str
-    value: str
-    attention_out: str
-    """Its input holds the heads' outputs, one after another."""
-    inner: tuple[str, ...]
-    """What makes the inner neurons; several where they are gated."""
-    outer: str
-    """What makes the output neurons."""
-    fused: bool = False
-    """Query, key and value are one module, their rows in this order."""
-
-
-_BERT = Pattern(
-    layers="encoder.layer",
-    query="attention.self.query",
-    key="attention.self.key",
-    value="attention.self.value",
-    attention_out="attention.output.dense",
-    inner=("intermediate.dense",),
-    outer="output.dense",
-)
-_LLAMA = Pattern(
-    layers="layers",
-    query="self_attn.q_proj",
-    key="self_attn.k_proj",
-    value="self_attn.v_proj",
-    attention_out="self_attn.o_proj",
-    inner=("mlp.gate_proj", "mlp.up_proj"),
-    outer="mlp.down_proj",
-)
-PATTERNS: dict[str, Pattern] = {
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), _BERT),
-    "distilbert": Pattern(
-        layers="transformer.layer",
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attention_out="attention.out_lin",
-        inner=("ffn.lin1",),
-        outer="ffn.lin2",
-    ),
-    "modernbert": Pattern(
-        layers="layers",
-        query="attn.Wqkv",
-        key="attn.Wqkv",
-        value="attn.Wqkv",
-        attention_out="attn.Wo",
-        inner=("mlp.Wi",),
-        outer="mlp.Wo",
-        fused=True,
-    ),
-    "gpt2": Pattern(
-        layers="h",
-        query="attn.c_attn",
-        key="attn.c_attn",
-        value="attn.c_attn",
-        attention_out="attn.c_proj",
-        inner=("mlp.c_fc",),
-        outer="mlp.c_proj",
-        fused=True,
-    ),
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
-}
-"""By `model_type` of the configuration."""
+from adapt.model.families import Pattern, pattern_of
 
 
 @dataclass(frozen=True)
@@ -104,13 +31,7 @@ def layers_of(model: Any) -> list[Layer]:
     Raises:
         ModelError: its architecture is not known.
     """
-    kind = model.config.model_type
-    pattern = PATTERNS.get(kind)
-    if pattern is None:
-        raise ModelError(
-            f"the units of {kind} models are not known (known: {', '.join(sorted(PATTERNS))})",
-            f"add a Pattern for {kind!r} to PATTERNS in adapt/model/pattern.py, and a test",
-        )
+    pattern = pattern_of(model.config.model_type)
     base = model.base_model
     prefix = "" if base is model else f"{model.base_model_prefix}."
     modules = base.get_submodule(pattern.layers)

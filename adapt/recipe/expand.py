@@ -129,7 +129,8 @@ def _config(entry: Entry, values: Mapping[str, str], recipe: Recipe, place: str)
     """Defaults of the job, then `common`, then the entry's own fields."""
     common = nested(fill(recipe.common, recipe, values, place))
     fields = nested(fill(entry.fields, recipe, values, place))
-    merged: dict[str, Any] = {"name": "-".join([entry.name, *values.values()]).replace("/", "_")}
+    chain = [recipe.name] if entry.job == "das" else []  # a sequence is known by its name: see adapt.stages.domains
+    merged: dict[str, Any] = {"name": "-".join([*chain, entry.name, *values.values()]).replace("/", "_")}
     for given in (common, fields):
         for section, value in given.items():
             inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)

@@ -137,9 +137,9 @@ class Continual(Adapting):
         return Learnt(len(order), joint, joint.trained(listed, joint._replayed()), "", tuple(order))
 
     def _on_one_domain(self, name: str) -> Self:
-        """The same without sources, whose weights are not those of a single domain."""
+        """The same with one of its sources as the whole corpus."""
         alone = copy(self)
-        corpus = replace(self.config.corpus, sources=[])
+        corpus = dict(sources_of(self.config.corpus))[name]
         alone.config = replace(self.config, name=f"{self.config.name}-{name}", corpus=corpus)
         return alone
 
@@ -156,7 +156,13 @@ class Continual(Adapting):
 
     def _made(self, model: Learnt, texts: Mapping[str, Stage]) -> dict[str, Stage]:
         """The model's export, which measures it on its domain and on general text; and its losses on the others."""
-        domain = texts[model.domain] if model.domain else self.gathered(texts)
+        domain = (
+            texts[model.domain]
+            if model.domain
+            else self.gathered(
+                {source: texts[source] for source, _ in sources_of(self.config.corpus) if source in texts}
+            )
+        )
         corpora = {"domain": domain, **self._general()}
         export = model.catalogue.exported({**corpora, "training": model.training}, list(corpora))
         others = {name: texts[name] for name in model.seen if name != model.domain}

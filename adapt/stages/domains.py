@@ -12,6 +12,9 @@ from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.parse.keys import unknown
 
+RESERVED = {"general", "training"}
+"""What else is measured, or read, beside domains."""
+
 
 def domain_of(task: TaskConfig) -> str:
     """The source that a task belongs to."""
@@ -38,6 +41,8 @@ def check_domains(config: Config) -> list[str]:
         )
     if config.corpus.streaming:
         raise ConfigError("corpus.streaming is set, but importance is measured on prepared text", "remove it")
+    for name in RESERVED & set(sources):
+        raise ConfigError(f"corpus.sources: a domain cannot be called {name!r}", "give it another name")
     order = config.sequence.order or list(sources)
     for name in order:
         if name not in sources:
@@ -64,7 +69,7 @@ def check_distinct(texts: Mapping[str, Stage]) -> None:
     """
     known: dict[str, str] = {}
     for name, text in texts.items():
-        other = known.setdefault(text.inputs["manifest"].key, name)
+        other = known.setdefault(text.key, name)
         if other != name:
             raise ConfigError(
                 f"corpus.sources: {other} and {name} read the same text",
@@ -78,7 +83,7 @@ class Noted:
 
     Args:
         file: where that is noted.
-        domains: name and digest of the text of each domain, in the order of now.
+        domains: name of each domain and key of its prepared text, in the order of now.
     """
 
     file: Path
@@ -87,7 +92,7 @@ class Noted:
     @classmethod
     def of(cls, root: Path, name: str, texts: Mapping[str, Stage]) -> "Noted":
         """Of the sequence of a name below a root."""
-        domains = tuple((domain, text.inputs["manifest"].key) for domain, text in texts.items())
+        domains = tuple((domain, text.key) for domain, text in texts.items())
         return cls(root / "sequence" / f"{name}.order.json", domains)
 
     def check(self) -> None:
@@ -97,17 +102,18 @@ class Noted:
             ConfigError: says where, and what to do.
         """
         for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
-            if new == old:
+            if new[1] == old[1]:
                 continue
             what = (
-                f"the text of domain {number}, {new[0]}, has changed"
+                f"the text of domain {number}, {new[0]}, or how it is read, has changed"
                 if new[0] == old[0]
                 else (f"domain {number} was {old[0]} and is now {new[0]}")
             )
             raise ConfigError(
                 f"sequence {self.file.name.removesuffix('.order.json')}: {what}; all that was learnt from there on"
                 " would be learnt anew",
-                "put new domains at the end, or choose another --name for it: what both sequences share is not redone",
+                "put new domains at the end, or give it another name (--name; in a chain file, that of the chain):"
+                " what both share is not redone",
             )
 
     def save(self) -> None:

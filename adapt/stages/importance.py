@@ -8,9 +8,11 @@ from adapt.chain import Outcome, Stage
 from adapt.config import what
 from adapt.console import log
 from adapt.errors import ConfigError
+from adapt.model.families import check_units
 from adapt.stages.base import START, Inputs, made_by
-from adapt.stages.training import Training
+from adapt.stages.training import Training, cost_of
 
+About = Literal["general", "domain"]
 PREVIOUS = "previous"
 """An input: the importance that a new one is added to."""
 SHOWN = 3
@@ -21,42 +23,64 @@ class Importances(Training):
     """How important each unit is for what a model knows (arXiv 2302.03241, sections 4.1 and 4.3)."""
 
     def general_importance(self, text: Stage) -> Stage | None:
-        """For general knowledge, read off the model to begin with on the first domain's text; None where not wanted."""
-        das = self.config.das
-        if not self._masks() or das.general_importance == "none":
+        """For general knowledge, read off the model to begin with on the first domain's text; None where not wanted.
+
+        Raises:
+            ConfigError: the corpus is streamed.
+            ModelError: the units of the model are not known.
+        """
+        config, das = self.config, self.config.das
+        if not self._masks():
             return None
-        if self.config.corpus.streaming:
+        check_units(self.pretrained.model)
+        if das.general_importance == "none":
+            return None
+        if config.corpus.streaming:
             raise ConfigError(
                 "corpus.streaming is set, but importance is measured on prepared text",
                 "remove it, or set das.general_importance to none",
             )
-        about = {"general": das.general_importance, "injected_dropout": das.injected_dropout}
-        return self._importance("general", about, {"text": text, **self._started()})
+        views = {
+            **self._sample(),
+            "injected_dropout": das.injected_dropout,
+            "attention_dropout": config.model.attention_dropout,
+            "causal": config.objective.kind == "causal",
+        }
+        identity = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
+        return self._importance("general", identity, {"text": text, **self._started()})
 
     def domain_importance(self, text: Stage, training: Stage, previous: Stage | None) -> Stage | None:
         """For a domain, read off the model that has just learnt it, and all before; None where not wanted."""
         if not self._masks():
             return None
+        identity = {
+            "about": "domain",
+            **self._sample(),
+            "embeddings": self.config.das.embeddings,
+            "objective": what(self.config.objective),
+        }
         before = {PREVIOUS: previous} if previous else {}
-        return self._importance("domain", {}, {"text": text, START: training, **before})
+        return self._importance("domain", identity, {"text": text, START: training, **before})
 
     def _masks(self) -> bool:
         config = self.config
         return config.method.kind == "das" and (config.das.soft_mask != "none" or config.das.contrast_weight > 0)
 
-    def _importance(self, about: Literal["general", "domain"], more: dict[str, Any], inputs: dict[str, Stage]) -> Stage:
-        config, das = self.config, self.config.das
-        identity = {
-            "about": about,
-            **more,
+    def _sample(self) -> dict[str, Any]:
+        """What is measured on, and together."""
+        das = self.config.das
+        return {
             "sequences": das.importance_sequences,
             "batch": das.importance_batch,
             "granularity": das.granularity,
-            "normalize": das.normalize,
-            "embeddings": das.embeddings,
+            "sequence_length": self.config.training.sequence_length,
+        }
+
+    def _importance(self, about: About, identity: dict[str, Any], inputs: dict[str, Stage]) -> Stage:
+        config = self.config
+        identity |= {
+            "normalize": config.das.normalize,
             "model": None if START in inputs else self._model_digest(),
-            "objective": what(config.objective),
-            "sequence_length": config.training.sequence_length,
             "seed": config.seed,
         }
 
@@ -65,14 +89,15 @@ class Importances(Training):
 
         return Stage("importance", config.name, identity, run, inputs)
 
-    def _measure_importance(self, about: Literal["general", "domain"], folder: Path, inputs: Inputs) -> Outcome:
-        from adapt.runtime import connect
+    def _measure_importance(self, about: About, folder: Path, inputs: Inputs) -> Outcome:
+        from adapt.runtime import await_resources, connect
         from adapt.train.importance import Measuring, measure_importance, saturated, with_floor
 
         connect(self.config.resources)
+        await_resources(self.config.resources)
         start = made_by(inputs[START], self.pretrained) if START in inputs else self.pretrained
         previous = str(inputs[PREVIOUS].path) if PREVIOUS in inputs else None
         metrics = measure_importance(Measuring(self.config, start, str(inputs["text"].path), previous, about), folder)
         for warning in islice(saturated(with_floor(metrics["plasticity"], self.config.das.plasticity_floor)), SHOWN):
             log(f"warning: {warning}")
-        return Outcome(metrics, {"device_seconds": metrics["device_seconds"]})
+        return Outcome(metrics, cost_of(metrics["device_seconds"], self.config.resources.price_per_device_hour))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from adapt.chain import Outcome, Record, Stage
 from adapt.config import CorpusConfig, TaskConfig, what
@@ -11,7 +10,7 @@ from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.model.locate import tokenizer_files
 from adapt.preflight import check_weights
 from adapt.stages.base import Inputs
-from adapt.stages.training import Training
+from adapt.stages.training import Training, cost_of
 
 SEED = "seed-"
 """Beginning of the names of the inputs of stage `scores`."""
@@ -80,13 +79,7 @@ class Tasks(Training):
         connect(self.config.resources)
         found = finetune(Run(self.config, start, str(inputs["task"].path), seed), folder)
         metrics = {**found, "transductive": self._knows(inputs)}
-        return Outcome(metrics, _cost(metrics["device_seconds"], self.config.resources.price_per_device_hour))
-
-
-def _cost(device_seconds: float, price_per_hour: float | None) -> dict[str, Any]:
-    hours = device_seconds / 3600
-    cost = None if price_per_hour is None else hours * price_per_hour
-    return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
+        return Outcome(metrics, cost_of(metrics["device_seconds"], self.config.resources.price_per_device_hour))
 
 
 def _summarize(inputs: Mapping[str, Record]) -> Outcome:

@@ -255,14 +255,15 @@ def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -
         "mfu": result.get("mfu"),
         "peak_memory_bytes": result["peak_memory_bytes"],
     }
-    hours = result["device_seconds"] / 3600
-    cost = {
-        "device_seconds": result["device_seconds"],
-        "device_hours": hours,
-        "tokens": result["tokens"],
-        "cost": None if price_per_hour is None else hours * price_per_hour,
-    }
+    cost = {**cost_of(result["device_seconds"], price_per_hour), "tokens": result["tokens"]}
     return Outcome(metrics, cost, {name: result[name] for name in RAN_ON})
+
+
+def cost_of(device_seconds: float, price_per_hour: float | None) -> dict[str, Any]:
+    """For a record."""
+    hours = device_seconds / 3600
+    cost = None if price_per_hour is None else hours * price_per_hour
+    return {"device_seconds": device_seconds, "device_hours": hours, "cost": cost}
 
 
 def _shares(inputs: Inputs, drawn: list[int], training: TrainingConfig) -> dict[str, Any]:

@@ -21,15 +21,19 @@ class Added:
     """Forward only."""
 
 
-def added_by(config: Config) -> Added:
+def added_by(config: Config, is_known: bool = True) -> Added:
     """What the configured method adds (see `adapt.method.contrast`).
 
-    Where nothing has been learnt before, and so nothing is known to be told apart from, it is less.
+    Args:
+        config: of the job.
+        is_known: whether there is something that was known before, to be told apart from.
     """
     das = config.das
     if config.method.kind != "das" or not das.contrast_weight:
         return Added()
     share = das.economy_fraction if das.contrast_cost == "economy" else 1.0
+    if not is_known:
+        return Added(share)
     return Added(2.0) if das.contrast_cost == "exact" else Added(share, share)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from adapt.method.measure import Loss, Settings, Sums
     from adapt.objective.base import Batch
 
-PASS_TOKENS = 8_192
+PASS_TOKENS = 4_096
 """Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
 
 Share = list[tuple[int, np.ndarray]]
@@ -33,7 +33,7 @@ Share = list[tuple[int, np.ndarray]]
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Batches of `das.importance_batch` rows, shared out to as many Ray tasks as there are workers.
+    """Batches of at most `das.importance_batch` rows, shared out to as many Ray tasks as there are workers.
 
     A batch is measured whole by one task, so what it gives does not depend on their number.
 
@@ -47,7 +47,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     import ray
 
     resources, size = measuring.config.resources, measuring.config.das.importance_batch
-    batches = [(number, rows[first : first + size]) for number, first in enumerate(range(0, len(rows), size))]
+    batches = list(enumerate(np.array_split(rows, -(-len(rows) // size))))  # alike: small ones have large gradients
     workers = min(resources.workers, len(batches))
     task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_measure)
     with user_errors():
@@ -111,11 +111,11 @@ def _settings(measuring: Measuring, device: torch.device) -> Settings:
     config, is_general = measuring.config, measuring.about == "general"
     training, views = config.training, 2 if is_general else 1
     most = max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch
-    has_bf16 = device.type == "cuda" and resolve("auto", device) == "bf16"
+    has_bf16 = device.type == "cuda" and resolve(training.precision, device) == "bf16"
     return Settings(
         granularity=config.das.granularity,
         dropout_seed=config.seed if is_general else None,
-        embeddings=config.das.embeddings,
+        embeddings="free" if is_general else config.das.embeddings,  # which tokens general knowledge needs is not known
         rows=max(1, most // views),
         dtype=torch.bfloat16 if has_bf16 else torch.float32,
     )

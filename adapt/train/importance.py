@@ -111,12 +111,10 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
 
 
 def _random(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units and tokens that mean nothing."""
-    from adapt.method.normalize import random_sizes, random_token_sizes
+    """Sizes of units that mean nothing."""
+    from adapt.method.normalize import random_sizes
 
-    seed = measuring.config.seed
-    tokens = None if measuring.config.das.embeddings == "free" else random_token_sizes(model, seed)
-    return random_sizes(model, seed), tokens, {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+    return random_sizes(model, measuring.config.seed), None, {"groups": 0, "tokens": 0, "device_seconds": 0.0}
 
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:

@@ -122,7 +122,9 @@ class Parts:
         }
         utilization = None
         if dimensions:
-            work = workload(config.objective, training.sequence_length, document_length, added_by(config))
+            work = workload(
+                config.objective, training.sequence_length, document_length, added_by(config, bool(job.past))
+            )
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)
         return cls(loop, tokenizer, resources, utilization)

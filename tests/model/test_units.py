@@ -218,4 +218,4 @@ def test_an_unknown_architecture_is_named() -> None:
     model.config.model_type = "mamba"
     with pytest.raises(ModelError, match="the units of mamba models are not known") as caught:
         layers_of(model)
-    assert "PATTERNS" in caught.value.fix
+    assert "adapt/model/families.py" in caught.value.fix
