@@ -41,13 +41,17 @@ def summarize(identity: Mapping[str, Any], floor: float, done: Mapping[str, Reco
                 for name in order
                 if name not in losses["columns"]
             ),
-            *(f"after {number} domains, {each}" for number, one in left.items() for each in saturated(one)),
+            *(f"after {_domains(number)}, {each}" for number, one in left.items() for each in saturated(one)),
         ],
         "model": str(list(exports.values())[-1].path),
         "models": _models(order, exports),
         **sequence_figures(scores, losses, mode),
     }
     return Outcome(metrics, _cost(done))
+
+
+def _domains(number: int) -> str:
+    return f"{number} domain{'' if number == 1 else 's'}"
 
 
 def _models(order: list[str], exports: Mapping[int, Record]) -> dict[str, str]:

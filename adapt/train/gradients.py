@@ -111,7 +111,7 @@ def _settings(measuring: Measuring, device: torch.device) -> Settings:
     config, is_general = measuring.config, measuring.about == "general"
     training, views = config.training, 2 if is_general else 1
     most = max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch
-    has_bf16 = device.type == "cuda" and resolve(training.precision, device) == "bf16"
+    has_bf16 = resolve(training.precision, device) == "bf16"
     return Settings(
         granularity=config.das.granularity,
         dropout_seed=config.seed if is_general else None,

@@ -78,7 +78,7 @@ def test_plasticity_is_numbered_by_the_domains_before_it() -> None:
     found = {**done(), "importance 1": record("importance", "importance 1", low)}
     metrics = summarize(IDENTITY, 0.0, found).metrics
     assert metrics["plasticity"] == [low["plasticity"]]
-    assert [each.split(",")[0] for each in metrics["warnings"]] == ["after 1 domains"]
+    assert [each.split(",")[0] for each in metrics["warnings"]] == ["after 1 domain"]
     floored = summarize(IDENTITY, 0.2, found).metrics
     assert floored["plasticity"][0]["head"] == [0.2]
     assert floored["warnings"] == []

@@ -43,7 +43,7 @@ def config(workers: int = 1, **das: Any) -> Config:
     return Config(
         seed=3,
         das=replace(DAS, **das),
-        training=TrainingConfig(sequence_length=LENGTH),
+        training=TrainingConfig(precision="fp32", sequence_length=LENGTH),
         resources=ResourcesConfig(workers=workers),
     )
 
