@@ -76,7 +76,8 @@ def test_the_recipe_of_the_paper_is_the_paper() -> None:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_recipes_are_understood(recipe: Path) -> None:
-    corpus = [] if re.search(r"^\s+source: docstrings", recipe.read_text(), re.MULTILINE) else ["--corpus.paths=a"]
+    names_it = re.search(r"^\s+(source: docstrings|sources:)", recipe.read_text(), re.MULTILINE)
+    corpus = [] if names_it else ["--corpus.paths=a"]
     config = parse(["--config", str(recipe), *corpus], "jobs/dapt.py")
     assert config != replace(Config(), corpus=config.corpus)
     assert config.name != Config().name

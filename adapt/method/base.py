@@ -16,6 +16,9 @@ from adapt.objective.base import Corrupted, Objective
 class Method:
     """Plain training: every hook does nothing."""
 
+    def check(self, model: torch.nn.Module) -> None:
+        """Refuses a model that the method cannot train, with a ModelError."""
+
     def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher."""
 

@@ -35,6 +35,18 @@ class Das(Method):
         self._plasticity = 1.0
         self._counted = torch.zeros(2, dtype=torch.float64)  # contrast summed since the last report, and documents
 
+    def check(self, model: torch.nn.Module) -> None:
+        """Refuses a contrast between views that are one.
+
+        Raises:
+            ModelError: the model has no dropout.
+        """
+        if self._config.contrast_weight and not has_dropout(model):
+            raise ModelError(
+                f"{type(model).__name__} has no dropout, so two views of a text are one and there is no contrast",
+                "set model.attention_dropout above 0 (0.1), or das.contrast_weight to 0",
+            )
+
     def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
         """Masks and gates.
 
@@ -43,7 +55,7 @@ class Das(Method):
             inputs: `importance`, a folder; without it nothing is masked, and nothing known to be told apart from.
 
         Raises:
-            ModelError: the importance is another model's, or the model has no dropout, and so no two views of a text.
+            ModelError: the importance is another model's.
         """
         config, folder = self._config, inputs.get("importance")
         importance = load_importance(folder, model) if folder else None
@@ -53,11 +65,6 @@ class Das(Method):
             self._mask.prepare_model(model, inputs)
             self._plasticity = plasticity(masked)
         if config.contrast_weight:
-            if not has_dropout(model):
-                raise ModelError(
-                    f"{type(model).__name__} has no dropout, so two views of a text are one and there is no contrast",
-                    "set model.attention_dropout above 0 (0.1), or das.contrast_weight to 0",
-                )
             known = (Gates(model), importance.units) if importance else ()
             self._contrast = Contrast(config, *known)
 

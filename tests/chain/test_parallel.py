@@ -1,8 +1,9 @@
 """Stages side by side: order, room, failures."""
 
 import _thread
+import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,15 @@ def test_several_failures_are_counted(store: Store) -> None:
         ensure_all([needing], store, None, 4)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as in a process of its own: pytest's own processes may ignore it, or another test have changed it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_no_failure_of_the_stages_that_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     interrupted, threads = threading.Event(), list[threading.Thread]()
 

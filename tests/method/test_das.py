@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from adapt.config import Config, DasConfig, MethodConfig
+from adapt.errors import ModelError
 from adapt.method.base import Method
 from adapt.method.build import make_method
 from adapt.method.das import Das
@@ -126,3 +127,14 @@ def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path
         loss, extra = method.losses(model, rows(texts), OBJECTIVE, 0)
         found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_contrast_needs_dropout(tiny_bert: Path) -> None:
+    model = load_model(tiny_bert, causal=False, attention_dropout=0.0)
+    Das(DasConfig()).check(model)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = 0.0
+    Das(DasConfig(contrast_weight=0.0)).check(model)
+    with pytest.raises(ModelError, match="has no dropout, so two views of a text are one"):
+        Das(DasConfig()).check(model)

@@ -4,6 +4,7 @@ import gc
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from transformers import BertConfig, BertForMaskedLM
 
 from adapt.config import TrainingConfig
@@ -51,7 +52,7 @@ def _storages() -> dict[int, int]:
     gc.collect()
     found: dict[int, int] = {}
     for each in gc.get_objects():
-        if isinstance(each, torch.Tensor):
+        if isinstance(each, torch.Tensor) and not isinstance(each, FakeTensor):  # a compiler's, which hold nothing
             for tensor in (each, _gradient(each)):
                 if tensor is not None:
                     found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
