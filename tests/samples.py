@@ -1,7 +1,10 @@
 """Words and sentences that the tiny tokenizer of the tests knows."""
 
+import json
 import random
 import string
+from pathlib import Path
+from typing import Any
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LIST = """
@@ -23,3 +26,22 @@ def sentences(count: int, seed: int = 0, shortest: int = 5, longest: int = 30) -
         return draw.choice(WORDS) if draw.random() < 0.9 else "".join(draw.choices(string.ascii_lowercase, k=4))
 
     return [" ".join(word() for _ in range(draw.randint(shortest, longest))) + "." for _ in range(count)]
+
+
+TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sentence", "word", "language"]}
+
+
+def labelled(count: int, seed: int) -> list[dict[str, Any]]:
+    """Texts that are about one of two topics."""
+    draw = random.Random(seed)
+    found = []
+    for number, text in enumerate(sentences(count, seed, 4, 8)):
+        label = draw.choice(list(TOPICS))
+        found.append({"text": f"{' '.join(draw.choices(TOPICS[label], k=4))} {text} {number}", "label": label})
+    return found
+
+
+def write(file: Path, records: list[dict[str, Any]]) -> str:
+    """As jsonl; returns the path."""
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(file)

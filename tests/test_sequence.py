@@ -1,7 +1,6 @@
 """A sequence of two domains from its text to its record, on Ray; a third one added later."""
 
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,23 +15,7 @@ from adapt.config.kinds import KINDS
 from adapt.model.load import load_masked_lm
 from adapt.parse import parse_values
 from adapt.stages import Catalogue, run_stages
-from tests.samples import sentences
-
-TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sentence", "word", "language"]}
-
-
-def write(file: Path, records: list[dict[str, Any]]) -> str:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(file)
-
-
-def labelled(count: int, seed: int) -> list[dict[str, Any]]:
-    draw = random.Random(seed)
-    found = []
-    for number, text in enumerate(sentences(count, seed, 4, 8)):
-        label = draw.choice(list(TOPICS))
-        found.append({"text": f"{' '.join(draw.choices(TOPICS[label], k=4))} {text} {number}", "label": label})
-    return found
+from tests.samples import labelled, sentences, write
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,7 @@
 """A small study from its chain file to its report, on Ray: adapted models, seeds side by side, nothing done twice."""
 
 import json
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,23 +13,7 @@ from adapt.recipe.expand import expand
 from adapt.recipe.file import read_recipe
 from adapt.report.write import write_report
 from adapt.stages import run_stages
-from tests.samples import sentences
-
-TOPICS = {"model": ["model", "loss", "gradient", "layer"], "text": ["text", "sentence", "word", "language"]}
-
-
-def examples(count: int, seed: int) -> list[dict[str, Any]]:
-    """Texts that are about one of two topics."""
-    draw = random.Random(seed)
-    found = []
-    for number, text in enumerate(sentences(count, seed, 4, 8)):
-        label = draw.choice(list(TOPICS))
-        found.append({"text": f"{' '.join(draw.choices(TOPICS[label], k=4))} {text} {number}", "label": label})
-    return found
-
-
-def write(file: Path, records: list[dict[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+from tests.samples import labelled, sentences, write
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +22,7 @@ def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str
     folder = tmp_path_factory.mktemp("study")
     write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
     for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
-        write(folder / f"{split}.jsonl", examples(count, seed))
+        write(folder / f"{split}.jsonl", labelled(count, seed))
     task = {"name": "topics", **{split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}}
     content = {
         "name": "small",

@@ -51,16 +51,17 @@ def build(nodes: Sequence[Node]) -> Chain:
     starts: dict[str, Start] = {}
     goals: list[Goal] = []
     for node in nodes:
-        start = starts[node.start] if node.start else None
+        start = _start(node, node.start, starts) if node.start else None
         catalogue = Catalogue(node.config, start)
         if node.job in ADAPTING:
             final = {"dapt": catalogue.dapt, "tapt": catalogue.tapt, "das": catalogue.sequence}[node.job]()
-            starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
+            if node.config.sequence.mode != "separate":
+                starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
             goals.append(Goal(node.name, node.job, node.values, final, catalogue))
         elif node.job == "finetune":
             goals += [_run(node, catalogue, seed) for seed in node.config.finetune.seeds]
         else:
-            made = {label: starts[label] for label in node.compared}
+            made = {label: _start(node, label, starts) for label in node.compared}
             final = catalogue.compared(made) if node.job == "evaluate" else catalogue.similarity()
             goals.append(Goal(node.name, node.job, node.values, final, catalogue))
         catalogue.remember()
@@ -69,6 +70,16 @@ def build(nodes: Sequence[Node]) -> Chain:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             raise ConfigError(f"{node.label} has another storage.root or resources.address", "set both in `common`")
     return Chain(goals, Store(Path(first.storage.root).expanduser().absolute()), first.resources)
+
+
+def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
+    """A model that a node begins with, or compares."""
+    if label not in starts:  # domains learnt apart leave no model that has learnt all
+        raise ConfigError(
+            f"{node.label} asks for the model of {label}, which learns every domain apart (sequence.mode separate)",
+            "name a sequence of another mode",
+        )
+    return starts[label]
 
 
 def _run(node: Node, catalogue: Catalogue, seed: int) -> Goal:

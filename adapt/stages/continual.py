@@ -133,8 +133,12 @@ class Continual(Adapting):
         joint = copy(self)
         corpus = replace(config.corpus, sources=sources)
         joint.config = replace(config, corpus=corpus, training=replace(training, **limits))
-        listed = {source.name: texts[source.name] for source in sources}
-        return Learnt(len(order), joint, joint.trained(listed, joint._replayed()), "", tuple(order))
+        training_stage = joint.trained(self._as_listed(texts), joint._replayed())
+        return Learnt(len(order), joint, training_stage, "", tuple(order))
+
+    def _as_listed(self, texts: Mapping[str, Stage]) -> dict[str, Stage]:
+        """In the order of the configuration: at once, domains have none of their own."""
+        return {name: texts[name] for name, _ in sources_of(self.config.corpus) if name in texts}
 
     def _on_one_domain(self, name: str) -> Self:
         """The same with one of its sources as the whole corpus."""
@@ -156,13 +160,7 @@ class Continual(Adapting):
 
     def _made(self, model: Learnt, texts: Mapping[str, Stage]) -> dict[str, Stage]:
         """The model's export, which measures it on its domain and on general text; and its losses on the others."""
-        domain = (
-            texts[model.domain]
-            if model.domain
-            else self.gathered(
-                {source: texts[source] for source, _ in sources_of(self.config.corpus) if source in texts}
-            )
-        )
+        domain = texts[model.domain] if model.domain else self.gathered(self._as_listed(texts))
         corpora = {"domain": domain, **self._general()}
         export = model.catalogue.exported({**corpora, "training": model.training}, list(corpora))
         others = {name: texts[name] for name in model.seen if name != model.domain}
@@ -179,10 +177,9 @@ class Continual(Adapting):
 
     def _tested(self, model: Learnt, tasks: list[TaskConfig], order: list[str]) -> dict[str, Stage]:
         """The model, taught every task of the domains that it is tested on, once a seed."""
-        ahead = set(order[model.after : model.after + 1]) if self.config.sequence.forward_transfer else set()
-        if self.config.sequence.mode != "continual":
-            ahead = set()
-        taught = self._from(model.training)
+        sequence, taught = self.config.sequence, self._from(model.training)
+        looks_ahead = sequence.forward_transfer and sequence.mode == "continual"
+        ahead = order[model.after : model.after + 1] if looks_ahead else []
         wanted = [task for task in tasks if domain_of(task) in {*model.seen, *ahead}]
         return {name: stage for task in wanted for name, stage in self._taught(taught, task, model.after)}
 

@@ -8,6 +8,7 @@ import yaml
 
 from adapt.errors import ConfigError
 from adapt.recipe.arguments import read_command
+from adapt.recipe.build import _start
 from adapt.recipe.expand import Node, expand
 from adapt.recipe.file import Recipe, read_recipe
 from adapt.recipe.fill import fill
@@ -194,3 +195,9 @@ def test_no_models_to_compare_are_none(tmp_path: Path) -> None:
 def test_a_value_that_is_no_yaml_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--training\.max_steps"):
         read_command(["run", "file", "--training.max_steps", "{"])
+
+
+def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
+    node = Node("finetune", "finetune", {}, Config(), "one")
+    with pytest.raises(ConfigError, match="finetune asks for the model of one, which learns every domain apart"):
+        _start(node, "one", {})
