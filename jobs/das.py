@@ -17,7 +17,10 @@ from adapt.summary import show_sequence
 def main() -> None:
     """Parses, builds the stages of all domains, runs what is not done, shows what was learnt and what forgotten."""
     catalogue = Catalogue(parse(sys.argv[1:], "jobs/das.py", KINDS["das"]))
-    (record,) = run_stages([catalogue.sequence()], Store(catalogue.root), catalogue.config.resources)
+    sequence, store, resources = catalogue.sequence(), Store(catalogue.root), catalogue.config.resources
+    data = [stage for stage in sequence.inputs.values() if stage.stage in ("prepare", "task")]
+    run_stages(data, store, resources)  # what is wrong with the last domain's is known before the first is learnt
+    (record,) = run_stages([sequence], store, resources)
     show_sequence(record)
     finish("das", record.path, record.metrics)
 

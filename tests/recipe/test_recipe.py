@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.recipe.arguments import read_command
 from adapt.recipe.build import _start
