@@ -114,6 +114,14 @@ def test_all_seen_so_far_is_tested_after_each_domain(config: Config) -> None:
     assert "losses 1" not in stage.inputs
 
 
+def test_without_the_full_matrix_a_task_is_tested_after_its_own_domain_and_the_last(config: Config) -> None:
+    dropped = sequence(config).inputs.keys() - sequence(config, full_matrix=False).inputs.keys()
+    assert dropped == {"cs 0 after 2", "cs 1 after 2"}
+    plain = replace(config, method=MethodConfig("plain"))
+    for mode in ("separate", "joint"):  # these test nothing twice
+        assert sequence(plain, mode=mode, full_matrix=False).inputs.keys() == sequence(plain, mode=mode).inputs.keys()
+
+
 def test_forward_transfer_is_tested_before_a_domain_is_learnt(config: Config) -> None:
     more = sequence(config, forward_transfer=True).inputs.keys() - sequence(config).inputs.keys()
     ahead = {

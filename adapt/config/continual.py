@@ -26,6 +26,9 @@ class SequenceConfig:
     mode: Literal["continual", "separate", "joint"] = how("continual")
     """`continual` one after another, each on the model that the last one left; `separate` each on model.path (ONE);
     `joint` all at once, mixed (JOINT)."""
+    full_matrix: bool = how(True)
+    """Test every task after each domain from its own on. `false`: only after its own and after the last, which averages
+    and forgetting rates are made of; the cost no longer grows with the square of the number of domains."""
     forward_transfer: bool = how(False)
     """Also fine-tune and test each task before its domain is learnt, and on model.path: forward transfer on scores."""
 
@@ -58,8 +61,8 @@ class DasConfig:
     """How sizes of gradients, per layer, become importance in [0, 1]: `paper` |tanh(z)|, z in standard deviations from
     the mean, which protects units far below it too; `positive` tanh(max(z, 0)); `rank` the share of units below."""
     injected_dropout: ProperFraction = 0.1
-    """`kl` on models without dropout (Llama): dropout of each attention's and feed-forward layer's output, for the two
-    views that are compared."""
+    """Models without dropout (Llama, ModernBERT): dropout of each attention's and feed-forward layer's output in the
+    views that `kl` and the contrast compare; the pass of the objective itself has none."""
     plasticity_floor: ProperFraction = 0.0
     """Importances of a layer are scaled down so that 1 - importance is at least this on average, per kind of unit; 0
     leaves them."""

@@ -16,11 +16,12 @@ from adapt.objective.base import Corrupted, Objective
 class Method:
     """Plain training: every hook does nothing."""
 
-    def check(self, model: torch.nn.Module) -> None:
-        """Refuses a model that the method cannot train, with a ModelError."""
-
     def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
-        """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher."""
+        """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
+
+        Raises:
+            ModelError: the method cannot train this model.
+        """
 
     def extra_loss(self, model: torch.nn.Module, corrupted: Corrupted, step: int) -> torch.Tensor | None:
         """What is added to the loss of one micro-batch; None for nothing.

@@ -7,7 +7,7 @@ outputs of its units multiplied by their importance. The head runs at the predic
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from math import ceil
 
 import torch
@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from adapt.config import DasConfig
 from adapt.method.gather import gathered
+from adapt.method.views import Injected
 from adapt.model.head import loss_and_states, states_of
 from adapt.model.packed import Packed
 from adapt.model.states import document_means
@@ -30,13 +31,21 @@ class Contrast:
         config: says what is run, and trained through.
         gates: of the model; None where nothing is known yet, and documents are told apart from each other alone.
         importance: I of every unit, where there are gates.
+        injected: what makes views differ, in models without dropout. It spares the objective's own pass.
     """
 
-    def __init__(self, config: DasConfig, gates: Gates | None = None, importance: Values | None = None) -> None:
+    def __init__(
+        self,
+        config: DasConfig,
+        gates: Gates | None = None,
+        importance: Values | None = None,
+        injected: Injected | None = None,
+    ) -> None:
         self._config = config
         self._gates = gates
         self._importance: dict[Kind, Tensor] = dict(importance or {})
-        self._backward = ExitStack()
+        self._injected = injected
+        self._backward = ExitStack()  # what lasts until the next micro-batch: checkpointed layers run again
 
     def losses(self, model: nn.Module, corrupted: Corrupted) -> tuple[Tensor, Tensor]:
         """Of one micro-batch. All ranks call it.
@@ -60,9 +69,12 @@ class Contrast:
         previous = self._known(model, part) if self._gates and not is_exact else None
 
         together = Packed.joined(whole, part, part) if is_exact else Packed.joined(whole, part)
+        index = torch.arange(together.tokens, device=together.input_ids.device)
         if is_exact:
-            self._gate_from(whole.tokens + part.tokens, together)
-        positions = torch.zeros_like(together.input_ids[0], dtype=torch.bool)
+            self._gate(index >= whole.tokens + part.tokens)
+        if self._injected:
+            self._backward.enter_context(self._injected.on(index >= whole.tokens))
+        positions = torch.zeros_like(index, dtype=torch.bool)
         positions[: whole.tokens] = corrupted.positions[corrupted.real]
         loss, states = loss_and_states(model, together, positions, corrupted.targets)
         views = document_means(states.float(), together)
@@ -79,19 +91,17 @@ class Contrast:
     def _known(self, model: nn.Module, packed: Packed) -> Tensor:
         """What the model knew of each document, without gradient, [documents, H]."""
         assert self._gates
-        with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)):
+        importance = self._importance_on(packed.input_ids.device)
+        injected = self._injected.on() if self._injected else nullcontext()
+        with torch.no_grad(), self._gates.set(importance), injected:
             return document_means(states_of(model, packed).float(), packed)
 
-    def _gate_from(self, first: int, packed: Packed) -> None:
-        """Gates the tokens from `first` on by importance, until the next micro-batch.
-
-        So long, because gradient checkpointing runs the layers again in the backward pass.
-        """
+    def _gate(self, tokens: Tensor) -> None:
+        """Gates these tokens by importance, bool [N], until the next micro-batch."""
         assert self._gates
-        owner = (torch.arange(packed.tokens, device=packed.input_ids.device) >= first).long()
-        importance = self._importance_on(packed.input_ids.device)
+        importance = self._importance_on(tokens.device)
         values = {kind: torch.stack((torch.ones_like(each), each), 1) for kind, each in importance.items()}
-        self._backward.enter_context(self._gates.set(values, owner))
+        self._backward.enter_context(self._gates.set(values, tokens.long()))
 
     def _importance_on(self, device: torch.device) -> dict[Kind, Tensor]:
         self._importance = {kind: each.to(device) for kind, each in self._importance.items()}

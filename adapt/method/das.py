@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from adapt.config import DasConfig
-from adapt.errors import ModelError
 from adapt.method.base import Method
 from adapt.method.contrast import Contrast
 from adapt.method.gather import summed
 from adapt.method.importance import load_importance
 from adapt.method.normalize import with_floor
 from adapt.method.soft_mask import SoftMask
-from adapt.method.views import has_dropout
+from adapt.method.views import injected
 from adapt.model.units import Gates, Values
 from adapt.objective.base import Corrupted, Objective
 
@@ -35,18 +34,6 @@ class Das(Method):
         self._plasticity = 1.0
         self._counted = torch.zeros(2, dtype=torch.float64)  # contrast summed since the last report, and documents
 
-    def check(self, model: torch.nn.Module) -> None:
-        """Refuses a contrast between views that are one.
-
-        Raises:
-            ModelError: the model has no dropout.
-        """
-        if self._config.contrast_weight and not has_dropout(model):
-            raise ModelError(
-                f"{type(model).__name__} has no dropout, so two views of a text are one and there is no contrast",
-                "set model.attention_dropout above 0 (0.1), or das.contrast_weight to 0",
-            )
-
     def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
         """Masks and gates.
 
@@ -55,7 +42,7 @@ class Das(Method):
             inputs: `importance`, a folder; without it nothing is masked, and nothing known to be told apart from.
 
         Raises:
-            ModelError: the importance is another model's.
+            ModelError: the importance is another model's; or views are to be contrasted that nothing makes differ.
         """
         config, folder = self._config, inputs.get("importance")
         importance = load_importance(folder, model) if folder else None
@@ -65,8 +52,8 @@ class Das(Method):
             self._mask.prepare_model(model, inputs)
             self._plasticity = plasticity(masked)
         if config.contrast_weight:
-            known = (Gates(model), importance.units) if importance else ()
-            self._contrast = Contrast(config, *known)
+            gates, known = (Gates(model), importance.units) if importance else (None, None)
+            self._contrast = Contrast(config, gates, known, injected(model, config.injected_dropout))
 
     def losses(
         self, model: torch.nn.Module, corrupted: Corrupted, objective: Objective, step: int

@@ -7,9 +7,10 @@ dropout are taken to hold that knowledge (arXiv 2302.03241, section 4.1).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
@@ -38,33 +39,60 @@ class Disagreement:
         return ((first.exp() - second.exp()) * (first - second)).sum() / 2
 
 
-@contextmanager
-def differing(model: Any, injected: float) -> Iterator[None]:
-    """Inside the block, passes in train mode differ: by the model's own dropout, or where it has none, by injected.
+class Injected:
+    """Dropout of each attention's and feed-forward layer's output, for models without any. It is off until asked for.
+
+    Like the gates, which come before it, it is hooks that stay.
 
     Args:
-        model: whose units are known.
-        injected: dropout of each attention's and feed-forward layer's output, after the gates.
+        model: with its weights whole.
+        p: the share that is dropped.
+    """
+
+    def __init__(self, model: Any, p: float) -> None:
+        self._drop = QuickDropout(p)
+        self._is_on = False
+        self._tokens: Tensor | None = None
+        for layer in layers_of(model):
+            for name in (layer.pattern.attention_out, layer.pattern.outer):
+                layer.part(name).register_forward_hook(self)
+
+    def __call__(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+        """The hook."""
+        if not (self._is_on and module.training):
+            return output
+        dropped: Tensor = self._drop(output)
+        return dropped if self._tokens is None else torch.where(self._tokens[:, None], dropped, output)
+
+    @contextmanager
+    def on(self, tokens: Tensor | None = None) -> Iterator[None]:
+        """Inside the block, passes in train mode drop out.
+
+        Args:
+            tokens: at which, bool [N]; None for all.
+        """
+        before = self._is_on, self._tokens
+        self._is_on, self._tokens = True, tokens
+        try:
+            yield
+        finally:
+            self._is_on, self._tokens = before
+
+
+def injected(model: Any, p: float) -> Injected | None:
+    """What makes passes differ where the model has no dropout of its own; None where it has.
 
     Raises:
-        ModelError: the model has no dropout, and none is to be injected.
+        ModelError: it has none, and p is 0.
     """
-    with ExitStack() as hooks:
-        if not has_dropout(model):
-            if not injected:
-                raise ModelError(
-                    f"{type(model).__name__} has no dropout, so two views of a text are one and show no importance",
-                    "set das.injected_dropout above 0, or das.general_importance to random or none",
-                )
-            drop = QuickDropout(injected)
-            for layer in layers_of(model):
-                for name in (layer.pattern.attention_out, layer.pattern.outer):
-                    hooks.callback(layer.part(name).register_forward_hook(_dropping(drop)).remove)
-        yield
-
-
-def _dropping(drop: QuickDropout) -> Any:
-    return lambda module, arguments, output: drop(output) if module.training else output
+    if has_dropout(model):
+        return None
+    if not p:
+        raise ModelError(
+            f"{type(model).__name__} has no dropout, so two views of a text are one",
+            "set das.injected_dropout above 0; or das.contrast_weight to 0 and das.general_importance to none",
+        )
+    return Injected(model, p)
 
 
 def has_dropout(model: Any) -> bool:

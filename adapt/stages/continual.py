@@ -180,7 +180,8 @@ class Continual(Adapting):
         sequence, taught = self.config.sequence, self._from(model.training)
         looks_ahead = sequence.forward_transfer and sequence.mode == "continual"
         ahead = order[model.after : model.after + 1] if looks_ahead else []
-        wanted = [task for task in tasks if domain_of(task) in {*model.seen, *ahead}]
+        seen = model.seen if sequence.full_matrix or model.after == len(order) else (model.domain,)
+        wanted = [task for task in tasks if domain_of(task) in {*seen, *ahead}]
         return {name: stage for task in wanted for name, stage in self._taught(taught, task, model.after)}
 
     def _taught(self, catalogue: "Continual", task: TaskConfig, after: int) -> Iterator[tuple[str, Stage]]:

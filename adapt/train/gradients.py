@@ -68,7 +68,7 @@ def _measure(measuring: Measuring, share: Share, workers: int) -> tuple[Sums, fl
     import torch
 
     from adapt.method.measure import gate_sizes
-    from adapt.method.views import differing
+    from adapt.method.views import injected
     from adapt.model.dropout import use_quick_dropout
     from adapt.model.load import load_model
     from adapt.model.units import Gates
@@ -82,8 +82,8 @@ def _measure(measuring: Measuring, share: Share, workers: int) -> tuple[Sums, fl
         use_quick_dropout(model)
     torch.nn.Module.to(model, device)
     gates, (loss, marks) = Gates(model), _loss(measuring)
-    is_general = measuring.about == "general"
-    with differing(model, config.das.injected_dropout) if is_general else nullcontext():
+    views = injected(model, config.das.injected_dropout) if measuring.about == "general" else None
+    with views.on() if views else nullcontext():
         sums = gate_sizes(model, gates, loss, _batches(measuring, share, marks, device), _settings(measuring, device))
     return sums, time.monotonic() - start
 

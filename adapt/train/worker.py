@@ -100,7 +100,6 @@ class Parts:
         causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
         model = load_model(start.model, causal, start.trust_remote_code, dropout)
         objective = make(config.objective, tokenizer, config.seed)
-        method.check(model)
         method.prepare_model(model, {name: Path(folder) for name, folder in job.past.items()})
         model.train().to(device)
         apply_options(model, training, device)

@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity
 from adapt.config import DasConfig
 from adapt.method import contrast as module
 from adapt.method.contrast import Contrast, info_nce
+from adapt.method.views import injected
 from adapt.model.head import loss_at
 from adapt.model.packed import Packed
 from adapt.model.states import last_hidden_state
@@ -127,6 +128,37 @@ def test_value_and_gradient_are_those_of_documents_taken_alone(family: str, cost
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-4)
     wanted = gradients(model, expected_loss + expected.sum())
     assert found.keys() == wanted.keys()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("cost", ["exact", "lean"])
+@pytest.mark.parametrize("family", ["llama", "modernbert"])
+def test_injected_dropout_is_in_every_view_but_the_objectives(
+    family: str, cost: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout is replaced by a factor, so that views can be taken again, document by document."""
+    monkeypatch.setattr("adapt.method.views.QuickDropout", lambda p: lambda states: p * states)
+    model, texts = ready(family).train(), documents(*LENGTHS)
+    gates, values, views = Gates(model), importance(model), injected(model, 0.5)
+    assert views
+    seen = rows(texts)
+    loss, each = Contrast(config(contrast_cost=cost), gates, values, views).losses(model, seen)
+    found = gradients(model, loss + each.sum())
+
+    model = ready(family).train()
+    gates, views = Gates(model), injected(model, 0.5)
+    assert views
+    first = torch.stack([pooled(model, text) for text in texts])
+    with views.on():
+        second = torch.stack([pooled(model, text) for text in texts])
+        previous = torch.stack([pooled(model, text, gates, values) for text in texts])
+    assert not torch.allclose(first, second, rtol=0.1)
+    expected = by_hand(first, second, previous if cost == "exact" else previous.detach())
+    expected_loss = loss_at(ready(family), seen.packed(), seen.positions[seen.real], seen.targets)
+    torch.testing.assert_close(each, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=1e-4)
+    wanted = gradients(model, loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets) + expected.sum())
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
 

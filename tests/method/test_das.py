@@ -129,12 +129,9 @@ def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
-def test_a_contrast_needs_dropout(tiny_bert: Path) -> None:
-    model = load_model(tiny_bert, causal=False, attention_dropout=0.0)
-    Das(DasConfig()).check(model)
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Dropout):
-            layer.p = 0.0
-    Das(DasConfig(contrast_weight=0.0)).check(model)
-    with pytest.raises(ModelError, match="has no dropout, so two views of a text are one"):
-        Das(DasConfig()).check(model)
+def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Path]) -> None:
+    Das(DasConfig(injected_dropout=0.0)).prepare_model(ready("bert"), {})
+    Das(DasConfig(injected_dropout=0.0, contrast_weight=0.0)).prepare_model(ready("llama"), {})
+    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so two views of a text are one") as caught:
+        Das(DasConfig(injected_dropout=0.0)).prepare_model(ready("llama"), {})
+    assert "das.injected_dropout" in caught.value.fix

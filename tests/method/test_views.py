@@ -1,5 +1,6 @@
 """General knowledge is looked for where dropout makes two views of one text differ."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from scipy.stats import entropy, spearmanr
 
 from adapt.errors import ModelError
 from adapt.method.measure import Settings, Sums, gate_sizes
-from adapt.method.views import Disagreement, differing, has_dropout
+from adapt.method.views import Disagreement, has_dropout, injected
 from adapt.model.states import last_hidden_state
 from adapt.model.units import KINDS, Gates
 from adapt.objective.base import Batch
@@ -18,6 +19,12 @@ from tests.method.test_measure import batch
 from tests.model.families import FAMILIES, ready
 
 WITHOUT = ("llama", "modernbert")
+
+
+def differing(model: Any) -> AbstractContextManager[None]:
+    """Inside the block, passes in train mode differ."""
+    views = injected(model, 0.1)
+    return views.on() if views else nullcontext()
 
 
 def measured(model: Any, batches: list[Batch], seed: int | None = 0) -> Sums:
@@ -49,7 +56,7 @@ def test_every_real_token_is_compared_and_nothing_is_hidden() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family: str) -> None:
     model = ready(family)
-    with differing(model, 0.1):
+    with differing(model):
         training, evaluation = measured(model, [batch()]), measured(model, [batch()], seed=None)
     for kind in KINDS:
         assert (training.units[kind] > 0).all()
@@ -60,7 +67,7 @@ def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family:
 def test_ranks_are_stable_over_seeds(family: str) -> None:
     model = ready(family)
     batches = [batch(number, rows=32) for number in range(12)]
-    with differing(model, 0.1):
+    with differing(model):
         first, second = (measured(model, batches, seed).units for seed in (0, 1))
     for kind in ("inner", "output"):
         for one, other in zip(first[kind], second[kind], strict=True):
@@ -95,7 +102,7 @@ def test_models_without_dropout_get_it_for_as_long_as_it_takes(family: str) -> N
             return not torch.equal(*(last_hidden_state(model, packed) for _ in range(2)))
 
     assert differ(training=True) == (family not in WITHOUT)
-    with differing(model, 0.1):
+    with differing(model):
         assert differ(training=True)
         assert not differ(training=False)
     assert differ(training=True) == (family not in WITHOUT)
@@ -107,12 +114,25 @@ def test_attention_dropout_alone_is_dropout() -> None:
     assert has_dropout(model)
 
 
+@pytest.mark.parametrize("family", WITHOUT)
+def test_only_the_tokens_asked_for_drop_out(family: str) -> None:
+    model, packed = ready(family).train(), Disagreement().corrupt(batch()).packed()
+    views = injected(model, 0.5)
+    assert views
+    with torch.no_grad():
+        plain = last_hidden_state(model, packed)
+        later = torch.arange(packed.tokens) >= int(packed.documents.cumulative[2])
+        with views.on(later):
+            found = last_hidden_state(model, packed)
+    assert torch.equal(found[~later], plain[~later])
+    assert (found[later] != plain[later]).any(1).all()
+
+
 def test_no_dropout_at_all() -> None:
-    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught, differing(ready("llama"), 0.0):
-        pass
+    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
+        injected(ready("llama"), 0.0)
     assert "das.injected_dropout" in caught.value.fix
-    with differing(ready("bert"), 0.0):  # has its own
-        pass
+    assert injected(ready("bert"), 0.0) is None  # has its own
 
 
 def test_tokens_of_both_views_have_gradients() -> None:
