@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -177,6 +178,24 @@ def test_one_and_joint(config: Config) -> None:
 def test_without_mask_and_contrast_no_importance_is_measured(config: Config) -> None:
     bare = replace(config, das=DasConfig(soft_mask="none", contrast_weight=0.0))
     assert not [name for name in sequence(bare).inputs if name.startswith("importance")]
+
+
+@pytest.mark.parametrize(
+    ("share", "das", "warns"),
+    [
+        (0.88, DasConfig(), True),
+        (0.31, DasConfig(), False),
+        (0.88, DasConfig(embeddings="frequency"), False),
+        (0.88, DasConfig(soft_mask="none"), False),
+    ],
+)
+def test_a_model_that_is_mostly_embeddings(
+    config: Config, monkeypatch: pytest.MonkeyPatch, share: float, das: DasConfig, warns: bool
+) -> None:
+    size = SimpleNamespace(embedding_parameters=1000 * share, parameters=1000)
+    monkeypatch.setattr("adapt.stages.importance.model_size", lambda folder: size)
+    found = Catalogue(replace(config, das=das)).unprotected()
+    assert [each.split(",")[0] for each in found] == ["88% of the parameters are embeddings"] * warns
 
 
 def test_without_general_importance_the_first_domain_is_free(config: Config) -> None:

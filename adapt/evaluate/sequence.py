@@ -1,6 +1,6 @@
 """Stage `sequence`: what a sequence of domains came to, from the records of all that was measured on its way."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapt.chain import Outcome, Record
@@ -11,13 +11,16 @@ GENERAL = "general"
 Row = dict[str, Any]
 
 
-def summarize(identity: Mapping[str, Any], floor: float, done: Mapping[str, Record]) -> Outcome:
+def summarize(
+    identity: Mapping[str, Any], floor: float, done: Mapping[str, Record], warnings: Sequence[str] = ()
+) -> Outcome:
     """The matrices of scores and of held-out losses, and the figures that are read off them.
 
     Args:
         identity: `order` of the domains, `tasks` (name -> domain), `finetune_seeds`, `mode`, `method` and `seed`.
         floor: of plasticity.
         done: the records by the names that `adapt.stages.continual` gives them.
+        warnings: of what is known before.
 
     Returns:
         Metrics: `scores` and `losses`, each with `columns` (task or domain -> number of the domain) and `rows`, one for
@@ -36,6 +39,7 @@ def summarize(identity: Mapping[str, Any], floor: float, done: Mapping[str, Reco
         "losses": losses,
         "plasticity": list(left.values()),
         "warnings": [
+            *warnings,
             *(
                 f"{name} has fewer than two held-out documents, so its loss is left out"
                 for name in order

@@ -60,6 +60,8 @@ class ModelSize:
     """RMSNorm in place of LayerNorm."""
     attention_dropout: float
     """Dropout of the attention weights, which some kernels cannot do."""
+    embedding_parameters: int
+    """Elements of the embeddings of tokens."""
 
 
 def model_size(folder: Path) -> ModelSize | None:
@@ -101,6 +103,7 @@ def model_size(folder: Path) -> ModelSize | None:
         activation=dimensions["activation"] or "gelu",
         root_mean_square="rms_norm_eps" in config,
         attention_dropout=_attention_dropout(config, dimensions["attention_dropout"]),
+        embedding_parameters=math.prod(words),
     )
 
 

@@ -84,7 +84,7 @@ class Continual(Adapting):
         def run(folder: Path, done: Inputs) -> Outcome:
             from adapt.evaluate.sequence import summarize
 
-            return summarize(identity, config.das.plasticity_floor, done)
+            return summarize(identity, config.das.plasticity_floor, done, self.unprotected())
 
         return Stage("sequence", config.name, identity, run, inputs, needs={})
 

@@ -9,12 +9,15 @@ from adapt.config import what
 from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.model.families import check_units
+from adapt.model.size import model_size
 from adapt.stages.base import START, Inputs, made_by
 from adapt.stages.training import Training, cost_of
 
 About = Literal["general", "domain"]
 PREVIOUS = "previous"
 """An input: the importance that a new one is added to."""
+FREE_SHARE = 0.5
+"""Of the parameters in unprotected embeddings, above which there is a warning."""
 SHOWN = 3
 """Warnings that are logged; all are in the record of the sequence."""
 
@@ -61,6 +64,15 @@ class Importances(Training):
         }
         before = {PREVIOUS: previous} if previous else {}
         return self._importance("domain", identity, {"text": text, START: training, **before})
+
+    def unprotected(self) -> list[str]:
+        """A warning where most of the model is out of the masks' reach."""
+        das, size = self.config.das, model_size(self.pretrained.model)
+        if size is None or not self._masks() or das.soft_mask == "none" or das.embeddings != "free":
+            return []
+        share = size.embedding_parameters / size.parameters
+        text = f"{share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
+        return [f"{text}: try frequency"] if share > FREE_SHARE else []
 
     def _masks(self) -> bool:
         config = self.config

@@ -84,6 +84,12 @@ def test_plasticity_is_numbered_by_the_domains_before_it() -> None:
     assert floored["warnings"] == []
 
 
+def test_what_was_known_before_is_warned_of_first() -> None:
+    nothing = {"heldout_loss_before": None, "heldout_loss_after": None}
+    warnings = summarize(IDENTITY, 0.0, done(**{"export 1": nothing}), ["known"]).metrics["warnings"]
+    assert (warnings[0], len(warnings)) == ("known", 2)
+
+
 def test_all_at_once_is_one_model() -> None:
     found = done()
     identity = {**IDENTITY, "mode": "joint"}

@@ -129,6 +129,24 @@ def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapt.method.views.QuickDropout", lambda p: lambda states: p * states)
+    found = []
+    for compiles in (False, True):
+        model = ready("llama").train()
+        save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+        method = Das(DasConfig(injected_dropout=0.5))
+        method.prepare_model(model, {"importance": tmp_path})
+        if compiles:
+            for layer in model.model.layers:
+                layer.compile()
+        for seed in (0, 1):  # other lengths, and back from a pass that knows
+            loss, extra = method.losses(model, rows(documents(*LENGTHS, *[3] * seed)), OBJECTIVE, 0)
+        found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
 def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Path]) -> None:
     Das(DasConfig(injected_dropout=0.0)).prepare_model(ready("bert"), {})
     Das(DasConfig(injected_dropout=0.0, contrast_weight=0.0)).prepare_model(ready("llama"), {})

@@ -42,6 +42,7 @@ def test_dimensions_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     shared = layers - HIDDEN * size_of_embedding(model) if name == "albert" else 0
     assert size.layer_parameters == layers + (repeats - 1) * shared
     assert size.head_parameters == head
+    assert size.embedding_parameters == model.get_input_embeddings().weight.numel()
     assert size.gated == (name in ("modernbert", "llama", "qwen3"))
     assert size.root_mean_square == (name in ("llama", "qwen3"))
 

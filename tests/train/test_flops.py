@@ -109,7 +109,7 @@ def test_what_a_method_adds() -> None:
     assert added_by(das(contrast_cost="exact")) == Added(2, 0)
     assert added_by(das(contrast_cost="lean")) == Added(1, 1)
     assert added_by(das(contrast_cost="economy", economy_fraction=0.25)) == Added(0.25, 0.25)
-    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0)
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
     layers, head = 48 + 64, 20  # as below
     assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers
     assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
@@ -117,7 +117,7 @@ def test_what_a_method_adds() -> None:
 
 def test_in_closed_form() -> None:
     """A model of one layer with all widths 2 (no bias): 4 + 2 matrices of 4, a head of 10 words."""
-    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0)
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
     assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
     assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
     assert training_flops(size, Workload(8, 0.5), recompute=True) == 3 * (48 + 64 + 20) + 48 + 64

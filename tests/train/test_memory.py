@@ -33,6 +33,7 @@ ROBERTA = ModelSize(
     activation="gelu",
     root_mean_square=False,
     attention_dropout=0.1,
+    embedding_parameters=38_603_520,
 )
 ROWS, LENGTH = 8, 64
 
