@@ -133,6 +133,16 @@ def test_forward_transfer_is_tested_before_a_domain_is_learnt(config: Config) ->
     assert more == ahead
 
 
+def test_injected_dropout_is_in_the_contrast_too(config: Config) -> None:
+    """Where no importance is measured under it."""
+
+    def first(**changes: Any) -> str:
+        return trainings(sequence(replace(config, das=DasConfig(general_importance="none", **changes))))[0].key
+
+    assert first(injected_dropout=0.2) != first()
+    assert first(injected_dropout=0.2, contrast_weight=0.0) == first(contrast_weight=0.0)
+
+
 def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
     shorter = replace(with_sources(config, "cs", "bio"), tasks=config.tasks[:1])
     before, after = sequence(shorter), sequence(config)

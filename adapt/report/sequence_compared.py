@@ -44,6 +44,7 @@ MEASURES = (
     Measure(ONE, "over separate models", 1),
     Measure("forward_transfer", "forward transfer", 1),
     Measure("loss_average", "average loss", -1, is_loss=True, is_change=False),
+    Measure("loss_learning", "loss just learnt", -1, is_loss=True, is_change=False),
     Measure("loss_forgetting", "loss forgetting", -1, is_loss=True),
     Measure("loss_forward_transfer", "loss forward transfer", 1, is_loss=True),
     Measure("general_change", "general loss", -1, is_loss=True),

@@ -105,6 +105,9 @@ class Importances(Training):
         from adapt.runtime import await_resources, connect
         from adapt.train.importance import Measuring, measure_importance, saturated, with_floor
 
+        if about == "general":  # before anything is trained
+            for each in self.unprotected():
+                log(f"warning: {each}")
         connect(self.config.resources)
         await_resources(self.config.resources)
         start = made_by(inputs[START], self.pretrained) if START in inputs else self.pretrained
