@@ -115,11 +115,15 @@ def check_training(config: Config) -> None:
 
 
 def check_shared(config: Config) -> None:
-    """On a cluster, refuses results in a folder that nobody finds again.
+    """Refuses results where no folder is, and, on a cluster, where nobody finds them again.
 
     Raises:
         ConfigError: names the field.
     """
+    root = config.storage.root
+    if not root.strip() or "://" in root:
+        what = f"storage.root {root} is a URL, but results need a folder" if root.strip() else "storage.root is empty"
+        raise ConfigError(what, "name a folder, such as runs; of a bucket, the folder where it is mounted")
     if address_of(config.resources) is None:
         return
     folders = {"storage.root": Path(config.storage.root).expanduser()}

@@ -113,7 +113,7 @@ def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain
     from adapt.train.importance import Measuring
 
     config, device = config_of(case, "lean"), next(model.parameters()).device
-    settings = _settings(Measuring(config, Pretrained(Path(), Path()), "", None, about), device)
+    settings = _settings(Measuring(config, Pretrained(Path(), Path()), (), None, about), device)
     loss: Any = Disagreement() if about == "general" else make(config.objective, tokenizer_of(case), config.seed)
 
     def batch(number: int, columns: dict[str, Any]) -> None:

@@ -6,18 +6,19 @@ python jobs/chain.py status FILE   what is finished, running and waiting
 python jobs/chain.py report FILE   the report of what is finished
 
 --only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to an entry; --NAME VALUE sets a name of
-`let`, --section.field VALUE a field of every stage. `plan --config FILE [--section.field VALUE ...]` looks at the one
-job of jobs/dapt.py.
+`let`, --section.field VALUE a field of every stage. `plan [--job das] --config FILE [--section.field VALUE ...]` looks
+at a single job, of jobs/dapt.py where none is named.
 """
 
 import sys
 
 from adapt.chain import Store, plan
-from adapt.console import finish, run_job
+from adapt.config.kinds import KINDS
+from adapt.console import finish, log, run_job
 from adapt.errors import AdaptError
 from adapt.parse import parse
-from adapt.recipe.arguments import Command, read_command
-from adapt.recipe.build import Chain, ahead, build, study, trainings_ahead
+from adapt.recipe.arguments import Command, read_command, read_job
+from adapt.recipe.build import Chain, Goal, ahead, build, last_stage, study, trainings_ahead
 from adapt.recipe.expand import expand
 from adapt.recipe.file import Recipe, read_recipe
 from adapt.stages import Catalogue, run_stages
@@ -29,6 +30,9 @@ def main() -> None:
     """Reads the chain, and does what the command says."""
     if sys.argv[1:2] == ["plan"] and sys.argv[2:3] and sys.argv[2].startswith("--"):
         plan_one()
+        return
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
         return
     command = read_command(sys.argv[1:])
     recipe = read_recipe(command.file, command.let, command.common)
@@ -70,12 +74,17 @@ def report(command: Command, recipe: Recipe, chain: Chain) -> None:
 
 
 def plan_one() -> None:
-    """The plan of a single DAPT job: its stages, and what the training will take."""
-    catalogue = Catalogue(parse(sys.argv[2:], "jobs/chain.py plan"))
-    store = Store(catalogue.root)
-    planned = plan(catalogue.dapt(), store)
+    """The plan of a single job: its stages, and what the training will take."""
+    job, arguments = read_job(sys.argv[2:])
+    catalogue = Catalogue(parse(arguments, "jobs/chain.py plan", KINDS[job]))
+    goal = Goal(job, job, {}, last_stage(catalogue, job), catalogue)
+    chain = Chain([goal], Store(catalogue.root), catalogue.config.resources)
+    planned = plan(goal.stage, chain.store)
+    log(f"as jobs/{job}.py would run it (--job: another)")
     show_plan(planned)
-    if forecast := catalogue.ahead(planned, store):
+    if goal.stage.stage != "export":
+        show_trainings(trainings_ahead(chain))
+    elif forecast := catalogue.ahead(planned, chain.store):
         show_forecast(forecast.lines())
     finish("plan", catalogue.root, {"done": sum(p.record is not None for p in planned), "stages": len(planned)})
 

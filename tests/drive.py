@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from adapt.train.retain import checkpoints, newest_whole
+from adapt.train.retain import checkpoints, newest_whole, step_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 240
@@ -21,21 +21,22 @@ PATIENCE_S = 240
 
 
 class Job:
-    """A run of `jobs/dapt.py`. Its output goes to files, so that nobody has to read along.
+    """A run of a job. Its output goes to files, so that nobody has to read along.
 
     Args:
         folder: for the output and, as `runs`, for what the job makes.
         arguments: of the command line.
+        script: in `jobs/`.
     """
 
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
+    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> None:
         folder.mkdir(exist_ok=True)
         self.root = folder / "runs"
         number = len(list(folder.glob("out-*")))
         self._files = folder / f"out-{number}", folder / f"err-{number}"
         with self._files[0].open("w") as out, self._files[1].open("w") as err:
             self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "jobs" / "dapt.py"), *arguments, f"--storage.root={self.root}"],
+                [sys.executable, str(ROOT / "jobs" / script), *arguments, f"--storage.root={self.root}"],
                 stdout=out,
                 stderr=err,
                 start_new_session=True,  # a process group of its own, as a shell gives it
@@ -114,8 +115,8 @@ class Jobs:
 
     started: list[Job] = field(default_factory=list)
 
-    def start(self, folder: Path, arguments: list[str]) -> Job:
-        self.started.append(Job(folder, arguments))
+    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> Job:
+        self.started.append(Job(folder, arguments, script))
         return self.started[-1]
 
     def close(self) -> None:
@@ -141,12 +142,12 @@ def run_folder(root: Path) -> Path:
 def whole_step(root: Path) -> int:
     """Step of the newest whole checkpoint; 0 without one."""
     newest = newest_whole(run_folder(root))
-    return int(newest.name.rsplit("-", 1)[1]) if newest else 0
+    return step_of(newest) if newest else 0
 
 
 def saved_steps(root: Path) -> list[int]:
     """Steps of all checkpoints."""
-    return [int(folder.name.rsplit("-", 1)[1]) for folder in checkpoints(run_folder(root))]
+    return [step_of(folder) for folder in checkpoints(run_folder(root))]
 
 
 def reports(root: Path) -> list[dict[str, Any]]:

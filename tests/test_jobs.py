@@ -120,6 +120,32 @@ def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str
     assert ran.loaded & HEAVY == set()
 
 
+@pytest.mark.parametrize(
+    ("name", "trainings", "stages"),
+    [("das", ["das: das-one", "das: das-two", "all"], {"importance": 3, "train": 2}), ("similarity", [], {"train": 0})],
+)
+def test_the_plan_of_another_job(
+    run: Run, job: list[str], tmp_path: Path, name: str, trainings: list[str], stages: dict[str, int]
+) -> None:
+    (tmp_path / "other.jsonl").write_text(json.dumps({"text": "another text of some words"}) + "\n")
+    sources = "[{name: one, paths: corpus.jsonl}, {name: two, paths: other.jsonl}]"
+    settings = [each for each in job if "corpus" not in each]
+    ran = run("chain.py", "plan", f"--job={name}", f"--corpus.sources={sources}", *settings)
+    assert ran.code == 0, ran.err
+    assert f"as jobs/{name}.py would run it" in ran.err
+    planned, _, ahead = ran.err.partition("the trainings ahead")
+    rows = [row.split("│")[1].strip() for row in planned.splitlines() if row.startswith("│")]
+    assert {stage: rows.count(stage) for stage in stages} == stages
+    assert [row.split("│")[1].strip() for row in ahead.splitlines() if row.startswith("│")] == trainings
+    assert ran.loaded & (HEAVY - {"numpy"}) == set()
+
+
+def test_the_chain_shows_its_usage(run: Run) -> None:
+    ran = run("chain.py", "--help")
+    assert ran.code == 0
+    assert "jobs/chain.py plan FILE" in ran.out
+
+
 def test_a_plan_after_a_run_says_what_changed(
     run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +217,7 @@ REFUSED = [
     (["--corpus.paths=[]"], 2, ["ConfigError: corpus.paths is empty", "--corpus.paths"]),
     (["--training.learning_rat=1"], 2, ["unknown key --training.learning_rat", "did you mean training.learning_rate?"]),
     (["--training.learning_rate=-1"], 2, ["training.learning_rate is -1.0, but must be >0"]),
-    (["--config=gone.yaml"], 2, ["--config gone.yaml: No such file or directory"]),
+    (["--config=gone.yaml"], 2, ["gone.yaml: No such file or directory"]),
     (["--training.sequence_length=129"], 2, ["training.sequence_length is 129, but the model takes 128 tokens"]),
     (["--tracking.mlflow_uri=http://me:pass@host"], 2, ["ConfigError: tracking.mlflow_uri holds a password"]),
     (["--resources.workers=3"], 2, ["training.global_batch_size 8 is no multiple of resources.workers 3"]),

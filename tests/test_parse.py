@@ -30,7 +30,7 @@ from adapt.config import (
 )
 from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
-from adapt.parse import check, parse
+from adapt.parse import check, parse, parse_values
 
 PATHS = "--corpus.paths=a"  # the one field that has to be given
 
@@ -234,9 +234,9 @@ WRONG = [
     ("training.max_steps", "many", "int or null"),
     ("seed", "1.5", "int"),
     ("resources.workers", "[1]", "int"),
-    ("resources.zero_stage", "4", "Literal[0, 1, 2, 3]"),
-    ("training.precision", "fp8", "Literal['auto', 'fp32', 'bf16', 'fp16']"),
-    ("objective.kind", "clm", "Literal['mlm', 'whole_word', 'entity', 'span', 'causal']"),
+    ("resources.zero_stage", "4", "0, 1, 2, 3"),
+    ("training.precision", "fp8", "auto, fp32, bf16, fp16"),
+    ("objective.kind", "clm", "mlm, whole_word, entity, span, causal"),
 ]
 
 
@@ -321,7 +321,7 @@ def test_a_file_without_keys_is_named(write: Callable[..., str], content: str) -
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone.yaml")
     for arguments in (["--config", gone], [f"--config={gone}"]):
-        assert refused(PATHS, *arguments).what == f"--config {gone}: No such file or directory"
+        assert refused(PATHS, *arguments).what == f"{gone}: No such file or directory"
     assert refused("--config", str(tmp_path)).what == f"--config {tmp_path}: Is a directory"
 
 
@@ -336,6 +336,56 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 )
 def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None:
     assert message in refused(PATHS, *arguments).what
+
+
+def test_a_wrong_type_in_a_list_names_the_entry_s_field(write: Callable[..., str]) -> None:
+    task = "tasks: [{name: a, kind: single, train: a, dev: b, test: c}]\n"
+    error = refused(PATHS, "--config", write(task))
+    assert error.what == "tasks, in an entry: kind takes single_label, multi_label, tokens, not single"
+
+
+def test_the_keys_of_a_source_s_own_evaluation_sets(write: Callable[..., str]) -> None:
+    source = "corpus:\n  sources: [{name: a, paths: b, decontaminate: [{name: c, pathz: d}]}]\n"
+    assert (
+        refused("--config", write(source)).what
+        == "unknown key pathz in entry 1 of decontaminate in entry 1 of corpus.sources"
+    )
+    assert refused(*sources("{name: a, paths: b, decontaminate: [{name: c}]}")).what.endswith("has no paths")
+
+
+def test_config_without_a_file() -> None:
+    assert refused(PATHS, "--config").what == "--config names no file"
+
+
+DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ([], 2580),
+        (["--training.epochs=3"], None),
+        (["--training.max_tokens", "1000000"], None),
+        (["--training.max_tokens=null"], 2580),
+        (["--training.epochs=3", "--training.epochs=null"], 2580),
+        (["--training.epochs=3", "--training.max_steps=7"], 7),
+    ],
+)
+def test_a_default_number_of_steps_gives_way_to_another_length(
+    write: Callable[..., str], given: list[str], steps: int | None
+) -> None:
+    assert parse([DOMAINS, *given], "x", KINDS["das"]).training.max_steps == steps
+    values = {name.removeprefix("--"): value for name, value in (each.split("=") for each in given if "=" in each)}
+    if len(values) == len(given):
+        read = {name: yaml.safe_load(value) for name, value in values.items()}
+        assert parse(["--config", write(yaml.safe_dump(read)), DOMAINS], "x", KINDS["das"]).training.max_steps == steps
+        chained = parse_values({**read, "corpus.sources": [{"name": "a", "paths": "a"}]}, KINDS["das"], "here")
+        assert chained.training.max_steps == steps
+
+
+def test_a_sequence_needs_a_list_of_sources() -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.sources is empty"):
+        parse([], "x", KINDS["das"])
 
 
 def sources(*entries: str) -> list[str]:
@@ -355,7 +405,7 @@ CONTRADICTIONS = [
         sources("{name: a, source: docstrings, paths: b}"),
         "corpus.sources, a: paths is set but corpus.sources, a: source",
     ),
-    (sources("{name: a, paths: b}", "{name: a, paths: c}"), "the name 'a' cannot name a folder, or is given twice"),
+    (sources("{name: a, paths: b}", "{name: a, paths: c}"), "two of corpus.sources are called 'a'"),
     (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
     (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, a: weight is -1"),
     (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from adapt import preflight
-from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.config import Config, ResourcesConfig, StorageConfig, TrainingConfig
 from adapt.errors import ConfigError, ModelError, StorageError
-from adapt.preflight import check_compile, check_memory, check_space, check_training, check_weights
+from adapt.preflight import check_compile, check_memory, check_shared, check_space, check_training, check_weights
 
 
 @pytest.fixture
@@ -49,6 +49,12 @@ def test_a_shard_that_is_cut_short(model: Path) -> None:
     (model / names[1]).write_bytes(whole[:-1])
     with pytest.raises(ModelError, match=names[1]):
         check_weights(model)
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/runs", "", "  "])
+def test_results_need_a_folder(root: str) -> None:
+    with pytest.raises(ConfigError, match=r"storage\.root"):
+        check_shared(Config(storage=StorageConfig(root=root)))
 
 
 def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,15 @@
 """A sequence of two domains from its text to its record, on Ray; a third one added later."""
 
 import json
+import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from adapt.chain import Record, Store
@@ -15,11 +18,16 @@ from adapt.config.kinds import KINDS
 from adapt.model.load import load_masked_lm
 from adapt.parse import parse_values
 from adapt.stages import Catalogue, run_stages
+from adapt.train.retain import newest_whole, step_of
+from tests import drive
 from tests.samples import labelled, sentences, write
+
+jobs = pytest.fixture(drive.jobs)
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
+def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
+    """The configuration, by section."""
     folder = tmp_path_factory.mktemp("sequence")
     sources = [
         {"name": name, "paths": write(folder / f"{name}.jsonl", [{"text": text} for text in sentences(150, seed)])}
@@ -38,7 +46,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
             "sequence_length": 64,
             "general_paths": write(folder / "general.jsonl", [{"text": text} for text in sentences(60, 20)]),
         },
-        "training": {"sequence_length": 64, "global_batch_size": 4, "max_steps": 6, "precision": "fp32"},
+        "training": {"sequence_length": 64, "global_batch_size": 4, "max_steps": 12, "precision": "fp32"},
         "das": {"importance_sequences": 16, "importance_batch": 4},
         "tasks": [{"name": "first", "domain": "one", **task}, {"name": "second", "domain": "two", **task}],
         "finetune": {"seeds": [0, 1], "epochs": 1, "learning_rate": 1e-3},
@@ -48,7 +56,12 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
         *sections, last = name.split(".")
         place = nested.setdefault(sections[0], {}) if sections else nested
         place[last] = value
-    return parse_values(nested, KINDS["das"], "test")
+    return nested
+
+
+@pytest.fixture(scope="module")
+def config(given: dict[str, Any]) -> Config:
+    return parse_values(given, KINDS["das"], "test")
 
 
 def run(config: Config, **changes: Any) -> Record:
@@ -116,6 +129,45 @@ def test_a_domain_added_later(das: Record, config: Config) -> None:
         {**row, **({"three": longer.metrics["losses"]["rows"][0]["three"]} if number == 0 else {})}
         for number, row in enumerate(das.metrics["losses"]["rows"][:2])
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_job_that_is_killed_in_its_second_domain(
+    das: Record, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
+) -> None:
+    """The same command goes on from the last checkpoint, and comes to what an undisturbed sequence came to."""
+    runs = shutil.copytree(das.path.parent.parent, tmp_path / "runs")
+    folder = runs / "train" / Path(das.inputs["training"]["path"]).name
+    began = started(folder)
+    for stage in [file.parent for file in runs.glob("*/*/stage.json")]:
+        if started(stage) >= began:
+            shutil.rmtree(stage)
+    kept = drive.stamps(runs / "train")
+    file = tmp_path / "das.yaml"
+    file.write_text(yaml.safe_dump(given))
+    arguments = ["--config", str(file), "--sequence.order=[one, two]", "--training.checkpoint_interval_steps=1"]
+
+    job = jobs.start(tmp_path, arguments, "das.py")
+    job.until(lambda: newest_whole(next(folder.glob("checkpoints/*"), folder)) is not None)
+    job.interrupt(signal.SIGKILL)
+    job.end()
+    reached = step_of(newest_whole(next(folder.glob("checkpoints/*"))))
+    job = jobs.start(tmp_path, arguments, "das.py")
+    found = job.result()
+    assert found["stage"] == "das"
+    assert job.first_step() == reached + 1
+    for name in ("scores", "losses", "plasticity", "forgetting"):
+        assert found["metrics"][name] == das.metrics[name]
+    models = [Path(metrics["model"]) / "model.safetensors" for metrics in (found["metrics"], das.metrics)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert kept.items() <= drive.stamps(runs / "train").items()
+
+
+def started(stage: Path) -> str:
+    """When a stage did, for comparison."""
+    time: str = json.loads((stage / "stage.json").read_text())["started_at"]
+    return time
 
 
 @pytest.mark.parametrize("mode", ["separate", "joint"])

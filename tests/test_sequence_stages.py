@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Outcome, Record, Stage
+from adapt.chain import Outcome, Record, Stage, Store, plan
 from adapt.config import (
     Config,
     CorpusConfig,
     DasConfig,
+    EvaluationSet,
     MethodConfig,
     ModelConfig,
     SequenceConfig,
@@ -151,6 +152,33 @@ def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
     assert before.key != after.key
 
 
+def test_a_domain_added_later_brings_its_evaluation_sets(config: Config) -> None:
+    """Known to the whole corpus, they would change what was learnt before."""
+    own = [EvaluationSet("sentiment", "data/test.jsonl")]
+    general = [EvaluationSet("cs", "data/dev.jsonl")]
+    shorter = replace(with_sources(config, "cs", "bio"), tasks=[])
+    before = replace(shorter, corpus=replace(shorter.corpus, decontaminate=general))
+    added = [*before.corpus.sources, replace(source("reviews"), decontaminate=own)]
+    after = sequence(replace(before, corpus=replace(before.corpus, sources=added)))
+    assert keys(trainings(after))[:2] == keys(trainings(sequence(before)))
+    sets = [after.inputs[f"text of {name}"].what["corpus"]["decontaminate"]["sets"].keys() for name in DOMAINS]
+    assert [set(each) for each in sets] == [{"cs"}, {"cs"}, {"cs", "sentiment"}]
+
+
+def test_importance_is_measured_on_the_sources_themselves(config: Config) -> None:
+    """Of a corpus of several, and of all tasks: what gathers them holds what is held out alone."""
+    inputs = Catalogue(replace(config, tasks=[])).dapt().inputs["training"].inputs
+    measured = inputs[IMPORTANCE].inputs
+    assert [measured[name].key for name in ("text", "text 2", "text 3")] == [inputs[name].key for name in DOMAINS]
+    both = [replace(config.tasks[0], name=name) for name in ("one", "two")]
+    adapted = replace(config, corpus=CorpusConfig(), task=both[0], tasks=both[1:])
+    inputs = Catalogue(adapted).tapt().inputs["training"].inputs
+    assert [inputs[IMPORTANCE].inputs[name].key for name in ("text", "text 2")] == [
+        inputs["one"].key,
+        inputs["two"].key,
+    ]
+
+
 def test_another_order_shares_what_it_begins_with(config: Config) -> None:
     one, other = (sequence(config, order=order) for order in (["cs", "bio", "reviews"], ["cs", "reviews", "bio"]))
     assert keys(trainings(one))[0] == keys(trainings(other))[0]
@@ -183,6 +211,28 @@ def test_one_and_joint(config: Config) -> None:
     assert joint.what["training"]["max_steps"] == 30
     assert set(stage.inputs["losses 3"].inputs) == {*DOMAINS, "training"}
     assert keys(trainings(sequence(plain(config), mode="joint", order=["bio", "cs", "reviews"]))) == [joint.key]
+
+
+@pytest.mark.parametrize(("mode", "shares"), [("continual", [1.0]), ("joint", [0.25, 0.75])])
+def test_the_plan_of_weighted_sources(
+    config: Config, monkeypatch: pytest.MonkeyPatch, mode: str, shares: list[float]
+) -> None:
+    """A domain alone has no share, and one that the order leaves out takes none."""
+    sources = [replace(each, weight=weight) for each, weight in zip(config.corpus.sources, (1, 5, 3), strict=True)]
+    weighted = replace(plain(config), corpus=replace(config.corpus, sources=sources))
+    catalogue = Catalogue(replace(weighted, sequence=SequenceConfig(order=["cs", "reviews"], mode=mode)))
+    planned = plan(
+        catalogue.sequence().inputs["export 1" if mode == "continual" else "export 2"], Store(catalogue.root)
+    )
+    ready = [replace(line, record=pretended(line.stage, train_tokens=6400)) for line in planned]
+    prepared = [new if old.stage.stage == "prepare" else old for old, new in zip(planned, ready, strict=True)]
+
+    def forecast(self: Catalogue, store: Store, corpora: Any) -> Any:
+        return self._mixture(corpora)
+
+    monkeypatch.setattr(Catalogue, "forecast", forecast)
+    mixture: Any = catalogue.ahead(prepared, Store(catalogue.root))
+    assert [slots / 1000 for slots in mixture.slots] == shares
 
 
 def test_without_mask_and_contrast_no_importance_is_measured(config: Config) -> None:
@@ -301,17 +351,19 @@ def test_a_task_without_train_split(config: Config) -> None:
         check(replace(config, tasks=[replace(config.tasks[0], train=[])]), KINDS["das"])
 
 
-def begun(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sequence whose first training has started."""
+def begun(config: Config, monkeypatch: pytest.MonkeyPatch, domains: int = 3) -> None:
+    """A sequence in which the training of some domain has started."""
     monkeypatch.setattr(Training, "_train", lambda *_: Outcome({"transductive": False}))
-    first = trainings(sequence(config))[0]
-    inputs = {name: pretended(each) for name, each in first.inputs.items()}
-    first.run(Path("folder"), inputs)
+    training = trainings(sequence(config))[domains - 1]
+    inputs = {name: pretended(each) for name, each in training.inputs.items()}
+    training.run(Path("folder"), inputs)
 
 
-def pretended(stage: Stage) -> Record:
+def pretended(stage: Stage, **metrics: Any) -> Record:
     none: dict[str, Any] = {}
-    return Record(stage.stage, stage.name, stage.key, 1, none, none, none, none, none, none, none, "", Path("nowhere"))
+    return Record(
+        stage.stage, stage.name, stage.key, 1, none, none, metrics, none, none, none, none, "", Path("nowhere")
+    )
 
 
 def test_a_sequence_changed_in_its_middle(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,8 +377,17 @@ def test_a_sequence_changed_in_its_middle(config: Config, monkeypatch: pytest.Mo
         sequence(config, order=["cs", "reviews", "bio"])
     sequence(replace(config, name="other"), order=["cs", "reviews", "bio"])
     Path("data/bio.jsonl").write_text(json.dumps({"text": "new text"}) + "\n")
-    with pytest.raises(ConfigError, match="the text of domain 2, bio, or how it is read, has changed"):
+    with pytest.raises(
+        ConfigError, match="the text of domain 2, bio, or how it is read or decontaminated, has changed"
+    ):
         sequence(config)
+
+
+def test_domains_that_have_not_begun_may_change_places(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(config, monkeypatch, domains=1)
+    sequence(config, order=["cs", "reviews", "bio"])
+    with pytest.raises(ConfigError, match="domain 1 was cs and is now bio"):
+        sequence(config, order=["bio", "cs"])
 
 
 def test_a_shorter_run_forgets_nothing_of_what_was_begun(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

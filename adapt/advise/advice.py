@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, Cost, is_limited
 from adapt.advise.findings import Case
-from adapt.advise.rules import POINTS, RULES, Checked, Rule, Strength
+from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
 from adapt.config.kinds import KINDS
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
@@ -17,7 +17,7 @@ class Recipe:
     """A way to go."""
 
     name: str
-    points: int
+    votes: int
     """Of the rules that speak for it, less those that speak against it: strong 3, moderate 2, weak 1."""
     cost: Cost
     budget: str
@@ -37,7 +37,7 @@ class Remark:
     reason: str
     source: str
     checked: Checked
-    """By our own replication: holds, does not hold (then it gives no points), undecided; None where not checked."""
+    """By our own replication: holds, does not hold (then it gives no votes), undecided; None where not checked."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Advice:
 
 
 def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
-    """Orders the recipes by points; where they are even, the cheaper goes first.
+    """Orders the recipes by votes; where they are even, the cheaper goes first.
 
     Args:
         case: what is known.
@@ -66,15 +66,15 @@ def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) 
             sides = found.speaks_for, found.speaks_against
             remarks.append(Remark(rule.name, rule.strength, *sides, found.reason, rule.source, rule.checked))
     recipes = [
-        Recipe(name, _points(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
+        Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
     return Advice(sorted(recipes, key=_place), remarks, case.costs.rate_from, case.costs.refusal)
 
 
-def _points(recipe: str, remarks: Sequence[Remark]) -> int:
+def _votes(recipe: str, remarks: Sequence[Remark]) -> int:
     valid = [remark for remark in remarks if remark.checked != "does not hold"]
-    return sum(POINTS[remark.strength] * _side(recipe, remark) for remark in valid)
+    return sum(VOTES[remark.strength] * _side(recipe, remark) for remark in valid)
 
 
 def _side(recipe: str, remark: Remark) -> int:
@@ -92,7 +92,7 @@ def _budget(case: Case, cost: Cost) -> str:
 
 def _place(recipe: Recipe) -> tuple[bool, int, float]:
     costs = (recipe.cost.device_hours, recipe.cost.flops, recipe.cost.tokens)
-    return recipe.budget == ABOVE, -recipe.points, next((cost for cost in costs if cost is not None), float("inf"))
+    return recipe.budget == ABOVE, -recipe.votes, next((cost for cost in costs if cost is not None), float("inf"))
 
 
 def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:

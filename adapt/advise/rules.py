@@ -14,7 +14,7 @@ from adapt.advise.findings import Case, Finding
 Strength = Literal["strong", "moderate", "weak"]
 Checked = Literal["holds", "does not hold", "undecided"] | None
 
-POINTS: dict[Strength, int] = {"strong": 3, "moderate": 2, "weak": 1}
+VOTES: dict[Strength, int] = {"strong": 3, "moderate": 2, "weak": 1}
 CHECKED: dict[str, Checked] = {
     "tapt_gains": "undecided",
     "tapt_is_cheap": "holds",

@@ -62,7 +62,8 @@ class DasConfig:
     the mean, which protects units far below it too; `positive` tanh(max(z, 0)); `rank` the share of units below."""
     injected_dropout: ProperFraction = 0.1
     """Models without dropout (Llama, ModernBERT): dropout of each attention's and feed-forward layer's output in the
-    views that `kl` and the contrast compare; the pass of the objective itself has none."""
+    views that `kl` and the contrast compare; the pass of the objective itself has none. Other models ignore it, but a
+    change of it redoes what it might have changed."""
     plasticity_floor: ProperFraction = 0.0
     """Importances of a layer are scaled down so that 1 - importance is at least this on average, per kind of unit; 0
     leaves them."""

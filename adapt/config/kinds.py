@@ -15,10 +15,12 @@ class Kind:
     description: str
     corpus: bool = True
     """Whether it must have `corpus`."""
+    sources: bool = False
+    """Whether that is a list of sources."""
     task: bool = False
     """Whether it must have `task`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Fields by dotted name."""
+    """Fields by dotted name. A number of steps gives way to a length in epochs or tokens."""
 
 
 KINDS = {
@@ -47,6 +49,7 @@ KINDS = {
         Kind(
             "das",
             "Learns one domain after another against forgetting (Continual Pre-training of Language Models).",
+            sources=True,
             defaults={
                 "name": "das",
                 "method.kind": "das",

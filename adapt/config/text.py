@@ -18,6 +18,18 @@ from adapt.config.fields import (
 
 
 @dataclass(frozen=True)
+class EvaluationSet:
+    """Texts that a model is to be judged on later, and must not have seen."""
+
+    name: str
+    """A short name, for reports."""
+    paths: str | list[str]
+    """Files, folders or globs, as corpus.paths."""
+    text_field: str = "text"
+    """Field that holds the text."""
+
+
+@dataclass(frozen=True)
 class SourceConfig:
     """One of several sources of a corpus."""
 
@@ -41,20 +53,10 @@ class SourceConfig:
     """As corpus.text_unit, which null takes."""
     id_field: str | None = None
     """As corpus.id_field, which null takes."""
+    decontaminate: list[EvaluationSet] = how_list()
+    """Evaluation sets for this source alone, besides those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None
     """Share of this source in training, relative to the other sources' weights."""
-
-
-@dataclass(frozen=True)
-class EvaluationSet:
-    """Texts that a model is to be judged on later, and must not have seen."""
-
-    name: str
-    """A short name, for reports."""
-    paths: str | list[str]
-    """Files, folders or globs, as corpus.paths."""
-    text_field: str = "text"
-    """Field that holds the text."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,9 @@ class CorpusConfig:
     decontaminate_overlap: OpenFraction = 0.5
     """Share of an evaluation text's runs of words from which on a document that holds them is dropped."""
     deduplicate: Literal["none", "exact", "near"] = "none"
-    """Keep one document of those that are alike, over all files and sources: `exact` of those with the same text up to
-    case, spaces and Unicode form, `near` also of those that share most of their runs of words (MinHash LSH)."""
+    """Keep one document of those that are alike, over all files and sources (jobs/das.py: of a domain): `exact` of
+    those with the same text up to case, spaces and Unicode form, `near` also of those that share most of their runs of
+    words (MinHash LSH)."""
     near_ngram: PositiveInt = 5
     """`near`: length of the runs of words that are compared [words]."""
     near_permutations: PositiveInt = 256

@@ -28,17 +28,15 @@ def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
     """
     if not corpus.sources:
         return [("", corpus)]
-    return [(source.name, replace(corpus, sources=[], **_given(source))) for source in corpus.sources]
+    return [(source.name, replace(corpus, sources=[], **_given(source, corpus))) for source in corpus.sources]
 
 
-def _given(source: SourceConfig) -> dict[str, Any]:
+def _given(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
     shared = {field.name for field in fields(CorpusConfig)}
     inherited = {"text_field", "text_unit", "id_field"}
-    return {
-        name: value
-        for name, value in vars(source).items()
-        if name in shared and not (name in inherited and value is None)
-    }
+    own = {name: value for name, value in vars(source).items() if name in shared}
+    given = {name: value for name, value in own.items() if not (name in inherited and value is None)}
+    return {**given, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
 
 
 @dataclass(frozen=True)

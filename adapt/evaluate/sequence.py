@@ -12,15 +12,20 @@ Row = dict[str, Any]
 
 
 def summarize(
-    identity: Mapping[str, Any], floor: float, done: Mapping[str, Record], warnings: Sequence[str] = ()
+    identity: Mapping[str, Any],
+    floor: float | None,
+    done: Mapping[str, Record],
+    warnings: Sequence[str] = (),
+    saturates: bool = True,
 ) -> Outcome:
     """The matrices of scores and of held-out losses, and the figures that are read off them.
 
     Args:
         identity: `order` of the domains, `tasks` (name -> domain), `finetune_seeds`, `mode`, `method` and `seed`.
-        floor: of plasticity.
+        floor: of plasticity; None where importance masks nothing.
         done: the records by the names that `adapt.stages.continual` gives them.
         warnings: of what is known before.
+        saturates: whether little plasticity is worth a warning.
 
     Returns:
         Metrics: `scores` and `losses`, each with `columns` (task or domain -> number of the domain) and `rows`, one for
@@ -31,8 +36,7 @@ def summarize(
     steps = len(order)
     exports = {number: done[name] for number in range(1, steps + 1) if (name := f"export {number}") in done}
     scores, losses = _scores(identity, done, steps), _losses(order, mode, exports, done)
-    masked = {number: done[name] for number in range(steps + 1) if (name := f"importance {number}") in done}
-    left = {number: with_floor(record.metrics["plasticity"], floor) for number, record in masked.items()}
+    left = {} if floor is None else _plasticity(done, steps, floor)
     metrics = {
         **{name: identity[name] for name in ("order", "mode", "method", "seed")},
         "scores": scores,
@@ -45,13 +49,24 @@ def summarize(
                 for name in order
                 if name not in losses["columns"]
             ),
-            *(f"after {_domains(number)}, {each}" for number, one in left.items() for each in saturated(one)),
+            *(
+                f"after {_domains(number)}, {each}"
+                for number, one in left.items()
+                if saturates
+                for each in saturated(one)
+            ),
         ],
         "model": str(list(exports.values())[-1].path),
         "models": _models(order, exports),
         **sequence_figures(scores, losses, mode),
     }
     return Outcome(metrics, _cost(done))
+
+
+def _plasticity(done: Mapping[str, Record], steps: int, floor: float) -> dict[int, dict[str, list[float]]]:
+    """By the number of domains learnt, kind of unit and layer."""
+    measured = {number: done[name] for number in range(steps + 1) if (name := f"importance {number}") in done}
+    return {number: with_floor(record.metrics["plasticity"], floor) for number, record in measured.items()}
 
 
 def _domains(number: int) -> str:

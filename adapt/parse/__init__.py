@@ -3,6 +3,7 @@
 import re
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,8 @@ from adapt.parse.keys import nested, refuse_sections_without_fields, refuse_unkn
 from adapt.parse.values import check
 
 __all__ = ["check", "parse", "parse_values"]
+
+STEPS = "training.max_steps"
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -30,8 +33,8 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = KINDS["dapt"]) ->
     Raises:
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
-    refuse_unknown_keys(arguments)
-    parser = _parser(program, kind)
+    given = refuse_unknown_keys(arguments)
+    parser = _parser(program, kind, gives_length(given))
     return _checked(parser, lambda: parser.parse_args(list(arguments)), kind)
 
 
@@ -48,9 +51,10 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     """
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
-    parser = _parser(f"jobs/{kind.name}.py", kind)
+    sections = deepcopy(nested(values))  # jsonargparse writes into what it reads
+    parser = _parser(f"jobs/{kind.name}.py", kind, gives_length(sections))
     try:
-        return _checked(parser, lambda: parser.parse_object(nested(values)), kind)
+        return _checked(parser, lambda: parser.parse_object(sections), kind)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
 
@@ -65,14 +69,21 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind) -> Con
     return config
 
 
+def gives_length(sections: Mapping[str, Any]) -> bool:
+    """Whether a run is as long as some epochs or tokens; a job's default number of steps then gives way."""
+    training = sections.get("training")
+    return isinstance(training, Mapping) and any(training.get(name) for name in ("epochs", "max_tokens"))
+
+
 @lru_cache
-def _parser(program: str, kind: Kind) -> ArgumentParser:
+def _parser(program: str, kind: Kind, has_length: bool = False) -> ArgumentParser:
     usage = f"{program} [--config FILE] [--section.field VALUE ...]"
     parser = ArgumentParser(prog=program, usage=usage, description=kind.description, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)
-    parser.set_defaults(dict(kind.defaults))
+    defaults = {name: value for name, value in kind.defaults.items() if not (has_length and name == STEPS)}
+    parser.set_defaults(defaults)
     return parser
 
 
@@ -83,10 +94,10 @@ def _first_lines(message: str) -> str:
 
 def _in_words(message: str) -> str:
     """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
-    field = re.search(r'Parser key "(.+?)":', message)
-    kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.(Literal\[.+\]))", message)
+    field = re.findall(r'Parser key "(.+?)":', message)  # of a list's entry, both
+    kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):
         return _first_lines(message)
-    words = " or ".join(name or literal or "null" for name, literal in kinds)
-    return f"{field[1]} takes {words}, not {value[1]}"
+    words = " or ".join(name or literal.replace("'", "") or "null" for name, literal in kinds)
+    return f"{', in an entry: '.join(field)} takes {words}, not {value[1]}"

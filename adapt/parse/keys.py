@@ -19,10 +19,19 @@ _ENTRIES = {
     "tasks": TaskConfig,
 }
 """Fields that hold lists of sections."""
+SHOWN = 20
+"""Names that a message lists in full."""
+_NESTED = {"decontaminate": EvaluationSet}
+"""Fields of such sections that hold lists again."""
 
 
-def refuse_unknown_keys(arguments: Sequence[str]) -> None:
-    """Those of a command line and of the files that it names."""
+def refuse_unknown_keys(arguments: Sequence[str]) -> dict[str, Any]:
+    """Those of a command line and of the files that it names.
+
+    Returns:
+        What they give, by section.
+    """
+    given: dict[str, Any] = {}
     known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
     options = {"config", "help", "print_config"}
     for position, argument in enumerate(arguments):
@@ -34,10 +43,31 @@ def refuse_unknown_keys(arguments: Sequence[str]) -> None:
             raise unknown(f"--{name}", name, known | options)
         if name == "config":
             file = value or following
-            refuse_unknown_values(read_yaml(file), file)
-        elif name.rstrip("+") in _ENTRIES:
-            with suppress(yaml.YAMLError):  # the parser will say so
-                refuse_unknown_entries({name.rstrip("+"): yaml.safe_load(value or following)})
+            if not file or file.startswith("--"):
+                raise ConfigError("--config names no file", "write --config FILE")
+            content = read_yaml(file)
+            refuse_unknown_values(content, file)
+            given = _merged(given, nested(content))
+            continue
+        content = {name.rstrip("+"): _read(value or following)}
+        refuse_unknown_entries(content)
+        given = _merged(given, nested(content))
+    return given
+
+
+def _read(text: str) -> Any:
+    with suppress(yaml.YAMLError):  # the parser will say so
+        return yaml.safe_load(text)
+    return text
+
+
+def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of both; of a field that both give, the second holds."""
+    both = {name: value for name, value in first.items() if name not in second}
+    for name, value in second.items():
+        known = first.get(name)
+        both[name] = {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return both
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
@@ -68,18 +98,24 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
-        entries = content.get(name) or (inside.get(field) if isinstance(inside, Mapping) else None)
-        known = {each.name for each in fields(kind)}
-        needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
-        for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
-            if not isinstance(entry, Mapping):
-                continue
-            for key in entry:
-                if key not in known:
-                    raise unknown(f"{key} in entry {number} of {name}", str(key), known)
-            for key in needed:
-                if key not in entry:
-                    raise ConfigError(f"entry {number} of {name} has no {key}", f"add `{key}: …`")
+        _refuse_entries(content.get(name) or (inside.get(field) if isinstance(inside, Mapping) else None), kind, name)
+
+
+def _refuse_entries(entries: Any, kind: type, name: str) -> None:
+    known = {each.name for each in fields(kind)}
+    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
+        if not isinstance(entry, Mapping):
+            continue
+        place = f"entry {number} of {name}"
+        for key in entry:
+            if key not in known:
+                raise unknown(f"{key} in {place}", str(key), known)
+        for key in needed:
+            if key not in entry:
+                raise ConfigError(f"{place} has no {key}", f"add `{key}: …`")
+        for key in _NESTED.keys() & entry.keys():
+            _refuse_entries(entry[key], _NESTED[key], f"{key} in {place}")
 
 
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
@@ -88,7 +124,8 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     near = difflib.get_close_matches(name, known, 1, 0.6) or [
         by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
     ]
-    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else "see --help for all keys")
+    some = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
+    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else some)
 
 
 def read_yaml(path: str) -> Mapping[str, Any]:
@@ -98,7 +135,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
         _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader), path)
         content = yaml.safe_load(text)
     except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}", "check the path") from error
+        raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error)

@@ -29,6 +29,8 @@ def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
     _check_entities(config)
     corpus = config.corpus
     if kind.corpus or corpus.paths or corpus.sources or corpus.dataset:
+        if kind.sources:
+            check_several(config.corpus)
         _check_sources(config.corpus)
         _check_mixture(config)
         if kind.corpus:  # others may be given a corpus, and stream nothing
@@ -39,6 +41,19 @@ def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
     if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
         raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
+
+
+def check_several(corpus: CorpusConfig) -> None:
+    """Refuses a corpus that is no list of sources.
+
+    Raises:
+        ConfigError: says where they go.
+    """
+    if not corpus.sources:
+        raise ConfigError(
+            "corpus.sources is empty: jobs/das.py learns one source after another",
+            "list the domains there, each {name: …, paths: …}; for a single corpus use jobs/dapt.py",
+        )
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
@@ -53,11 +68,12 @@ def _check_sources(corpus: CorpusConfig) -> None:
             )
     names = [source.name for source in corpus.sources]
     for source in corpus.sources:
-        if not re.fullmatch(r"[\w-]+", source.name) or names.count(source.name) > 1:
+        if not re.fullmatch(r"[\w-]+", source.name):
             raise ConfigError(
-                f"corpus.sources: the name {source.name!r} cannot name a folder, or is given twice",
-                "give each source a name of its own, of letters, digits, '-' and '_'",
+                f"corpus.sources: the name {source.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
             )
+        if names.count(source.name) > 1:
+            raise ConfigError(f"two of corpus.sources are called {source.name!r}", "give each a name of its own")
         _check_source(f"corpus.sources, {source.name}: ", source)
     weights = {source.name: source.weight for source in corpus.sources}
     for name, weight in weights.items():
@@ -77,8 +93,8 @@ def _check_tasks(config: Config, kind: Kind) -> None:
     for place, task in tasks.items():
         for split in ("train", "dev", "test"):
             if not getattr(task, split):
-                fix = f"name the files of labelled examples: --task.{split} data/{split}.jsonl"
-                raise ConfigError(f"{place}: {split} is empty", fix)
+                how = f"--task.{split} data/{split}.jsonl" if place == "task" else f"add `{split}: …` to that entry"
+                raise ConfigError(f"{place}: {split} is empty", f"name the files of labelled examples: {how}")
         if not re.fullmatch(r"[\w-]+", task.name):
             raise ConfigError(
                 f"{place}: the name {task.name!r} cannot name a folder", "use letters, digits, '-' and '_'"

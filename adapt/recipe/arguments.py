@@ -8,6 +8,7 @@ import yaml
 
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
+from adapt.recipe.file import JOBS
 
 VERBS = ("run", "plan", "status", "report")
 USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [--NAME VALUE] [--section.field VALUE]"
@@ -25,6 +26,23 @@ class Command:
     """Fields of all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)
     """Set -> members."""
+
+
+def read_job(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The job that `plan --job das --config FILE` looks at, and its arguments.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    job, rest = "dapt", list(arguments)
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--job":
+            job = value if equals else next(iter(arguments[place + 1 :]), "")
+            rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
+    if job not in JOBS:
+        raise ConfigError(f"--job {job or '(none)'}: there is no such job", f"use one of {', '.join(JOBS)}")
+    return job, rest
 
 
 def read_command(arguments: Sequence[str]) -> Command:

@@ -1,6 +1,6 @@
 """The stages of a chain file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def build(nodes: Sequence[Node]) -> Chain:
         start = _start(node, node.start, starts) if node.start else None
         catalogue = Catalogue(node.config, start)
         if node.job in ADAPTING:
-            final = {"dapt": catalogue.dapt, "tapt": catalogue.tapt, "das": catalogue.sequence}[node.job]()
+            final = last_stage(catalogue, node.job)
             if node.config.sequence.mode != "separate":
                 starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
             goals.append(Goal(node.name, node.job, node.values, final, catalogue))
@@ -62,7 +62,7 @@ def build(nodes: Sequence[Node]) -> Chain:
             goals += [_run(node, catalogue, seed) for seed in node.config.finetune.seeds]
         else:
             made = {label: _start(node, label, starts) for label in node.compared}
-            final = catalogue.compared(made) if node.job == "evaluate" else catalogue.similarity()
+            final = catalogue.compared(made) if made else last_stage(catalogue, node.job)
             goals.append(Goal(node.name, node.job, node.values, final, catalogue))
         catalogue.remember()
     first = nodes[0].config
@@ -70,6 +70,19 @@ def build(nodes: Sequence[Node]) -> Chain:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             raise ConfigError(f"{node.label} has another storage.root or resources.address", "set both in `common`")
     return Chain(goals, Store(Path(first.storage.root).expanduser().absolute()), first.resources)
+
+
+def last_stage(catalogue: Catalogue, job: str) -> Stage:
+    """What a job is to finish; of fine-tuning, the scores of all seeds."""
+    made: Mapping[str, Callable[[], Stage]] = {
+        "dapt": catalogue.dapt,
+        "tapt": catalogue.tapt,
+        "das": catalogue.sequence,
+        "finetune": catalogue.scores,
+        "evaluate": catalogue.compared,
+        "similarity": catalogue.similarity,
+    }
+    return made[job]()
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.parse.keys import read_yaml, unknown
 
@@ -72,6 +73,11 @@ def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping
     """
     content = read_yaml(path)
     for key in content:
+        if key not in _KEYS and "stages" not in content and key.split(".")[0] in Config.__dataclass_fields__:
+            raise ConfigError(
+                f"{path} is the configuration of a job, and no chain of stages",
+                f"look at it with `jobs/chain.py plan --job … --config {path}`, or put it below `stages:`",
+            )
         if key not in _KEYS:
             raise unknown(f"{key} in {path}", key, _KEYS)
     own = dict(_mapping(content, "let", path))

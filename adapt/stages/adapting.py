@@ -20,7 +20,7 @@ class Adapting(Comparing, Texts, Importances):
         """Domain-adaptive pre-training (Don't Stop Pretraining, section 3), from the files to the exported model."""
         domain, sources = self.domain()
         corpora = {"domain": domain, **self._general()}
-        training = self.trained(sources, self._replayed(), importance=self.general_importance(domain))
+        training = self.trained(sources, self._replayed(), importance=self.general_importance(list(sources.values())))
         # in the order they run: all that can fail on the data comes before the training
         stage = self.exported({**corpora, "training": training}, list(corpora))
         self._digests.save()
@@ -53,7 +53,7 @@ class Adapting(Comparing, Texts, Importances):
             self.general_text(unseen),
             tapt.batch_examples,
             tapt.transductive,
-            self.general_importance(text),
+            self.general_importance(list(sources.values())),
         )
         stage = self.exported({**corpora, "text": text, "training": training}, list(corpora))
         self._digests.save()

@@ -84,7 +84,9 @@ class Continual(Adapting):
         def run(folder: Path, done: Inputs) -> Outcome:
             from adapt.evaluate.sequence import summarize
 
-            return summarize(identity, config.das.plasticity_floor, done, self.unprotected())
+            floor = None if config.das.soft_mask == "none" else config.das.plasticity_floor
+            saturates = config.das.soft_mask == "update"  # Adam undoes most of what a mask of gradients does
+            return summarize(identity, floor, done, self.unprotected(), saturates)
 
         return Stage("sequence", config.name, identity, run, inputs, needs={})
 
@@ -112,9 +114,10 @@ class Continual(Adapting):
             yield from self._one_after_another(order, texts)
 
     def _one_after_another(self, order: list[str], texts: Mapping[str, Stage]) -> Iterator[Learnt]:
-        importance, last = self.general_importance(texts[order[0]]), self
+        importance, last = self.general_importance([texts[order[0]]]), self
         for number, name in enumerate(order, start=1):
             catalogue = last._on_one_domain(name)
+            catalogue._noted = self._noted and self._noted.first(number)
             training = catalogue.trained({"domain": texts[name]}, catalogue._replayed(), importance=importance)
             learnt = Learnt(number, catalogue, training, name, tuple(order[:number]), importance)
             yield learnt

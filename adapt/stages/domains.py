@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adapt.chain import Stage
@@ -11,6 +11,7 @@ from adapt.config import Config, TaskConfig
 from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.parse.keys import unknown
+from adapt.parse.values import check_several
 
 RESERVED = {"general", "training"}
 """What else is measured, or read, beside domains."""
@@ -28,11 +29,7 @@ def check_domains(config: Config) -> list[str]:
         ConfigError: there are no sources, one is unknown or comes twice, or a task belongs to none of them.
     """
     sources = dict(sources_of(config.corpus))
-    if not config.corpus.sources:
-        raise ConfigError(
-            "corpus.sources is empty: jobs/das.py learns one source after another",
-            "list the domains there, each {name: …, paths: …}; for a single corpus use jobs/dapt.py",
-        )
+    check_several(config.corpus)
     if config.sequence.mode != "continual" and config.method.kind != "plain":
         raise ConfigError(
             f"sequence.mode is {config.sequence.mode}, which learns nothing after another, and method.kind is"
@@ -104,17 +101,20 @@ class Noted:
         for number, (new, old) in enumerate(zip(self.domains, self._known(), strict=False), start=1):
             if new[1] == old[1]:
                 continue
-            what = (
-                f"the text of domain {number}, {new[0]}, or how it is read, has changed"
-                if new[0] == old[0]
-                else (f"domain {number} was {old[0]} and is now {new[0]}")
-            )
+            what, fix = f"domain {number} was {old[0]} and is now {new[0]}", "put new domains at the end"
+            if new[0] == old[0]:
+                what = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
+                fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
             raise ConfigError(
                 f"sequence {self.file.name.removesuffix('.order.json')}: {what}; all that was learnt from there on"
                 " would be learnt anew",
-                "put new domains at the end, or give it another name (--name; in a chain file, that of the chain):"
+                f"{fix}, or give it another name (--name; in a chain file, that of the chain):"
                 " what both share is not redone",
             )
+
+    def first(self, number: int) -> "Noted":
+        """So many of its domains."""
+        return replace(self, domains=self.domains[:number])
 
     def save(self) -> None:
         """Notes it, unless more is known already."""

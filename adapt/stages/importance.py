@@ -1,5 +1,6 @@
 """The stages that measure what of a model must not be forgotten."""
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,8 @@ from adapt.stages.base import START, Inputs, made_by
 from adapt.stages.training import Training, cost_of
 
 About = Literal["general", "domain"]
+TEXT = "text"
+"""An input, and the beginning of others' names: what importance is measured on."""
 PREVIOUS = "previous"
 """An input: the importance that a new one is added to."""
 FREE_SHARE = 0.5
@@ -25,8 +28,11 @@ SHOWN = 3
 class Importances(Training):
     """How important each unit is for what a model knows (arXiv 2302.03241, sections 4.1 and 4.3)."""
 
-    def general_importance(self, text: Stage) -> Stage | None:
-        """For general knowledge, read off the model to begin with on the first domain's text; None where not wanted.
+    def general_importance(self, texts: Sequence[Stage]) -> Stage | None:
+        """For general knowledge, read off the model to begin with on what it learns first; None where not wanted.
+
+        Args:
+            texts: prepared, of one source each.
 
         Raises:
             ConfigError: the corpus is streamed.
@@ -50,7 +56,8 @@ class Importances(Training):
             "causal": config.objective.kind == "causal",
         }
         identity = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
-        return self._importance("general", identity, {"text": text, **self._started()})
+        named = {f"{TEXT} {number}" if number > 1 else TEXT: text for number, text in enumerate(texts, start=1)}
+        return self._importance("general", identity, {**named, **self._started()})
 
     def domain_importance(self, text: Stage, training: Stage, previous: Stage | None) -> Stage | None:
         """For a domain, read off the model that has just learnt it, and all before; None where not wanted."""
@@ -63,7 +70,7 @@ class Importances(Training):
             "objective": what(self.config.objective),
         }
         before = {PREVIOUS: previous} if previous else {}
-        return self._importance("domain", identity, {"text": text, START: training, **before})
+        return self._importance("domain", identity, {TEXT: text, START: training, **before})
 
     def unprotected(self) -> list[str]:
         """A warning where most of the model is out of the masks' reach."""
@@ -103,7 +110,7 @@ class Importances(Training):
 
     def _measure_importance(self, about: About, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.runtime import await_resources, connect
-        from adapt.train.importance import Measuring, measure_importance, saturated, with_floor
+        from adapt.train.importance import Measuring, measure_importance, with_floor
 
         if about == "general":  # before anything is trained
             for each in self.unprotected():
@@ -112,7 +119,16 @@ class Importances(Training):
         await_resources(self.config.resources)
         start = made_by(inputs[START], self.pretrained) if START in inputs else self.pretrained
         previous = str(inputs[PREVIOUS].path) if PREVIOUS in inputs else None
-        metrics = measure_importance(Measuring(self.config, start, str(inputs["text"].path), previous, about), folder)
-        for warning in islice(saturated(with_floor(metrics["plasticity"], self.config.das.plasticity_floor)), SHOWN):
-            log(f"warning: {warning}")
+        texts = tuple(str(record.path) for name, record in inputs.items() if name.startswith(TEXT))
+        metrics = measure_importance(Measuring(self.config, start, texts, previous, about), folder)
+        if self.config.das.soft_mask != "none":
+            self._show_plasticity(with_floor(metrics["plasticity"], self.config.das.plasticity_floor))
         return Outcome(metrics, cost_of(metrics["device_seconds"], self.config.resources.price_per_device_hour))
+
+    def _show_plasticity(self, left: Mapping[str, list[float]]) -> None:
+        from adapt.train.importance import saturated
+
+        for kind, layers in left.items():
+            log(f"plasticity left, {kind} units by layer: {' '.join(f'{each:.2f}' for each in layers)}")
+        for warning in islice(saturated(left), SHOWN if self.config.das.soft_mask == "update" else 0):
+            log(f"warning: {warning}")

@@ -137,7 +137,9 @@ class Training(Corpora):
         examples = self.config.tapt.batch_examples if by_examples and len(texts) == len(corpora) else None
         sized = copy(self)
         length = {name: settings[name] for name in ("max_steps", "max_tokens")}  # several domains at once have more
-        sized.config = replace(self.config, training=replace(self.config.training, **length))
+        sources = [source for source in self.config.corpus.sources if source.name in corpora]  # with their weights
+        corpus = replace(self.config.corpus, sources=sources)
+        sized.config = replace(self.config, corpus=corpus, training=replace(self.config.training, **length))
         return sized._sized(examples, texts).forecast(store, corpora)
 
     def forecast(self, store: Store, corpora: Mapping[str, Record | None]) -> "Forecast | None":

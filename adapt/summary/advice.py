@@ -19,6 +19,7 @@ def show_advice(evidence: Values, advice: Values) -> None:
     for name in ("refusal", "rate_from"):
         if advice[name]:
             log({"refusal": "training would be refused: ", "rate_from": "speed of a device: "}[name] + advice[name])
+    log("DSP: Don't Stop Pretraining. Votes: of a strong rule 3, a moderate 2, a weak 1, for less against.")
     first = advice["recipes"][0]
     if first["budget"] == "above":
         log("every recipe is above advice.budget_device_hours; this is the one to begin with if it is raised:")
@@ -94,9 +95,9 @@ def _show_recipes(advice: Values) -> None:
         money = [] if price is None else [f"{price:,.2f}"]
         tokens = _millions(cost["tokens"], "M") or "not known"
         notes = "" if recipe["budget"] == "within" else f" ({recipe['budget']} budget)".replace("known budget", "known")
-        rows.append([f"{place}", recipe["name"] + notes, f"{recipe['points']:+d}", tokens, flops, time, *money])
+        rows.append([f"{place}", recipe["name"] + notes, f"{recipe['votes']:+d}", tokens, flops, time, *money])
     priced = any(recipe["cost"]["price"] is not None for recipe in advice["recipes"])
-    _show(("", "recipe", "points", "tokens", "FLOPs", "about", *(["cost"] if priced else [])), rows)
+    _show(("", "recipe", "votes", "tokens", "FLOPs", "about", *(["cost"] if priced else [])), rows)
 
 
 def _millions(number: float | None, unit: str) -> str:

@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import reduce
 from operator import add
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adapt.corpus.tokens import TokenStream
 from adapt.errors import TrainingError
 from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
-from adapt.schema import SHARD_GLOB
 from adapt.train.importance import EPOCH, Measuring
 
 if TYPE_CHECKING:
@@ -126,7 +123,7 @@ def _batches(
 ) -> Iterator[tuple[int, Batch]]:
     from adapt.objective.base import Batch
 
-    stream, length = TokenStream.open(Path(measuring.corpus), SHARD_GLOB), measuring.config.training.sequence_length
+    stream, length = measuring.text, measuring.config.training.sequence_length
     for number, rows in share:
         columns: dict[str, Any] = stream.take(rows.tolist(), length, marks)
         yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows}, device)

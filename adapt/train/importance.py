@@ -35,25 +35,30 @@ class Measuring:
     config: Config
     pretrained: Pretrained
     """The model."""
-    corpus: str
-    """Folder of the prepared corpus."""
+    corpora: tuple[str, ...]
+    """Folders of the prepared text."""
     previous: str | None
     """Folder of the importance so far."""
     about: Literal["general", "domain"]
-    """What the model knew before the first domain, as `das.general_importance` says, or the domain of the corpus."""
+    """What the model knew before the first domain, as `das.general_importance` says, or the domain of the text."""
+
+    @property
+    def text(self) -> TokenStream:
+        """What rows are taken from: all of it as one stream."""
+        return TokenStream(tuple(shard for folder in self.corpora for shard in sorted(Path(folder).glob(SHARD_GLOB))))
 
     def rows(self) -> np.ndarray:
-        """The rows to measure on, int64: the same of a corpus, whatever it is about; none where nothing is measured.
+        """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
 
         Raises:
-            DataError: the corpus is empty.
+            DataError: there is no text.
         """
         if self.about == "general" and self.config.das.general_importance == "random":
             return np.zeros(0, np.int64)
-        rows = TokenStream.open(Path(self.corpus), SHARD_GLOB).rows(self.config.training.sequence_length)
+        rows = self.text.rows(self.config.training.sequence_length)
         if not rows:
             raise DataError(
-                f"{self.corpus} holds no text to measure importance on",
+                f"{', '.join(self.corpora)}: no text to measure importance on",
                 "give this domain more text, or loosen corpus.cleaning",
             )
         wanted = min(self.config.das.importance_sequences, rows)

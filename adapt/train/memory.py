@@ -83,6 +83,8 @@ class Setting:
     on_gpu: bool
     copies: float = 1.0
     """How often the rows stand in a pass: a method may compare views of them."""
+    gated: bool = False
+    """Whether units are multiplied by values, token by token, in a pass that is trained through."""
     masks_layers: bool = False
     """By scaling their updates; masks that scale gradients take nothing."""
     masks_embeddings: bool = False
@@ -101,7 +103,8 @@ class Setting:
             document_length: mean [tokens]; None takes documents that fill their rows.
         """
         training, resources = config.training, config.resources
-        masks = config.method.kind == "das" and config.das.soft_mask == "update"
+        is_das, das = config.method.kind == "das", config.das
+        masks = is_das and das.soft_mask == "update"
         # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
@@ -116,8 +119,9 @@ class Setting:
             attended=attended,
             on_gpu=on_gpu,
             copies=1 + added_by(config).trained,
+            gated=is_das and das.contrast_cost == "exact" and das.contrast_weight > 0,
             masks_layers=masks,
-            masks_embeddings=masks and config.das.embeddings != "free",
+            masks_embeddings=masks and das.embeddings != "free",
         )
 
 
@@ -169,6 +173,8 @@ def _buffers(size: ModelSize, setting: Setting) -> float:
 def _activations(size: ModelSize, setting: Setting) -> float:
     tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
+    if setting.gated:  # a value for each unit and token
+        layer += (4 if setting.precision == "fp32" else 2) * (size.heads + size.inner + size.hidden)
     # one layer more than is kept, for the gradients that pass through it
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
     return tokens * (kept + 12.0 * size.hidden)  # and the embeddings, with their norm and dropout

@@ -31,13 +31,13 @@ def test_cheap_tapt_goes_first_even_where_both_are_best() -> None:
     assert order(dear, tasks=[NEAR], general=text(loss=1.0))[:2] == [TAPT, BOTH]
 
 
-def test_even_points_go_by_cost() -> None:
-    assert [recipe.points for recipe in advise(case(), []).recipes] == [2, 2, 0, 0]
+def test_even_votes_go_by_cost() -> None:
+    assert [recipe.votes for recipe in advise(case(), []).recipes] == [2, 2, 0, 0]
     assert order() == [TAPT, BOTH, AS_IT_IS, DAPT]
     assert order({**RECIPES, TAPT: cost(9e3, 9)}) == [BOTH, TAPT, AS_IT_IS, DAPT]
 
 
-def test_the_budget_goes_before_points() -> None:
+def test_the_budget_goes_before_votes() -> None:
     config = Config(advice=AdviceConfig(budget_device_hours=3.5))
     found = advise(case(config=config, tasks=[NEAR]), []).recipes
     assert [(recipe.name, recipe.budget) for recipe in found] == [
@@ -47,11 +47,11 @@ def test_the_budget_goes_before_points() -> None:
     assert [recipe.budget for recipe in unknown] == ["not known"]
 
 
-def test_what_our_replication_refutes_gives_no_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_our_replication_refutes_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rules.CHECKED, "tapt_gains", "does not hold")
     monkeypatch.setitem(rules.CHECKED, "both_are_best", "undecided")
     found = advise(case(), [])
-    assert {recipe.name: recipe.points for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
+    assert {recipe.name: recipe.votes for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
     assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from adapt.advise.costs import BOTH, DAPT, TAPT
 from adapt.advise.findings import Case
-from adapt.advise.rules import POINTS, RULES
+from adapt.advise.rules import RULES, VOTES
 from adapt.config import Config, FinetuneConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
 
@@ -57,7 +57,7 @@ def test_all_rules_are_tried_above() -> None:
 def test_names_a_source_with_figures(rule) -> None:
     assert any(mark in rule.source for mark in ("DSP table", "arXiv", "findings-emnlp"))
     assert any(character.isdigit() for character in rule.source)
-    assert rule.strength in POINTS
+    assert rule.strength in VOTES
 
 
 def test_reasons_hold_the_figures_of_the_case() -> None:

@@ -82,6 +82,9 @@ def test_plasticity_is_numbered_by_the_domains_before_it() -> None:
     floored = summarize(IDENTITY, 0.2, found).metrics
     assert floored["plasticity"][0]["head"] == [0.2]
     assert floored["warnings"] == []
+    assert summarize(IDENTITY, 0.0, found, saturates=False).metrics["warnings"] == []
+    unmasked = summarize(IDENTITY, None, found).metrics  # importance is measured for the contrast too
+    assert (unmasked["plasticity"], unmasked["warnings"]) == ([], [])
 
 
 def test_what_was_known_before_is_warned_of_first() -> None:

@@ -13,6 +13,7 @@ from transformers import (
     LlamaConfig,
     ModernBertConfig,
     PreTrainedModel,
+    Qwen3Config,
     RobertaConfig,
 )
 
@@ -30,22 +31,25 @@ FAMILIES = {
     "gpt2": GPT2Config(n_embd=WIDTH, n_layer=2, n_head=2),
     "llama": LlamaConfig(**BERT, num_key_value_heads=1),
 }
+QWEN3 = Qwen3Config(**BERT, num_key_value_heads=1)
+"""Another with Llama's names, whose heads have a width of their own."""
 
 
-def plain(family: str) -> PreTrainedModel:
+def plain(family: str, **changes: int) -> PreTrainedModel:
     """With transformers' own attention, in evaluation mode; weights large enough for attention to matter."""
-    config = copy.deepcopy(FAMILIES[family])
+    config = copy.deepcopy(FAMILIES.get(family, QWEN3))
+    config.update(changes)
     config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id = VOCABULARY, 1, 0, 2
     config.initializer_range = 0.2
     torch.manual_seed(0)
-    kind = AutoModelForCausalLM if family in ("gpt2", "llama") else AutoModelForMaskedLM
+    kind = AutoModelForCausalLM if family in ("gpt2", "llama", "qwen3") else AutoModelForMaskedLM
     model: PreTrainedModel = kind.from_config(config, attn_implementation="sdpa").eval()
     return model
 
 
-def ready(family: str) -> PreTrainedModel:
+def ready(family: str, **changes: int) -> PreTrainedModel:
     """The same weights, with attention inside documents."""
-    model = plain(family)
+    model = plain(family, **changes)
     keep_documents_apart(model)
     return model
 

@@ -207,6 +207,26 @@ def test_heads_that_share_keys_protect_them_by_the_most_important() -> None:
     assert found["model.layers.0.self_attn.q_proj.weight"].flatten().tolist() == pytest.approx([0.2] * 8 + [0.7] * 8)
 
 
+@pytest.mark.parametrize(("family", "width"), [("llama", 4), ("qwen3", 8)])
+def test_a_group_of_heads_shares_its_own_keys_and_values(family: str, width: int) -> None:
+    """Those of the second of two groups can be anything once its two heads are shut, and not once the others are."""
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": width}
+    model, moved = ready(family, **shape), ready(family, **shape)
+    values = {kind: torch.zeros_like(each) for kind, each in ones(model).items()}
+    values["head"][LAYER, 2] = 1
+    owned_rows, parameters = by_parameter(model, values), dict(moved.named_parameters())
+    with torch.no_grad():
+        for name in (f"model.layers.{LAYER}.self_attn.{part}.weight" for part in ("k_proj", "v_proj")):
+            rows = owned_rows[name].flatten().bool()
+            assert rows.tolist() == [False] * width + [True] * width
+            parameters[name][rows] += 1
+    for heads, is_seen in ((slice(2, 4), False), (slice(0, 2), True)):
+        shut = ones(model)
+        shut["head"][LAYER, heads] = 0
+        with Gates(model).set(shut), Gates(moved).set(shut):
+            assert torch.allclose(states(moved), states(model), atol=1e-4) != is_seen
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_embeddings_norms_and_the_head_belong_to_no_unit(family: str) -> None:
     names = by_parameter(ready(family), ones(ready(family)))

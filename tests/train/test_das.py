@@ -103,6 +103,18 @@ def test_two_ranks_are_one_at_every_stage(ranks, learnt, single: tuple[DasConfig
                 torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
 
 
+def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
+    lean, economy = (
+        DasConfig(contrast_cost=cost, contrast_temperature=0.2, injected_dropout=NOTHING, economy_fraction=1.0)
+        for cost in ("lean", "economy")
+    )
+    (expected,) = ranks(1).run(all_trained, [(Case(0, 2, GLOBAL_BATCH, training=FREE), lean, learnt)])[0]
+    cases = [(Case(stage, 2, GLOBAL_BATCH // 2, training=FREE), economy, learnt) for stage in (0, 3)]
+    for found in ranks(2).run(all_trained, cases)[0]:
+        assert found.report == pytest.approx(expected.report, rel=1e-4)
+        torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+
+
 def test_the_contrast_is_felt(ranks, learnt, single: tuple[DasConfig, Outcome]) -> None:
     """So that the test above compares something."""
     _, expected = single

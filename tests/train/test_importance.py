@@ -49,7 +49,7 @@ def config(workers: int = 1, **das: Any) -> Config:
 
 
 def measuring(job: Config, model: Path, corpus: Path, about: Any = "domain", previous: Path | None = None) -> Measuring:
-    return Measuring(job, Pretrained(model, model), str(corpus), str(previous) if previous else None, about)
+    return Measuring(job, Pretrained(model, model), (str(corpus),), str(previous) if previous else None, about)
 
 
 def loaded(folder: Path, model: Path) -> Importance:

@@ -1,17 +1,19 @@
 """Estimates of memory against what torch and the engine hold."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pytest
 import torch
 
 from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.method.contrast import Contrast
+from adapt.method.gather import alone
 from adapt.method.soft_mask import SoftMask
 from adapt.model.apart import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
-from adapt.model.units import ones
+from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.memory import BUCKET, GATHERED, LONG, SCORES, Setting, estimate
@@ -72,7 +74,12 @@ def kept(model: torch.nn.Module, precision: str) -> int:
     return autograd_keeps(model, precision, shapes)
 
 
-def autograd_keeps(model: torch.nn.Module, precision: str, but: Collection[tuple[int, ...]] = ()) -> int:
+def autograd_keeps(
+    model: torch.nn.Module,
+    precision: str,
+    but: Collection[tuple[int, ...]] = (),
+    loss: Callable[[], torch.Tensor] | None = None,
+) -> int:
     """Bytes that autograd keeps for the backward pass beside the parameters, without what has some shapes."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     found: dict[int, torch.Tensor] = {}
@@ -87,7 +94,7 @@ def autograd_keeps(model: torch.nn.Module, precision: str, but: Collection[tuple
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"),
     ):
-        CausalLanguageModelling().loss(model, rows())
+        loss() if loss else CausalLanguageModelling().loss(model, rows())
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
 
 
@@ -226,13 +233,33 @@ def test_of_a_configuration() -> None:
 
 @pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.25)])
 def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
-    """Those that are trained through."""
+    """Those that are trained through, and of `exact` what gates them."""
     plain = Setting.of(Config(), 16, "bf16", True)
     das = DasConfig(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
     compared = Setting.of(Config(method=MethodConfig("das"), das=das), 16, "bf16", True)
-    assert compared == replace(plain, copies=copies)
-    one, several = estimate(ROBERTA, plain), estimate(ROBERTA, compared)
+    assert compared == replace(plain, copies=copies, gated=cost == "exact")
+    one, several = estimate(ROBERTA, plain), estimate(ROBERTA, replace(compared, gated=False))
     assert several == replace(one, activations=copies * one.activations)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2)])
+def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_path) -> None:
+    model = random_model(name)
+    model.save_pretrained(tmp_path)
+    keep_documents_apart(model.eval())
+    importance = {kind: 0.5 * each for kind, each in ones(model).items()}
+    contrast = Contrast(DasConfig(contrast_cost=cost), Gates(model.train()), importance)
+
+    def loss() -> torch.Tensor:
+        with alone():
+            total, each = contrast.losses(model, rows())
+        return total + each.sum()
+
+    shapes = {tuple(parameter.shape) for parameter in model.parameters()}
+    found, size = autograd_keeps(model, "fp32", shapes, loss), model_size(tmp_path)
+    views = setting(copies=copies, gated=cost == "exact")
+    assert estimate(size, views).activations * size.layers / (size.layers + 1) == pytest.approx(found, rel=0.07)
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,13 @@ def test_steps_are_those_of_plain_torch(ranks: Any, world: int, target: Target) 
         assert torch.equal(tied, outcome.weights["bert.embeddings.word_embeddings.weight"])
 
 
+@pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("precision", [p for p in PRECISIONS if p != "bf16" or has_bf16])
-def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any) -> None:
+def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any, world: int) -> None:
     """The parameters make the very step that they make without masks; and where nothing is important, so do weights."""
     cases = [Case(stage, steps=1, precision=precision, dropout=0.1) for stage in STAGES]
     some, none, plain = (
-        ranks(2).run(train, [Masked(case, importance=importance) for case in cases])[0]
+        ranks(world).run(train, [Masked(case, importance=importance) for case in cases])[0]
         for importance in ("some", "none", "plain")
     )
     start, keep = dict(model().named_parameters()), keep_of(model())
@@ -172,9 +173,10 @@ def test_the_first_step_is_the_unmasked_one_scaled(ranks: Any, precision: Any) -
             assert torch.equal(masked_run.weights[name][free], expected.weights[name][free])
 
 
-def test_what_is_fully_important_does_not_move_and_the_rest_does(ranks: Any) -> None:
+@pytest.mark.parametrize("world", [1, 2])
+def test_what_is_fully_important_does_not_move_and_the_rest_does(ranks: Any, world: int) -> None:
     start, protected = model().state_dict(), {name for name, keep in keep_of(model()).items() if keep.ndim}
-    for outcome in ranks(2).run(train, [Masked(Case(stage), importance="all") for stage in STAGES])[0]:
+    for outcome in ranks(world).run(train, [Masked(Case(stage), importance="all") for stage in STAGES])[0]:
         unmoved = {name for name, each in outcome.weights.items() if torch.equal(each, start[name])}
         assert unmoved == {*protected, "cls.predictions.decoder.weight"}
 
