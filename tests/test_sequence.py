@@ -146,7 +146,8 @@ def test_a_job_that_is_killed_in_its_second_domain(
     kept = drive.stamps(runs / "train")
     file = tmp_path / "das.yaml"
     file.write_text(yaml.safe_dump(given))
-    arguments = ["--config", str(file), "--sequence.order=[one, two]", "--training.checkpoint_interval_steps=1"]
+    often = ["--training.checkpoint_interval_steps=1", "--training.log_interval_steps=1"]
+    arguments = ["--config", str(file), "--sequence.order=[one, two]", *often]
 
     job = jobs.start(tmp_path, arguments, "das.py")
     job.until(lambda: newest_whole(next(folder.glob("checkpoints/*"), folder)) is not None)
