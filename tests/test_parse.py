@@ -322,7 +322,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone.yaml")
     for arguments in (["--config", gone], [f"--config={gone}"]):
         assert refused(PATHS, *arguments).what == f"{gone}: No such file or directory"
-    assert refused("--config", str(tmp_path)).what == f"--config {tmp_path}: Is a directory"
+    assert refused("--config", str(tmp_path)).what == f"{tmp_path}: Is a directory"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_rows_are_a_sample_of_the_corpus(tiny_bert: Path, corpus: Path) -> None:
 
 
 def test_an_empty_corpus(tiny_bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no text to measure importance on"):
+    with pytest.raises(DataError, match="no text to measure importance on"):
         measure_importance(measuring(config(), tiny_bert, tmp_path), tmp_path)
 
 
