@@ -4,28 +4,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapt.chain import Outcome, Record
+from adapt.config import DasConfig
 from adapt.statistics.continual import sequence_figures
-from adapt.train.importance import saturated, with_floor
+from adapt.train.importance import plasticity_under, saturated
 
 GENERAL = "general"
 Row = dict[str, Any]
 
 
 def summarize(
-    identity: Mapping[str, Any],
-    floor: float | None,
-    done: Mapping[str, Record],
-    warnings: Sequence[str] = (),
-    saturates: bool = True,
+    identity: Mapping[str, Any], das: DasConfig, done: Mapping[str, Record], warnings: Sequence[str] = ()
 ) -> Outcome:
     """The matrices of scores and of held-out losses, and the figures that are read off them.
 
     Args:
         identity: `order` of the domains, `tasks` (name -> domain), `finetune_seeds`, `mode`, `method` and `seed`.
-        floor: of plasticity; None where importance masks nothing.
+        das: says what importance masks.
         done: the records by the names that `adapt.stages.continual` gives them.
         warnings: of what is known before.
-        saturates: whether little plasticity is worth a warning.
 
     Returns:
         Metrics: `scores` and `losses`, each with `columns` (task or domain -> number of the domain) and `rows`, one for
@@ -36,7 +32,7 @@ def summarize(
     steps = len(order)
     exports = {number: done[name] for number in range(1, steps + 1) if (name := f"export {number}") in done}
     scores, losses = _scores(identity, done, steps), _losses(order, mode, exports, done)
-    left = {} if floor is None else _plasticity(done, steps, floor)
+    left = _plasticity(das, done, steps)
     metrics = {
         **{name: identity[name] for name in ("order", "mode", "method", "seed")},
         "scores": scores,
@@ -49,12 +45,7 @@ def summarize(
                 for name in order
                 if name not in losses["columns"]
             ),
-            *(
-                f"after {_domains(number)}, {each}"
-                for number, one in left.items()
-                if saturates
-                for each in saturated(one)
-            ),
+            *(f"after {_domains(number)}, {each}" for number, one in left.items() for each in saturated(das, one)),
         ],
         "model": str(list(exports.values())[-1].path),
         "models": _models(order, exports),
@@ -63,10 +54,11 @@ def summarize(
     return Outcome(metrics, _cost(done))
 
 
-def _plasticity(done: Mapping[str, Record], steps: int, floor: float) -> dict[int, dict[str, list[float]]]:
+def _plasticity(das: DasConfig, done: Mapping[str, Record], steps: int) -> dict[int, dict[str, list[float]]]:
     """By the number of domains learnt, kind of unit and layer."""
     measured = {number: done[name] for number in range(steps + 1) if (name := f"importance {number}") in done}
-    return {number: with_floor(record.metrics["plasticity"], floor) for number, record in measured.items()}
+    found = {number: plasticity_under(das, record.metrics["plasticity"]) for number, record in measured.items()}
+    return {number: left for number, left in found.items() if left}
 
 
 def _domains(number: int) -> str:

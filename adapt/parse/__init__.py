@@ -12,12 +12,10 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from adapt.config import Config
 from adapt.config.kinds import KINDS, Kind
 from adapt.errors import ConfigError
-from adapt.parse.keys import nested, refuse_sections_without_fields, refuse_unknown_keys, refuse_unknown_values
+from adapt.parse.keys import nested, read_given, refuse_sections_without_fields, refuse_unknown_values
 from adapt.parse.values import check
 
 __all__ = ["check", "parse", "parse_values"]
-
-STEPS = "training.max_steps"
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
@@ -33,8 +31,8 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = KINDS["dapt"]) ->
     Raises:
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
-    given = refuse_unknown_keys(arguments)
-    parser = _parser(program, kind, gives_length(given))
+    given = read_given(arguments)
+    parser = _parser(program, kind, _gives_length(given))
     return _checked(parser, lambda: parser.parse_args(list(arguments)), kind)
 
 
@@ -52,7 +50,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
     sections = deepcopy(nested(values))  # jsonargparse writes into what it reads
-    parser = _parser(f"jobs/{kind.name}.py", kind, gives_length(sections))
+    parser = _parser(f"jobs/{kind.name}.py", kind, _gives_length(sections))
     try:
         return _checked(parser, lambda: parser.parse_object(sections), kind)
     except ConfigError as error:
@@ -69,7 +67,7 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind) -> Con
     return config
 
 
-def gives_length(sections: Mapping[str, Any]) -> bool:
+def _gives_length(sections: Mapping[str, Any]) -> bool:
     """Whether a run is as long as some epochs or tokens; a job's default number of steps then gives way."""
     training = sections.get("training")
     return isinstance(training, Mapping) and any(training.get(name) for name in ("epochs", "max_tokens"))
@@ -82,7 +80,9 @@ def _parser(program: str, kind: Kind, has_length: bool = False) -> ArgumentParse
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)
-    defaults = {name: value for name, value in kind.defaults.items() if not (has_length and name == STEPS)}
+    defaults = {
+        name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")
+    }
     parser.set_defaults(defaults)
     return parser
 

@@ -25,11 +25,11 @@ _NESTED = {"decontaminate": EvaluationSet}
 """Fields of such sections that hold lists again."""
 
 
-def refuse_unknown_keys(arguments: Sequence[str]) -> dict[str, Any]:
-    """Those of a command line and of the files that it names.
+def read_given(arguments: Sequence[str]) -> dict[str, Any]:
+    """What a command line and the files that it names give, by section, before types are looked at.
 
-    Returns:
-        What they give, by section.
+    Raises:
+        ConfigError: a key is not known, or a file cannot be read.
     """
     given: dict[str, Any] = {}
     known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}

@@ -84,9 +84,7 @@ class Continual(Adapting):
         def run(folder: Path, done: Inputs) -> Outcome:
             from adapt.evaluate.sequence import summarize
 
-            floor = None if config.das.soft_mask == "none" else config.das.plasticity_floor
-            saturates = config.das.soft_mask == "update"  # Adam undoes most of what a mask of gradients does
-            return summarize(identity, floor, done, self.unprotected(), saturates)
+            return summarize(identity, config.das, done, self.unprotected())
 
         return Stage("sequence", config.name, identity, run, inputs, needs={})
 

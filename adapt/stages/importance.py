@@ -1,6 +1,6 @@
 """The stages that measure what of a model must not be forgotten."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -110,7 +110,7 @@ class Importances(Training):
 
     def _measure_importance(self, about: About, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.runtime import await_resources, connect
-        from adapt.train.importance import Measuring, measure_importance, with_floor
+        from adapt.train.importance import Measuring, measure_importance, plasticity_under, saturated
 
         if about == "general":  # before anything is trained
             for each in self.unprotected():
@@ -121,14 +121,9 @@ class Importances(Training):
         previous = str(inputs[PREVIOUS].path) if PREVIOUS in inputs else None
         texts = tuple(str(record.path) for name, record in inputs.items() if name.startswith(TEXT))
         metrics = measure_importance(Measuring(self.config, start, texts, previous, about), folder)
-        if self.config.das.soft_mask != "none":
-            self._show_plasticity(with_floor(metrics["plasticity"], self.config.das.plasticity_floor))
-        return Outcome(metrics, cost_of(metrics["device_seconds"], self.config.resources.price_per_device_hour))
-
-    def _show_plasticity(self, left: Mapping[str, list[float]]) -> None:
-        from adapt.train.importance import saturated
-
+        left = plasticity_under(self.config.das, metrics["plasticity"])
         for kind, layers in left.items():
             log(f"plasticity left, {kind} units by layer: {' '.join(f'{each:.2f}' for each in layers)}")
-        for warning in islice(saturated(left), SHOWN if self.config.das.soft_mask == "update" else 0):
+        for warning in islice(saturated(self.config.das, left), SHOWN):
             log(f"warning: {warning}")
+        return Outcome(metrics, cost_of(metrics["device_seconds"], self.config.resources.price_per_device_hour))

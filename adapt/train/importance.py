@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from adapt.config import Config
+from adapt.config import Config, DasConfig
 from adapt.corpus.order import permute
 from adapt.corpus.tokens import TokenStream
 from adapt.errors import DataError
@@ -45,7 +45,8 @@ class Measuring:
     @property
     def text(self) -> TokenStream:
         """What rows are taken from: all of it as one stream."""
-        return TokenStream(tuple(shard for folder in self.corpora for shard in sorted(Path(folder).glob(SHARD_GLOB))))
+        streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in self.corpora)
+        return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
 
     def rows(self) -> np.ndarray:
         """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
@@ -130,14 +131,16 @@ def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor
     return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
 
 
-def with_floor(left: Mapping[str, list[float]], floor: float) -> dict[str, list[float]]:
-    """The plasticity of a record, as training has it under `das.plasticity_floor`."""
-    return {kind: [max(each, floor) for each in layers] for kind, layers in left.items()}
+def plasticity_under(das: DasConfig, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """What the masks of a training leave of the plasticity of a record: under the floor, and nothing where none mask."""
+    if das.soft_mask == "none":
+        return {}
+    return {kind: [max(each, das.plasticity_floor) for each in layers] for kind, layers in measured.items()}
 
 
-def saturated(left: Mapping[str, list[float]]) -> Iterator[str]:
-    """A warning for every layer and kind of unit that hardly learns any more."""
-    for kind, layers in left.items():
+def saturated(das: DasConfig, left: Mapping[str, list[float]]) -> Iterator[str]:
+    """A warning for every layer and kind of unit that hardly learns any more; Adam undoes masks of gradients."""
+    for kind, layers in left.items() if das.soft_mask == "update" else ():
         for number, each in enumerate(layers):
             if each < LEAST_PLASTICITY:
                 yield (

@@ -22,7 +22,7 @@ from adapt.model.units import KINDS, Gates
 from adapt.objective.base import Batch
 from adapt.objective.build import make
 from adapt.train.gradients import _measure
-from adapt.train.importance import EPOCH, Measuring, measure_importance, saturated, with_floor
+from adapt.train.importance import EPOCH, Measuring, measure_importance, plasticity_under, saturated
 from tests.tokenizers import byte_level
 
 LENGTH = 16
@@ -71,6 +71,15 @@ def test_rows_are_a_sample_of_the_corpus(tiny_bert: Path, corpus: Path) -> None:
     assert sorted(everything.tolist()) == list(range(len(everything)))
     other = measuring(replace(config(), seed=4), tiny_bert, corpus).rows()
     assert other.tolist() != some.tolist()
+
+
+def test_rows_come_from_all_of_several_corpora(tiny_bert: Path, corpus: Path, tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-000000-000000.arrow", [[2, *range(5, 5 + 3 * LENGTH), 3]], 154)
+    alone = measuring(config(importance_sequences=1000), tiny_bert, corpus)
+    both = replace(alone, corpora=(str(corpus), str(tmp_path)))
+    assert both.text.tokens == alone.text.tokens + 3 * LENGTH + 2
+    assert sorted(both.rows()) == list(range(-(-both.text.tokens // LENGTH)))
+    assert both.text.slice(alone.text.tokens, alone.text.tokens + 2).tolist() == [2, 5]
 
 
 def test_an_empty_corpus(tiny_bert: Path, tmp_path: Path) -> None:
@@ -163,11 +172,11 @@ def test_adds_to_what_was_important(tiny_bert: Path, corpus: Path, tmp_path: Pat
 
 def test_layers_that_hardly_learn_are_named() -> None:
     left = {"head": [0.3, 0.02], "inner": [0.09, 0.5]}
-    first, second = saturated(left)
+    first, second = saturated(DasConfig(), left)
     assert first.startswith("layer 1: head units make 2.0%")
     assert second.startswith("layer 0: inner units make 9.0%")
     assert "das.plasticity_floor" in first
-    assert not list(saturated(with_floor(left, 0.1)))
+    assert not list(saturated(DasConfig(), plasticity_under(DasConfig(plasticity_floor=0.1), left)))
 
 
 def test_a_run_that_died_leaves_no_trap(tiny_bert: Path, corpus: Path, tmp_path: Path) -> None:
