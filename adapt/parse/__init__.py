@@ -80,10 +80,8 @@ def _parser(program: str, kind: Kind, has_length: bool = False) -> ArgumentParse
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config)
-    defaults = {
-        name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")
-    }
-    parser.set_defaults(defaults)
+    no_default = {"training.max_steps"} if has_length else set()
+    parser.set_defaults({name: value for name, value in kind.defaults.items() if name not in no_default})
     return parser
 
 

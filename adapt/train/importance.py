@@ -132,7 +132,7 @@ def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor
 
 
 def plasticity_under(das: DasConfig, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """What the masks of a training leave of the plasticity of a record: under the floor, and nothing where none mask."""
+    """The plasticity of a record, as training has it under `das.plasticity_floor`; none where nothing is masked."""
     if das.soft_mask == "none":
         return {}
     return {kind: [max(each, das.plasticity_floor) for each in layers] for kind, layers in measured.items()}

@@ -85,9 +85,7 @@ def test_plasticity_is_numbered_by_the_domains_before_it() -> None:
     assert floored["warnings"] == []
     undone = summarize(IDENTITY, DasConfig(soft_mask="gradient"), found).metrics  # by Adam
     assert (undone["plasticity"], undone["warnings"]) == ([low["plasticity"]], [])
-    unmasked = summarize(
-        IDENTITY, DasConfig(soft_mask="none"), found
-    ).metrics  # importance is measured for the contrast too
+    unmasked = summarize(IDENTITY, DasConfig(soft_mask="none"), found).metrics
     assert (unmasked["plasticity"], unmasked["warnings"]) == ([], [])
 
 
