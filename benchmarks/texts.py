@@ -127,19 +127,19 @@ def steps_of(case: Case, steps: int) -> Iterator[dict[str, Any]]:
     if case.padded:
         yield from _padded_steps(case, steps)
         return
-    tokens, starts = packed_rows(case, documents(case))
+    tokens, starts = packed_rows(documents(case), case.length)
     for step in range(steps):
         rows = (np.arange(case.rows) + step * case.rows) % len(tokens)
-        yield _columns(tokens[rows], starts[rows], np.full(case.rows, case.length), rows)
+        yield columns_of(tokens[rows], starts[rows], np.full(case.rows, case.length), rows)
 
 
-def packed_rows(case: Case, ids: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def packed_rows(ids: list[list[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
     """The documents one after another, cut into rows: tokens and document starts, [rows, length] each."""
     flat = np.concatenate([np.array(tokens) for tokens in ids])
     starts = np.zeros(len(flat), bool)
     starts[np.cumsum([0, *(len(tokens) for tokens in ids[:-1])])] = True
-    rows = len(flat) // case.length
-    cut = slice(0, rows * case.length)
+    rows = len(flat) // length
+    cut = slice(0, rows * length)
     tokens, begins = flat[cut].reshape(rows, -1), starts[cut].reshape(rows, -1)
     begins[:, 0] = True
     return tokens, begins
@@ -154,8 +154,9 @@ def _padded_steps(case: Case, steps: int) -> Iterator[dict[str, Any]]:
         tokens = np.zeros((share, lengths.max()), np.int64)
         for row, number in zip(tokens, numbers, strict=True):
             row[: len(ids[number])] = ids[number]
-        yield _columns(tokens, np.arange(lengths.max()) == np.zeros((share, 1)), lengths, numbers)
+        yield columns_of(tokens, np.arange(lengths.max()) == np.zeros((share, 1)), lengths, numbers)
 
 
-def _columns(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+def columns_of(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    """Rows as the product reads them from a corpus."""
     return {"tokens": tokens, "starts": starts, "lengths": lengths, "epochs": np.zeros_like(rows), "rows": rows}

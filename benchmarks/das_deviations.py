@@ -1,0 +1,102 @@
+"""What each deviation of DAS from its published code does, on PubMed and then film reviews.
+
+Importance: how far two agree that were measured in the same way on different rows and dropout (`stability`), how far
+they agree with the product's (`agreement`, both Spearman's rank correlation within a layer and kind of unit), and by
+how much the held-out loss rises once the tenth of each layer's units that is most important is switched off: the more,
+the better was what matters found.
+
+Training: the second domain is learnt by the product's DAS, and by DAS with one part as published; differences are
+paired by seed, with 95% intervals. Base models by path:
+python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import ttest_1samp
+
+from benchmarks.common import machine
+
+Figures = dict[str, float]
+WIDTH = 140
+
+
+def main() -> None:
+    """Measures, prints the tables, writes the JSON."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+    from benchmarks.deviations import VARIANTS, of_seed
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
+    parser.add_argument("--models", type=Path, required=True, help="folder with base models")
+    parser.add_argument("--base", default="bert-tiny-general", help="which of them")
+    parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--train", nargs="*", default=list(VARIANTS), choices=VARIANTS, help="the first is compared to")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    options = parser.parse_args()
+    base = options.models / options.base
+    seeds = [(options.data, base, options.steps, options.train, seed) for seed in range(options.seeds)]
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
+        found = pool.starmap(of_seed, seeds, chunksize=1)
+    if options.json:
+        values = {"name": "das_deviations", "machine": machine(), "options": vars(options), "seeds": found}
+        options.json.write_text(json.dumps(values, indent=1, default=str) + "\n")
+    show(found)
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """The tables for people."""
+    console = Console(width=WIDTH)
+    table = Table("importance of", "measured", "stability", "agreement", "switched off [nats]")
+    for about, ways in found[0]["importance"].items():
+        for how, figures in ways.items():
+            every = [each["importance"][about][how] for each in found]
+            table.add_row(about, how, *(interval([each[name] for each in every]) for name in figures))
+    console.print(table)
+    names = [name for name in found[0]["losses"] if name != "before"]
+    if not names:
+        return
+    columns = "forgetting", "just learnt", "at the end", "general, change"
+    differences = "forgetting", "just learnt", "at the end"
+    table = Table("as published", *columns, *(f"{column}, difference" for column in differences))
+    first = [outcome(each["losses"], names[0]) for each in found]
+    for name in names:
+        every = [outcome(each["losses"], name) for each in found]
+        cells = [f"{mean(each[column] for each in every):.3f}" for column in columns]
+        if name != names[0]:
+            pairs = list(zip(every, first, strict=True))
+            cells += [interval([a[column] - b[column] for a, b in pairs], "+") for column in differences]
+        table.add_row(name, *cells)
+    console.print(table)
+
+
+def outcome(losses: Mapping[str, Figures], name: str) -> Figures:
+    """What a training of the second domain did [nats a predicted token]."""
+    before, after = losses["before"], losses[name]
+    return {
+        "forgetting": after["first"] - before["first"],
+        "just learnt": after["second"],
+        "at the end": (after["first"] + after["second"]) / 2,
+        "general, change": after["general"] - before["general"],
+    }
+
+
+def interval(values: list[float], sign: str = "") -> str:
+    """Mean and its 95% interval."""
+    if len(set(values)) < 2:
+        return f"{values[0]:{sign}.3f}"
+    low, high = ttest_1samp(values, 0.0).confidence_interval()
+    return f"{mean(values):{sign}.3f} ({low:{sign}.3f} to {high:{sign}.3f})"
+
+
+if __name__ == "__main__":
+    main()

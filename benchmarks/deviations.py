@@ -1,0 +1,185 @@
+"""One seed of the benchmark of deviations: importances and trainings, the product's and as published."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor
+
+from adapt.config import Config, DasConfig, MethodConfig
+from adapt.method.base import Method
+from adapt.method.build import make_method
+from adapt.method.importance import Importance, save_importance
+from adapt.method.measure import Settings, gate_sizes
+from adapt.method.normalize import accumulate, normalize, random_sizes
+from adapt.method.views import Disagreement
+from adapt.model.units import Gates, Kind, ones
+from adapt.objective.base import Batch, Objective
+from benchmarks.ours import alone
+from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts
+from benchmarks.two_domains import MEASURED, Domains
+
+Sizes = Mapping[Kind, Tensor]
+Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
+"""Of a model, its gates, batches of text, the objective and a seed for dropout."""
+PRODUCT = "product"
+WAYS: dict[str, dict[str, Measure]] = {
+    "general": {
+        PRODUCT: lambda model, gates, batches, _, seed: (
+            gate_sizes(model, gates, Disagreement(), batches, Settings(dropout_seed=seed)).means
+        ),
+        "equal networks": lambda model, gates, batches, *_: (
+            gate_sizes(model, gates, EqualNetworks(), batches, Settings()).means
+        ),
+        "at random": lambda model, _gates, _batches, _objective, seed: random_sizes(model, seed),
+    },
+    "first domain": {
+        PRODUCT: lambda model, gates, batches, objective, _: (
+            gate_sizes(model, gates, objective, batches, Settings()).means
+        ),
+        "by example": lambda model, gates, batches, objective, _: (
+            gate_sizes(model, gates, objective, batches, Settings("example")).means
+        ),
+        "unmasked": lambda model, gates, batches, objective, _: (
+            gate_sizes(model, gates, Unmasked(objective), batches, Settings()).means
+        ),
+        "never zeroed": lambda model, gates, batches, objective, _: never_zeroed(model, gates, objective, batches),
+        "unmasked, never zeroed": lambda model, gates, batches, objective, _: never_zeroed(
+            model, gates, Unmasked(objective), batches
+        ),
+    },
+}
+"""How importance is measured of what."""
+FEW_UNITS = 10
+"""Ranks among fewer units, as the two heads of a layer of BERT-tiny, say nothing."""
+SWITCHED_OFF = 0.1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to train the second domain."""
+
+    general: str = PRODUCT
+    first: str = PRODUCT
+    """How importance is measured."""
+    swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Puts a published part in place of the product's."""
+    das: DasConfig = field(default_factory=DasConfig)
+
+
+def _both() -> ExitStack:
+    stack = ExitStack()
+    stack.enter_context(columns_of_heads())
+    stack.enter_context(other_texts())
+    return stack
+
+
+GRADIENT = DasConfig(soft_mask="gradient")
+VARIANTS: dict[str, Variant | None] = {
+    "nothing": Variant(),
+    "what the mask scales": Variant(das=GRADIENT),
+    "rows of q, k, v": Variant(swapped=columns_of_heads),
+    "KL proxy": Variant(general="equal networks"),
+    "inputs of importance": Variant(first="unmasked"),
+    "gradients of importance": Variant(first="never zeroed"),
+    "contrast pairs": Variant(swapped=other_texts),
+    "all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
+    "by example": Variant(first="by example"),
+    "plain training": None,
+}
+"""By what is as published, the first nothing; then others to compare."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One seed's measurements."""
+
+    domains: Domains
+    seed: int
+
+    def measure(self, names: list[str]) -> dict[str, Any]:
+        """Figures of importance, and held-out losses of these variants' trainings."""
+        learnt = self.domains.train(self.domains.model(), "first", Method(), self.seed)
+        states = {"general": None, "first domain": learnt}
+        found = {
+            about: {how: [self.sizes(states[about], way, half) for half in (0, 1)] for how, way in ways.items()}
+            for about, ways in WAYS.items()
+        }
+        compared = {about: self.compared(states[about], about, found[about]) for about in WAYS}
+        losses = {"before": self.losses(learnt)} if names else {}
+        losses |= {name: self.losses(self.trained(learnt, VARIANTS[name], found)) for name in names}
+        return {"importance": compared, "losses": losses}
+
+    def sizes(self, state: Any, way: Measure, half: int) -> Sizes:
+        """Sizes of gradients on half of the rows that are drawn."""
+        text, model = self.domains.texts["first"], self.domains.model(state)
+        batches = text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
+        return way(model, Gates(model), batches, self.domains.objective, 2 * self.seed + half)
+
+    def compared(self, state: Any, about: str, found: Mapping[str, list[Sizes]]) -> dict[str, dict[str, float]]:
+        """Stability, agreement, and what switching units off does, by the way of measuring."""
+        text = "general" if about == "general" else "first"
+        whole = self.domains.loss(self.domains.model(state), text)
+        ours = found[PRODUCT]
+        return {
+            how: {
+                "stability": agreement(*halves),
+                "agreement": mean(agreement(ours[half], halves[1 - half]) for half in (0, 1)),
+                "switched off": self.without(state, text, halves[0]) - whole,
+            }
+            for how, halves in found.items()
+        }
+
+    def without(self, state: Any, text: str, sizes: Sizes) -> float:
+        """Held-out loss without the most important units."""
+        model = self.domains.model(state)
+        gates, values = Gates(model), ones(model)
+        for kind, each in values.items():
+            most = sizes[kind].topk(int(SWITCHED_OFF * each.shape[1]), dim=1).indices
+            each.scatter_(1, most, 0.0)
+        with gates.set(values):
+            return self.domains.loss(model, text)
+
+    def trained(self, learnt: Any, variant: Variant | None, found: Mapping[str, Mapping[str, list[Sizes]]]) -> Any:
+        """Weights after the second domain."""
+        model = self.domains.model(learnt)
+        if variant is None:
+            return self.domains.train(model, "second", Method(), self.seed)
+        halves = found["general"][variant.general], found["first domain"][variant.first]
+        general, first = (normalize({kind: a[kind] + b[kind] for kind in a}, "paper") for a, b in halves)
+        method = make_method(Config(method=MethodConfig("das"), das=variant.das))
+        with tempfile.TemporaryDirectory() as folder, variant.swapped():
+            known = Importance(accumulate(general, first), None, torch.zeros(0, dtype=torch.int64))
+            save_importance(known, model, Path(folder))
+            method.prepare_model(model, {"importance": Path(folder)})
+            return self.domains.train(model, "second", method, self.seed)
+
+    def losses(self, state: Any) -> dict[str, float]:
+        """On all texts."""
+        model = self.domains.model(state)
+        return {text: self.domains.loss(model, text) for text in self.domains.texts}
+
+
+def agreement(one: Sizes, other: Sizes) -> float:
+    """Mean of Spearman's correlation over layers and kinds of unit."""
+    return mean(
+        float(spearmanr(a, b).statistic)
+        for kind in one
+        if one[kind].shape[1] >= FEW_UNITS
+        for a, b in zip(one[kind], other[kind], strict=True)
+    )
+
+
+def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> dict[str, Any]:
+    """In a process of its own."""
+    torch.set_num_threads(1)
+    alone()
+    return Seed(Domains.read(data, base, steps, seed), seed).measure(names)

@@ -1,0 +1,87 @@
+"""What the published code of DAS (UIC-Liu-Lab/ContinualLM) computes where the product deviates from it, to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div
+
+from adapt.method.contrast import info_nce
+from adapt.method.measure import Loss
+from adapt.model.states import last_hidden_state
+from adapt.model.units import Gates, Kind, Values, by_parameter, ones
+from adapt.objective.base import Batch, Corrupted, Objective
+
+
+class EqualNetworks:
+    """General knowledge: the divergence of two equal networks in evaluation mode, over the positions of a row.
+
+    It is 0, and its gradient what rounding leaves of 0.
+    """
+
+    def corrupt(self, batch: Batch) -> Corrupted:
+        return Corrupted(batch.tokens, batch.real, batch.starts, batch.real, batch.tokens[batch.real])
+
+    def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
+        packed, shape = corrupted.packed(), corrupted.input_ids.shape  # rows are full
+        states = [last_hidden_state(model, packed).float().view(*shape, -1) for _ in range(2)]
+        return kl_div(states[0].log_softmax(1), states[1].detach().softmax(1), reduction="sum")
+
+
+class Unmasked:
+    """A domain: the loss at the positions that are to be predicted, with their tokens in sight."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+
+    def corrupt(self, batch: Batch) -> Corrupted:
+        return replace(self._objective.corrupt(batch), input_ids=batch.tokens)
+
+    def loss(self, model: nn.Module, corrupted: Corrupted) -> Tensor:
+        return self._objective.loss(model, corrupted)
+
+
+def never_zeroed(model: Any, gates: Gates, loss: Loss, batches: list[tuple[int, Batch]]) -> dict[Kind, Tensor]:
+    """Sizes of gradients that add up from batch to batch, averaged over batches, [layers, units]."""
+    model.eval()
+    leaves = {kind: each.requires_grad_() for kind, each in ones(model).items()}
+    sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
+    sizes = [torch.zeros_like(leaf) for leaf in leaves.values()]
+    for _, batch in batches:
+        seen = loss.corrupt(batch)
+        with gates.set(leaves):
+            value = loss.loss(model, seen) / seen.positions.sum()
+        torch._foreach_add_(sums, torch.autograd.grad(value, list(leaves.values())))
+        torch._foreach_add_(sizes, torch._foreach_abs(sums))
+    return {kind: each / len(batches) for kind, each in zip(leaves, sizes, strict=True)}
+
+
+@contextmanager
+def columns_of_heads() -> Iterator[None]:
+    """Masks the columns of the weights of query, key and value, which no head owns, in place of its rows."""
+
+    def by_columns(model: Any, values: Values) -> dict[str, Tensor]:
+        names = "query.weight", "key.weight", "value.weight"
+        found = by_parameter(model, values)
+        return {name: each.T if name.endswith(names) else each for name, each in found.items()}
+
+    with patch("adapt.method.soft_mask.by_parameter", by_columns):
+        yield
+
+
+@contextmanager
+def other_texts() -> Iterator[None]:
+    """Contrasts neighbours: rows are repeated whole, one after another, and then read as pairs."""
+
+    def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float) -> Tensor:
+        pairs = torch.cat((first, second)).view(len(first), 2, -1)
+        return info_nce(pairs[:, 0], pairs[:, 1], previous, temperature)
+
+    with patch("adapt.method.contrast.info_nce", of_neighbours):
+        yield

@@ -1,0 +1,128 @@
+"""Two domains for benchmarks of DAS: a small model learns one and then the other, through the product's own loop."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adapt.config import ObjectiveConfig, TrainingConfig
+from adapt.method.base import Method
+from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.objective.base import Batch, Objective
+from adapt.objective.build import make
+from adapt.train.loop import Loop
+from adapt.train.options import apply_options
+from adapt.train.schedule import learning_rate
+from benchmarks.plain import PlainEngine
+from benchmarks.texts import columns_of, packed_rows
+
+FILES = {"first": "biomed_pubmed", "second": "reviews_imdb", "general": "general_wikitext2"}
+LENGTH, STEP_ROWS = 128, 32
+HELD_OUT, MEASURED = 512, 640
+"""Rows."""
+CHARACTERS = 8
+"""More than a token has, so that enough are read."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Full rows of packed text."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+    """Both [rows, LENGTH]."""
+
+    def columns(self, numbers: np.ndarray) -> dict[str, Any]:
+        """Some of them, as the loop takes them."""
+        return columns_of(self.tokens[numbers], self.starts[numbers], np.full(len(numbers), LENGTH), numbers)
+
+    def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
+        """The same, numbered and in passes of `STEP_ROWS`."""
+        passes = np.split(numbers, range(STEP_ROWS, len(numbers), STEP_ROWS))
+        return [(number, Batch.of(self.columns(each), "cpu")) for number, each in enumerate(passes)]
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """Numbers of the last rows, which are never trained on."""
+        return np.arange(len(self.tokens))[-HELD_OUT:]
+
+    def drawn(self, count: int, seed: int) -> np.ndarray:
+        """Numbers of other rows, at random."""
+        return np.random.default_rng(seed).permutation(len(self.tokens) - HELD_OUT)[:count]
+
+
+@dataclass(frozen=True)
+class Domains:
+    """The texts, the model as it came, and how it is trained."""
+
+    base: Path
+    training: TrainingConfig
+    texts: Mapping[str, Rows]
+    """By the names of `FILES`."""
+    objective: Objective
+
+    @classmethod
+    def read(cls, data: Path, base: Path, steps: int, seed: int) -> Domains:
+        """Tokenizes the first documents of each corpus."""
+        tokenizer = load_tokenizer(base)
+        tokens = (steps * STEP_ROWS + MEASURED + HELD_OUT) * LENGTH
+        texts = {name: _rows(data / "corpora" / f"{file}.jsonl.gz", tokenizer, tokens) for name, file in FILES.items()}
+        training = TrainingConfig(
+            max_steps=steps, global_batch_size=STEP_ROWS, sequence_length=LENGTH, learning_rate=5e-4, weight_decay=0.0
+        )
+        return cls(base, training, texts, make(ObjectiveConfig(), tokenizer, seed))
+
+    def model(self, state: Mapping[str, Tensor] | None = None) -> Any:
+        """The model as it came, or with these weights, in evaluation mode."""
+        model = load_masked_lm(self.base)
+        if state:
+            model.load_state_dict(state)
+        return model
+
+    def train(self, model: Any, text: str, method: Method, seed: int) -> dict[str, Tensor]:
+        """Trains, and returns the weights. The method has prepared the model."""
+        steps = self.training.max_steps
+        assert steps
+        apply_options(model.train(), self.training, torch.device("cpu"))
+        engine: Any = PlainEngine(model, self.training, "fp32", 1)
+        loop = Loop(engine, self.objective, method, self.training, STEP_ROWS, steps, seed)
+        for step, columns in enumerate(self._steps(text, steps, seed)):
+            loop.step(columns, step, learning_rate(self.training, step, steps))
+        return method.merge(dict(model.state_dict()))
+
+    def _steps(self, text: str, steps: int, seed: int) -> Iterator[dict[str, Any]]:
+        rows = self.texts[text].drawn(steps * STEP_ROWS, seed)
+        assert len(rows) == steps * STEP_ROWS, f"{text} has {len(rows):,} rows, too few for {steps} steps"
+        return (self.texts[text].columns(each) for each in np.split(rows, steps))
+
+    @torch.no_grad()
+    def loss(self, model: Any, text: str) -> float:
+        """On held-out rows [nats a predicted token]."""
+        model.eval()
+        total, predictions = 0.0, 0
+        for _, batch in self.texts[text].batches(self.texts[text].held_out):
+            corrupted = self.objective.corrupt(batch)
+            total += self.objective.loss(model, corrupted).item()
+            predictions += len(corrupted.targets)
+        return total / predictions
+
+
+def _rows(file: Path, tokenizer: Any, tokens: int) -> Rows:
+    """The first documents, up to so many tokens or some more."""
+    texts, characters = [], 0
+    with gzip.open(file, "rt") as lines:
+        for line in lines:
+            texts.append(json.loads(line)["text"])
+            characters += len(texts[-1])
+            if characters > CHARACTERS * tokens:
+                break
+    ids = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(texts)]
+    return Rows(*packed_rows(ids, LENGTH))
