@@ -1,12 +1,12 @@
-"""What each deviation of DAS from its published code does, on PubMed and then film reviews.
+"""What each deviation of DAS from its published code does, and each of its parts, on PubMed and then film reviews.
 
 Importance: how far two agree that were measured in the same way on different rows and dropout (`stability`), how far
 they agree with the product's (`agreement`, both Spearman's rank correlation within a layer and kind of unit), and by
 how much the held-out loss rises once the tenth of each layer's units that is most important is switched off: the more,
 the better was what matters found.
 
-Training: the second domain is learnt by the product's DAS, and by DAS with one part as published; differences are
-paired by seed, with 95% intervals. Base models by path:
+Training: the second domain is learnt by the product's DAS, and by DAS with one part as published (`deviations`) or left
+out or chosen otherwise (`parts`); differences are paired by seed, with 95% intervals. Base models by path:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 
@@ -32,7 +32,7 @@ WIDTH = 140
 def main() -> None:
     """Measures, prints the tables, writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-    from benchmarks.deviations import VARIANTS, of_seed
+    from benchmarks.deviations import SETS, of_seed
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
     parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--train", nargs="*", default=list(VARIANTS), choices=VARIANTS, help="the first is compared to")
+    parser.add_argument("--train", choices=("nothing", *SETS), default="deviations", help="in which ways")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
-    base = options.models / options.base
-    seeds = [(options.data, base, options.steps, options.train, seed) for seed in range(options.seeds)]
+    base, variants = options.models / options.base, options.train if options.train in SETS else None
+    seeds = [(options.data, base, options.steps, variants, seed) for seed in range(options.seeds)]
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
         found = pool.starmap(of_seed, seeds, chunksize=1)
     if options.json:
@@ -62,12 +62,12 @@ def show(found: list[dict[str, Any]]) -> None:
             every = [each["importance"][about][how] for each in found]
             table.add_row(about, how, *(interval([each[name] for each in every]) for name in figures))
     console.print(table)
-    names = [name for name in found[0]["losses"] if name != "before"]
-    if not names:
+    if "losses" not in found[0]:
         return
+    names = [name for name in found[0]["losses"] if name != "before"]
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
-    table = Table("as published", *columns, *(f"{column}, difference" for column in differences))
+    table = Table("other", *columns, *(f"{column}, difference" for column in differences))
     first = [outcome(each["losses"], names[0]) for each in found]
     for name in names:
         every = [outcome(each["losses"], name) for each in found]

@@ -1,4 +1,4 @@
-"""One seed of the benchmark of deviations: importances and trainings, the product's and as published."""
+"""One seed of the benchmark of deviations: importances, and trainings of a second domain, in several ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adapt.method.base import Method
 from adapt.method.build import make_method
 from adapt.method.importance import Importance, save_importance
 from adapt.method.measure import Settings, gate_sizes
-from adapt.method.normalize import accumulate, normalize, random_sizes
+from adapt.method.normalize import accumulate, normalize, normalize_tokens, random_sizes
 from adapt.method.views import Disagreement
 from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Objective
@@ -67,9 +67,9 @@ SWITCHED_OFF = 0.1
 class Variant:
     """A way to train the second domain."""
 
-    general: str = PRODUCT
+    general: str | None = PRODUCT
     first: str = PRODUCT
-    """How importance is measured."""
+    """How importance is measured; None: not at all."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Puts a published part in place of the product's."""
     das: DasConfig = field(default_factory=DasConfig)
@@ -83,7 +83,7 @@ def _both() -> ExitStack:
 
 
 GRADIENT = DasConfig(soft_mask="gradient")
-VARIANTS: dict[str, Variant | None] = {
+DEVIATIONS: dict[str, Variant | None] = {
     "nothing": Variant(),
     "what the mask scales": Variant(das=GRADIENT),
     "rows of q, k, v": Variant(swapped=columns_of_heads),
@@ -92,10 +92,29 @@ VARIANTS: dict[str, Variant | None] = {
     "gradients of importance": Variant(first="never zeroed"),
     "contrast pairs": Variant(swapped=other_texts),
     "all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
-    "by example": Variant(first="by example"),
     "plain training": None,
 }
-"""By what is as published, the first nothing; then others to compare."""
+"""By what is as published."""
+PARTS: dict[str, Variant | None] = {
+    "DAS": Variant(),
+    "plain training": None,
+    "without mask": Variant(das=DasConfig(soft_mask="none")),
+    "without contrast": Variant(das=DasConfig(contrast_weight=0.0)),
+    "gradient": Variant(das=GRADIENT),
+    "gradient, without contrast": Variant(das=DasConfig(soft_mask="gradient", contrast_weight=0.0)),
+    "exact": Variant(das=DasConfig(contrast_cost="exact")),
+    "economy": Variant(das=DasConfig(contrast_cost="economy")),
+    "without general importance": Variant(general=None),
+    "general importance at random": Variant(general="at random"),
+    "by example": Variant(first="by example"),
+    "positive": Variant(das=DasConfig(normalize="positive")),
+    "rank": Variant(das=DasConfig(normalize="rank")),
+    "embeddings by gradient": Variant(das=DasConfig(embeddings="gradient")),
+    "embeddings by frequency": Variant(das=DasConfig(embeddings="frequency")),
+    "by frequency, without contrast": Variant(das=DasConfig(embeddings="frequency", contrast_weight=0.0)),
+}
+"""By what is not as it is by default."""
+SETS = {"deviations": DEVIATIONS, "parts": PARTS}
 
 
 @dataclass(frozen=True)
@@ -105,8 +124,8 @@ class Seed:
     domains: Domains
     seed: int
 
-    def measure(self, names: list[str]) -> dict[str, Any]:
-        """Figures of importance, and held-out losses of these variants' trainings."""
+    def measure(self, variants: str | None) -> dict[str, Any]:
+        """Figures of importance, and held-out losses of the trainings of one of `SETS`."""
         learnt = self.domains.train(self.domains.model(), "first", Method(), self.seed)
         states = {"general": None, "first domain": learnt}
         found = {
@@ -114,15 +133,22 @@ class Seed:
             for about, ways in WAYS.items()
         }
         compared = {about: self.compared(states[about], about, found[about]) for about in WAYS}
-        losses = {"before": self.losses(learnt)} if names else {}
-        losses |= {name: self.losses(self.trained(learnt, VARIANTS[name], found)) for name in names}
+        if not variants:
+            return {"importance": compared}
+        losses = {"before": self.losses(learnt)}
+        for name, variant in SETS[variants].items():
+            losses[name] = self.losses(self.trained(learnt, variant, found))
         return {"importance": compared, "losses": losses}
 
+    def batches(self, half: int) -> list[tuple[int, Batch]]:
+        """Half of the rows that are drawn of the first domain."""
+        text = self.domains.texts["first"]
+        return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
+
     def sizes(self, state: Any, way: Measure, half: int) -> Sizes:
-        """Sizes of gradients on half of the rows that are drawn."""
-        text, model = self.domains.texts["first"], self.domains.model(state)
-        batches = text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
-        return way(model, Gates(model), batches, self.domains.objective, 2 * self.seed + half)
+        """Sizes of gradients."""
+        model = self.domains.model(state)
+        return way(model, Gates(model), self.batches(half), self.domains.objective, 2 * self.seed + half)
 
     def compared(self, state: Any, about: str, found: Mapping[str, list[Sizes]]) -> dict[str, dict[str, float]]:
         """Stability, agreement, and what switching units off does, by the way of measuring."""
@@ -153,19 +179,34 @@ class Seed:
         model = self.domains.model(learnt)
         if variant is None:
             return self.domains.train(model, "second", Method(), self.seed)
-        halves = found["general"][variant.general], found["first domain"][variant.first]
-        general, first = (normalize({kind: a[kind] + b[kind] for kind in a}, "paper") for a, b in halves)
+        units = normalize(_whole(found["first domain"][variant.first]), variant.das.normalize)
+        if variant.general:
+            general = normalize(_whole(found["general"][variant.general]), variant.das.normalize)
+            units = accumulate(general, units)
         method = make_method(Config(method=MethodConfig("das"), das=variant.das))
         with tempfile.TemporaryDirectory() as folder, variant.swapped():
-            known = Importance(accumulate(general, first), None, torch.zeros(0, dtype=torch.int64))
+            known = Importance(units, self.tokens(model, variant.das), torch.zeros(0, dtype=torch.int64))
             save_importance(known, model, Path(folder))
             method.prepare_model(model, {"importance": Path(folder)})
             return self.domains.train(model, "second", method, self.seed)
+
+    def tokens(self, model: Any, das: DasConfig) -> Tensor | None:
+        """Importance of the embeddings' rows."""
+        if das.embeddings == "free":
+            return None
+        settings, objective = Settings(embeddings=das.embeddings), self.domains.objective
+        model = self.domains.model(model.state_dict())
+        found = gate_sizes(model, Gates(model), objective, self.batches(0) + self.batches(1), settings).tokens
+        return None if found is None else normalize_tokens(found)
 
     def losses(self, state: Any) -> dict[str, float]:
         """On all texts."""
         model = self.domains.model(state)
         return {text: self.domains.loss(model, text) for text in self.domains.texts}
+
+
+def _whole(halves: list[Sizes]) -> dict[Kind, Tensor]:
+    return {kind: halves[0][kind] + halves[1][kind] for kind in halves[0]}
 
 
 def agreement(one: Sizes, other: Sizes) -> float:
@@ -178,8 +219,8 @@ def agreement(one: Sizes, other: Sizes) -> float:
     )
 
 
-def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> dict[str, Any]:
+def of_seed(data: Path, base: Path, steps: int, variants: str | None, seed: int) -> dict[str, Any]:
     """In a process of its own."""
     torch.set_num_threads(1)
     alone()
-    return Seed(Domains.read(data, base, steps, seed), seed).measure(names)
+    return Seed(Domains.read(data, base, steps, seed), seed).measure(variants)
