@@ -32,51 +32,57 @@ WIDTH = 140
 def main() -> None:
     """Measures, prints the tables, writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-    from benchmarks.deviations import SETS, of_seed
+    from benchmarks.deviations import SETS, importance_of_seed, losses_of_seed
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
     parser.add_argument("--models", type=Path, required=True, help="folder with base models")
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
+    parser.add_argument("--measure", choices=("importance", *SETS), nargs="+", default=["importance", "deviations"])
     parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--train", choices=("nothing", *SETS), default="deviations", help="in which ways")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
-    base, variants = options.models / options.base, options.train if options.train in SETS else None
-    seeds = [(options.data, base, options.steps, variants, seed) for seed in range(options.seeds)]
+    given = [(options.data, options.models / options.base, options.steps, seed) for seed in range(options.seeds)]
+    found = {}
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
-        found = pool.starmap(of_seed, seeds, chunksize=1)
+        for name in options.measure:
+            if name == "importance":
+                found[name] = pool.starmap(importance_of_seed, given, chunksize=1)
+                show_importance(found[name])
+            else:
+                found[name] = pool.starmap(losses_of_seed, [(*each, name) for each in given], chunksize=1)
+                show_losses(found[name])
     if options.json:
         values = {"name": "das_deviations", "machine": machine(), "options": vars(options), "seeds": found}
         options.json.write_text(json.dumps(values, indent=1, default=str) + "\n")
-    show(found)
 
 
-def show(found: list[dict[str, Any]]) -> None:
-    """The tables for people."""
-    console = Console(width=WIDTH)
+def show_importance(found: list[dict[str, Any]]) -> None:
+    """A line for each way of measuring."""
     table = Table("importance of", "measured", "stability", "agreement", "switched off [nats]")
-    for about, ways in found[0]["importance"].items():
+    for about, ways in found[0].items():
         for how, figures in ways.items():
-            every = [each["importance"][about][how] for each in found]
+            every = [each[about][how] for each in found]
             table.add_row(about, how, *(interval([each[name] for each in every]) for name in figures))
-    console.print(table)
-    if "losses" not in found[0]:
-        return
-    names = [name for name in found[0]["losses"] if name != "before"]
+    Console(width=WIDTH).print(table)
+
+
+def show_losses(found: list[dict[str, Any]]) -> None:
+    """A line for each training, compared to the first."""
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
     table = Table("other", *columns, *(f"{column}, difference" for column in differences))
-    first = [outcome(each["losses"], names[0]) for each in found]
-    for name in names:
-        every = [outcome(each["losses"], name) for each in found]
+    _, first, *_ = found[0]
+    expected = [outcome(each, first) for each in found]
+    for name in [name for name in found[0] if name != "before"]:
+        every = [outcome(each, name) for each in found]
         cells = [f"{mean(each[column] for each in every):.3f}" for column in columns]
-        if name != names[0]:
-            pairs = list(zip(every, first, strict=True))
+        if name != first:
+            pairs = list(zip(every, expected, strict=True))
             cells += [interval([a[column] - b[column] for a, b in pairs], "+") for column in differences]
         table.add_row(name, *cells)
-    console.print(table)
+    Console(width=WIDTH).print(table)
 
 
 def outcome(losses: Mapping[str, Figures], name: str) -> Figures:

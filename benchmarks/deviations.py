@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -123,50 +124,51 @@ class Seed:
 
     domains: Domains
     seed: int
+    known: dict[tuple[str, str], list[Sizes]] = field(default_factory=dict)
+    """Sizes of gradients that were measured."""
 
-    def measure(self, variants: str | None) -> dict[str, Any]:
-        """Figures of importance, and held-out losses of the trainings of one of `SETS`."""
-        learnt = self.domains.train(self.domains.model(), "first", Method(), self.seed)
-        states = {"general": None, "first domain": learnt}
-        found = {
-            about: {how: [self.sizes(states[about], way, half) for half in (0, 1)] for how, way in ways.items()}
-            for about, ways in WAYS.items()
-        }
-        compared = {about: self.compared(states[about], about, found[about]) for about in WAYS}
-        if not variants:
-            return {"importance": compared}
-        losses = {"before": self.losses(learnt)}
-        for name, variant in SETS[variants].items():
-            losses[name] = self.losses(self.trained(learnt, variant, found))
-        return {"importance": compared, "losses": losses}
+    @cached_property
+    def learnt(self) -> dict[str, Tensor]:
+        """Weights after the first domain."""
+        return self.domains.train(self.domains.model(), "first", Method(), self.seed)
+
+    def model(self, about: str) -> Any:
+        """That whose importance is measured: as it came, or after the first domain."""
+        return self.domains.model(None if about == "general" else self.learnt)
 
     def batches(self, half: int) -> list[tuple[int, Batch]]:
         """Half of the rows that are drawn of the first domain."""
         text = self.domains.texts["first"]
         return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
 
-    def sizes(self, state: Any, way: Measure, half: int) -> Sizes:
-        """Sizes of gradients."""
-        model = self.domains.model(state)
-        return way(model, Gates(model), self.batches(half), self.domains.objective, 2 * self.seed + half)
+    def sizes(self, about: str, how: str) -> list[Sizes]:
+        """Of gradients, on either half."""
+        if (about, how) not in self.known:
+            models = [self.model(about) for _ in range(2)]
+            self.known[about, how] = [
+                WAYS[about][how](model, Gates(model), self.batches(half), self.domains.objective, 2 * self.seed + half)
+                for half, model in enumerate(models)
+            ]
+        return self.known[about, how]
 
-    def compared(self, state: Any, about: str, found: Mapping[str, list[Sizes]]) -> dict[str, dict[str, float]]:
+    def importance(self, about: str) -> dict[str, dict[str, float]]:
         """Stability, agreement, and what switching units off does, by the way of measuring."""
         text = "general" if about == "general" else "first"
-        whole = self.domains.loss(self.domains.model(state), text)
-        ours = found[PRODUCT]
-        return {
-            how: {
+        whole = self.domains.loss(self.model(about), text)
+        ours = self.sizes(about, PRODUCT)
+        found = {}
+        for how in WAYS[about]:
+            halves = self.sizes(about, how)
+            found[how] = {
                 "stability": agreement(*halves),
                 "agreement": mean(agreement(ours[half], halves[1 - half]) for half in (0, 1)),
-                "switched off": self.without(state, text, halves[0]) - whole,
+                "switched off": self.without(about, text, halves[0]) - whole,
             }
-            for how, halves in found.items()
-        }
+        return found
 
-    def without(self, state: Any, text: str, sizes: Sizes) -> float:
+    def without(self, about: str, text: str, sizes: Sizes) -> float:
         """Held-out loss without the most important units."""
-        model = self.domains.model(state)
+        model = self.model(about)
         gates, values = Gates(model), ones(model)
         for kind, each in values.items():
             most = sizes[kind].topk(int(SWITCHED_OFF * each.shape[1]), dim=1).indices
@@ -174,28 +176,28 @@ class Seed:
         with gates.set(values):
             return self.domains.loss(model, text)
 
-    def trained(self, learnt: Any, variant: Variant | None, found: Mapping[str, Mapping[str, list[Sizes]]]) -> Any:
+    def trained(self, variant: Variant | None) -> dict[str, Tensor]:
         """Weights after the second domain."""
-        model = self.domains.model(learnt)
+        model = self.domains.model(self.learnt)
         if variant is None:
             return self.domains.train(model, "second", Method(), self.seed)
-        units = normalize(_whole(found["first domain"][variant.first]), variant.das.normalize)
+        units = normalize(_whole(self.sizes("first domain", variant.first)), variant.das.normalize)
         if variant.general:
-            general = normalize(_whole(found["general"][variant.general]), variant.das.normalize)
+            general = normalize(_whole(self.sizes("general", variant.general)), variant.das.normalize)
             units = accumulate(general, units)
         method = make_method(Config(method=MethodConfig("das"), das=variant.das))
         with tempfile.TemporaryDirectory() as folder, variant.swapped():
-            known = Importance(units, self.tokens(model, variant.das), torch.zeros(0, dtype=torch.int64))
-            save_importance(known, model, Path(folder))
+            importance = Importance(units, self.tokens(variant.das), torch.zeros(0, dtype=torch.int64))
+            save_importance(importance, model, Path(folder))
             method.prepare_model(model, {"importance": Path(folder)})
             return self.domains.train(model, "second", method, self.seed)
 
-    def tokens(self, model: Any, das: DasConfig) -> Tensor | None:
+    def tokens(self, das: DasConfig) -> Tensor | None:
         """Importance of the embeddings' rows."""
         if das.embeddings == "free":
             return None
         settings, objective = Settings(embeddings=das.embeddings), self.domains.objective
-        model = self.domains.model(model.state_dict())
+        model = self.domains.model(self.learnt)
         found = gate_sizes(model, Gates(model), objective, self.batches(0) + self.batches(1), settings).tokens
         return None if found is None else normalize_tokens(found)
 
@@ -219,8 +221,20 @@ def agreement(one: Sizes, other: Sizes) -> float:
     )
 
 
-def of_seed(data: Path, base: Path, steps: int, variants: str | None, seed: int) -> dict[str, Any]:
-    """In a process of its own."""
+def importance_of_seed(data: Path, base: Path, steps: int, seed: int) -> dict[str, Any]:
+    """Figures of importance, of general knowledge and of the first domain, in a process of its own."""
+    one = _alone(data, base, steps, seed)
+    return {about: one.importance(about) for about in WAYS}
+
+
+def losses_of_seed(data: Path, base: Path, steps: int, seed: int, name: str) -> dict[str, Any]:
+    """Held-out losses before the second domain and after every training of one of `SETS`, in a process of its own."""
+    one = _alone(data, base, steps, seed)
+    after = {variant: one.losses(one.trained(how)) for variant, how in SETS[name].items()}
+    return {"before": one.losses(one.learnt), **after}
+
+
+def _alone(data: Path, base: Path, steps: int, seed: int) -> Seed:
     torch.set_num_threads(1)
     alone()
-    return Seed(Domains.read(data, base, steps, seed), seed).measure(variants)
+    return Seed(Domains.read(data, base, steps, seed), seed)
