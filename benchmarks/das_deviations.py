@@ -5,8 +5,8 @@ they agree with the product's (`agreement`, both Spearman's rank correlation wit
 how much the held-out loss rises once the tenth of each layer's units that is most important is switched off: the more,
 the better was what matters found.
 
-Training: the second domain is learnt by the product's DAS, and by DAS with one part as published (`deviations`) or left
-out or chosen otherwise (`parts`); differences are paired by seed, with 95% intervals. Base models by path:
+Trainings: the second domain is learnt by the product's DAS, and by DAS with one part as published, left out or chosen
+otherwise; differences are paired by seed, with 95% intervals. Base models by path:
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 
@@ -14,7 +14,9 @@ import argparse
 import json
 import multiprocessing
 import os
+import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,36 +28,36 @@ from scipy.stats import ttest_1samp
 from benchmarks.common import machine
 
 Figures = dict[str, float]
-WIDTH = 140
+WIDTH = 160
+WHAT = ["importance", "trainings"]
 
 
 def main() -> None:
     """Measures, prints the tables, writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-    from benchmarks.deviations import SETS, importance_of_seed, losses_of_seed
+    from benchmarks.deviations import of_seed
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
     parser.add_argument("--models", type=Path, required=True, help="folder with base models")
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
-    parser.add_argument("--measure", choices=("importance", *SETS), nargs="+", default=["importance", "deviations"])
+    parser.add_argument("--measure", choices=WHAT, nargs="+", default=WHAT)
     parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
-    given = [(options.data, options.models / options.base, options.steps, seed) for seed in range(options.seeds)]
-    found = {}
+    given = (options.data, options.models / options.base, options.steps)
+    found: dict[str, list[dict[str, Any]]] = {}
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
-        for name in options.measure:
-            if name == "importance":
-                found[name] = pool.starmap(importance_of_seed, given, chunksize=1)
-                show_importance(found[name])
-            else:
-                found[name] = pool.starmap(losses_of_seed, [(*each, name) for each in given], chunksize=1)
-                show_losses(found[name])
-    if options.json:
-        values = {"name": "das_deviations", "machine": machine(), "options": vars(options), "seeds": found}
-        options.json.write_text(json.dumps(values, indent=1, default=str) + "\n")
+        for what in options.measure:
+            found[what] = []
+            for each in pool.imap(partial(of_seed, *given, what), range(options.seeds)):
+                found[what].append(each)
+                print(f"{what}: {len(found[what])} of {options.seeds} seeds", file=sys.stderr, flush=True)
+                if options.json:
+                    values = {"name": "das_deviations", "machine": machine(), "options": vars(options), "seeds": found}
+                    options.json.write_text(json.dumps(values, indent=1, default=str) + "\n")
+            (show_importance if what == "importance" else show_losses)(found[what])
 
 
 def show_importance(found: list[dict[str, Any]]) -> None:
@@ -72,7 +74,7 @@ def show_losses(found: list[dict[str, Any]]) -> None:
     """A line for each training, compared to the first."""
     columns = "forgetting", "just learnt", "at the end", "general, change"
     differences = "forgetting", "just learnt", "at the end"
-    table = Table("other", *columns, *(f"{column}, difference" for column in differences))
+    table = Table("training", *columns, *(f"{column}, difference" for column in differences))
     _, first, *_ = found[0]
     expected = [outcome(each, first) for each in found]
     for name in [name for name in found[0] if name != "before"]:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,8 +26,10 @@ from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Objective
 from benchmarks.ours import alone
 from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts
-from benchmarks.two_domains import MEASURED, Domains
+from benchmarks.two_domains import MEASURED, PRECISION, Domains
 
+DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
+settings = partial(Settings, dtype=DTYPE)
 Sizes = Mapping[Kind, Tensor]
 Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
 """Of a model, its gates, batches of text, the objective and a seed for dropout."""
@@ -35,24 +37,26 @@ PRODUCT = "product"
 WAYS: dict[str, dict[str, Measure]] = {
     "general": {
         PRODUCT: lambda model, gates, batches, _, seed: (
-            gate_sizes(model, gates, Disagreement(), batches, Settings(dropout_seed=seed)).means
+            gate_sizes(model, gates, Disagreement(), batches, settings(dropout_seed=seed)).means
         ),
         "equal networks": lambda model, gates, batches, *_: (
-            gate_sizes(model, gates, EqualNetworks(), batches, Settings()).means
+            gate_sizes(model, gates, EqualNetworks(), batches, settings()).means
         ),
         "at random": lambda model, _gates, _batches, _objective, seed: random_sizes(model, seed),
     },
     "first domain": {
         PRODUCT: lambda model, gates, batches, objective, _: (
-            gate_sizes(model, gates, objective, batches, Settings()).means
+            gate_sizes(model, gates, objective, batches, settings()).means
         ),
         "by example": lambda model, gates, batches, objective, _: (
-            gate_sizes(model, gates, objective, batches, Settings("example")).means
+            gate_sizes(model, gates, objective, batches, settings(granularity="example")).means
         ),
         "unmasked": lambda model, gates, batches, objective, _: (
-            gate_sizes(model, gates, Unmasked(objective), batches, Settings()).means
+            gate_sizes(model, gates, Unmasked(objective), batches, settings()).means
         ),
-        "never zeroed": lambda model, gates, batches, objective, _: never_zeroed(model, gates, objective, batches),
+        "never zeroed": lambda model, gates, batches, objective, _: never_zeroed(
+            model, gates, objective, batches, DTYPE
+        ),
         "unmasked, never zeroed": lambda model, gates, batches, objective, _: never_zeroed(
             model, gates, Unmasked(objective), batches
         ),
@@ -83,39 +87,32 @@ def _both() -> ExitStack:
     return stack
 
 
-GRADIENT = DasConfig(soft_mask="gradient")
-DEVIATIONS: dict[str, Variant | None] = {
-    "nothing": Variant(),
-    "what the mask scales": Variant(das=GRADIENT),
-    "rows of q, k, v": Variant(swapped=columns_of_heads),
-    "KL proxy": Variant(general="equal networks"),
-    "inputs of importance": Variant(first="unmasked"),
-    "gradients of importance": Variant(first="never zeroed"),
-    "contrast pairs": Variant(swapped=other_texts),
-    "all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
-    "plain training": None,
-}
-"""By what is as published."""
-PARTS: dict[str, Variant | None] = {
+GRADIENT, POSITIVE = DasConfig(soft_mask="gradient"), DasConfig(normalize="positive")
+TRAININGS: dict[str, Variant | None] = {
     "DAS": Variant(),
     "plain training": None,
-    "without mask": Variant(das=DasConfig(soft_mask="none")),
+    "published: mask of gradients": Variant(das=GRADIENT),
+    "published: KL proxy": Variant(general="equal networks"),
+    "published: inputs of importance": Variant(first="unmasked"),
+    "published: gradients of importance": Variant(first="never zeroed"),
+    "published: contrast pairs": Variant(swapped=other_texts),
+    "published: all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
     "without contrast": Variant(das=DasConfig(contrast_weight=0.0)),
-    "gradient": Variant(das=GRADIENT),
-    "gradient, without contrast": Variant(das=DasConfig(soft_mask="gradient", contrast_weight=0.0)),
-    "exact": Variant(das=DasConfig(contrast_cost="exact")),
-    "economy": Variant(das=DasConfig(contrast_cost="economy")),
+    "without mask": Variant(das=DasConfig(soft_mask="none")),
+    "mask of gradients alone": Variant(das=DasConfig(soft_mask="gradient", contrast_weight=0.0)),
     "without general importance": Variant(general=None),
     "general importance at random": Variant(general="at random"),
-    "by example": Variant(first="by example"),
-    "positive": Variant(das=DasConfig(normalize="positive")),
+    "importance by example": Variant(first="by example"),
+    "positive": Variant(das=POSITIVE),
+    "positive, published: columns of q, k, v": Variant(swapped=columns_of_heads, das=POSITIVE),
     "rank": Variant(das=DasConfig(normalize="rank")),
+    "exact": Variant(das=DasConfig(contrast_cost="exact")),
+    "economy": Variant(das=DasConfig(contrast_cost="economy")),
     "embeddings by gradient": Variant(das=DasConfig(embeddings="gradient")),
     "embeddings by frequency": Variant(das=DasConfig(embeddings="frequency")),
     "by frequency, without contrast": Variant(das=DasConfig(embeddings="frequency", contrast_weight=0.0)),
 }
-"""By what is not as it is by default."""
-SETS = {"deviations": DEVIATIONS, "parts": PARTS}
+"""By what is not as it is by default. The two heads of a layer of BERT-tiny differ in importance under `positive`."""
 
 
 @dataclass(frozen=True)
@@ -196,9 +193,9 @@ class Seed:
         """Importance of the embeddings' rows."""
         if das.embeddings == "free":
             return None
-        settings, objective = Settings(embeddings=das.embeddings), self.domains.objective
-        model = self.domains.model(self.learnt)
-        found = gate_sizes(model, Gates(model), objective, self.batches(0) + self.batches(1), settings).tokens
+        model, objective = self.domains.model(self.learnt), self.domains.objective
+        batches, how = self.batches(0) + self.batches(1), settings(embeddings=das.embeddings)
+        found = gate_sizes(model, Gates(model), objective, batches, how).tokens
         return None if found is None else normalize_tokens(found)
 
     def losses(self, state: Any) -> dict[str, float]:
@@ -221,20 +218,17 @@ def agreement(one: Sizes, other: Sizes) -> float:
     )
 
 
-def importance_of_seed(data: Path, base: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Figures of importance, of general knowledge and of the first domain, in a process of its own."""
-    one = _alone(data, base, steps, seed)
-    return {about: one.importance(about) for about in WAYS}
+def of_seed(data: Path, base: Path, steps: int, what: str, seed: int) -> dict[str, Any]:
+    """In a process of its own, on one core.
 
-
-def losses_of_seed(data: Path, base: Path, steps: int, seed: int, name: str) -> dict[str, Any]:
-    """Held-out losses before the second domain and after every training of one of `SETS`, in a process of its own."""
-    one = _alone(data, base, steps, seed)
-    after = {variant: one.losses(one.trained(how)) for variant, how in SETS[name].items()}
-    return {"before": one.losses(one.learnt), **after}
-
-
-def _alone(data: Path, base: Path, steps: int, seed: int) -> Seed:
+    Returns:
+        For `importance` its figures, of general knowledge and of the first domain; for `trainings` the held-out losses
+        before the second domain and after each of `TRAININGS`.
+    """
     torch.set_num_threads(1)
     alone()
-    return Seed(Domains.read(data, base, steps, seed), seed)
+    one = Seed(Domains.read(data, base, steps, seed), seed)
+    if what == "importance":
+        return {about: one.importance(about) for about in WAYS}
+    after = {name: one.losses(one.trained(variant)) for name, variant in TRAININGS.items()}
+    return {"before": one.losses(one.learnt), **after}

@@ -47,7 +47,9 @@ class Unmasked:
         return self._objective.loss(model, corrupted)
 
 
-def never_zeroed(model: Any, gates: Gates, loss: Loss, batches: list[tuple[int, Batch]]) -> dict[Kind, Tensor]:
+def never_zeroed(
+    model: Any, gates: Gates, loss: Loss, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
+) -> dict[Kind, Tensor]:
     """Sizes of gradients that add up from batch to batch, averaged over batches, [layers, units]."""
     model.eval()
     leaves = {kind: each.requires_grad_() for kind, each in ones(model).items()}
@@ -55,7 +57,7 @@ def never_zeroed(model: Any, gates: Gates, loss: Loss, batches: list[tuple[int, 
     sizes = [torch.zeros_like(leaf) for leaf in leaves.values()]
     for _, batch in batches:
         seen = loss.corrupt(batch)
-        with gates.set(leaves):
+        with gates.set(leaves), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             value = loss.loss(model, seen) / seen.positions.sum()
         torch._foreach_add_(sums, torch.autograd.grad(value, list(leaves.values())))
         torch._foreach_add_(sizes, torch._foreach_abs(sums))

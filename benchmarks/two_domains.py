@@ -20,14 +20,16 @@ from adapt.objective.base import Batch, Objective
 from adapt.objective.build import make
 from adapt.train.loop import Loop
 from adapt.train.options import apply_options
+from adapt.train.precision import resolve
 from adapt.train.schedule import learning_rate
 from benchmarks.plain import PlainEngine
 from benchmarks.texts import columns_of, packed_rows
 
 FILES = {"first": "biomed_pubmed", "second": "reviews_imdb", "general": "general_wikitext2"}
 LENGTH, STEP_ROWS = 128, 32
-HELD_OUT, MEASURED = 512, 640
+HELD_OUT, MEASURED = 256, 640
 """Rows."""
+PRECISION = resolve("auto", torch.device("cpu"))
 CHARACTERS = 8
 """More than a token has, so that enough are read."""
 
@@ -92,7 +94,7 @@ class Domains:
         steps = self.training.max_steps
         assert steps
         apply_options(model.train(), self.training, torch.device("cpu"))
-        engine: Any = PlainEngine(model, self.training, "fp32", 1)
+        engine: Any = PlainEngine(model, self.training, PRECISION, 1)
         loop = Loop(engine, self.objective, method, self.training, STEP_ROWS, steps, seed)
         for step, columns in enumerate(self._steps(text, steps, seed)):
             loop.step(columns, step, learning_rate(self.training, step, steps))
@@ -110,7 +112,8 @@ class Domains:
         total, predictions = 0.0, 0
         for _, batch in self.texts[text].batches(self.texts[text].held_out):
             corrupted = self.objective.corrupt(batch)
-            total += self.objective.loss(model, corrupted).item()
+            with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16"):
+                total += self.objective.loss(model, corrupted).item()
             predictions += len(corrupted.targets)
         return total / predictions
 
