@@ -35,15 +35,16 @@ WHAT = ["importance", "trainings"]
 def main() -> None:
     """Measures, prints the tables, writes the JSON."""
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-    from benchmarks.deviations import of_seed
+    from benchmarks.deviations import TRAININGS, of_seed
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
     parser.add_argument("--models", type=Path, required=True, help="folder with base models")
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
     parser.add_argument("--measure", choices=WHAT, nargs="+", default=WHAT)
+    parser.add_argument("--trainings", choices=TRAININGS, nargs="+", default=list(TRAININGS), metavar="NAME")
     parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     given = (options.data, options.models / options.base, options.steps)
@@ -51,7 +52,8 @@ def main() -> None:
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:
         for what in options.measure:
             found[what] = []
-            for each in pool.imap(partial(of_seed, *given, what), range(options.seeds)):
+            names = options.trainings if what == "trainings" else [what]
+            for each in pool.imap(partial(of_seed, *given, names), range(options.seeds)):
                 found[what].append(each)
                 print(f"{what}: {len(found[what])} of {options.seeds} seeds", file=sys.stderr, flush=True)
                 if options.json:
@@ -77,7 +79,7 @@ def show_losses(found: list[dict[str, Any]]) -> None:
     table = Table("training", *columns, *(f"{column}, difference" for column in differences))
     _, first, *_ = found[0]
     expected = [outcome(each, first) for each in found]
-    for name in [name for name in found[0] if name != "before"]:
+    for name in list(found[0])[1:]:
         every = [outcome(each, name) for each in found]
         cells = [f"{mean(each[column] for each in every):.3f}" for column in columns]
         if name != first:

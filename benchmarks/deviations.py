@@ -77,7 +77,10 @@ class Variant:
     """How importance is measured; None: not at all."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Puts a published part in place of the product's."""
-    das: DasConfig = field(default_factory=DasConfig)
+    das: DasConfig | None = field(default_factory=DasConfig)
+    """None: plain training."""
+    rate: float = 1.0
+    """Of the learning rate."""
 
 
 def _both() -> ExitStack:
@@ -88,9 +91,10 @@ def _both() -> ExitStack:
 
 
 GRADIENT, POSITIVE = DasConfig(soft_mask="gradient"), DasConfig(normalize="positive")
-TRAININGS: dict[str, Variant | None] = {
+TRAININGS = {
     "DAS": Variant(),
-    "plain training": None,
+    "plain training": Variant(das=None),
+    "plain training at half the rate": Variant(das=None, rate=0.5),
     "published: mask of gradients": Variant(das=GRADIENT),
     "published: KL proxy": Variant(general="equal networks"),
     "published: inputs of importance": Variant(first="unmasked"),
@@ -173,21 +177,23 @@ class Seed:
         with gates.set(values):
             return self.domains.loss(model, text)
 
-    def trained(self, variant: Variant | None) -> dict[str, Tensor]:
+    def trained(self, variant: Variant) -> dict[str, Tensor]:
         """Weights after the second domain."""
         model = self.domains.model(self.learnt)
-        if variant is None:
-            return self.domains.train(model, "second", Method(), self.seed)
-        units = normalize(_whole(self.sizes("first domain", variant.first)), variant.das.normalize)
-        if variant.general:
-            general = normalize(_whole(self.sizes("general", variant.general)), variant.das.normalize)
-            units = accumulate(general, units)
-        method = make_method(Config(method=MethodConfig("das"), das=variant.das))
         with tempfile.TemporaryDirectory() as folder, variant.swapped():
-            importance = Importance(units, self.tokens(variant.das), torch.zeros(0, dtype=torch.int64))
-            save_importance(importance, model, Path(folder))
-            method.prepare_model(model, {"importance": Path(folder)})
-            return self.domains.train(model, "second", method, self.seed)
+            method = Method() if variant.das is None else self.das(model, variant, variant.das, Path(folder))
+            return self.domains.train(model, "second", method, self.seed, variant.rate)
+
+    def das(self, model: Any, variant: Variant, config: DasConfig, folder: Path) -> Method:
+        """DAS with what the model knows, which it has prepared."""
+        units = normalize(_whole(self.sizes("first domain", variant.first)), config.normalize)
+        if variant.general:
+            units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
+        importance = Importance(units, self.tokens(config), torch.zeros(0, dtype=torch.int64))
+        save_importance(importance, model, folder)
+        method = make_method(Config(method=MethodConfig("das"), das=config))
+        method.prepare_model(model, {"importance": folder})
+        return method
 
     def tokens(self, das: DasConfig) -> Tensor | None:
         """Importance of the embeddings' rows."""
@@ -218,17 +224,17 @@ def agreement(one: Sizes, other: Sizes) -> float:
     )
 
 
-def of_seed(data: Path, base: Path, steps: int, what: str, seed: int) -> dict[str, Any]:
+def of_seed(data: Path, base: Path, steps: int, names: list[str], seed: int) -> dict[str, Any]:
     """In a process of its own, on one core.
 
     Returns:
-        For `importance` its figures, of general knowledge and of the first domain; for `trainings` the held-out losses
-        before the second domain and after each of `TRAININGS`.
+        For `importance` its figures, of general knowledge and of the first domain; for names of `TRAININGS` the
+        held-out losses before the second domain and after each.
     """
     torch.set_num_threads(1)
     alone()
     one = Seed(Domains.read(data, base, steps, seed), seed)
-    if what == "importance":
+    if names == ["importance"]:
         return {about: one.importance(about) for about in WAYS}
-    after = {name: one.losses(one.trained(variant)) for name, variant in TRAININGS.items()}
+    after = {name: one.losses(one.trained(TRAININGS[name])) for name in names}
     return {"before": one.losses(one.learnt), **after}

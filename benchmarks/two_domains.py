@@ -89,15 +89,15 @@ class Domains:
             model.load_state_dict(state)
         return model
 
-    def train(self, model: Any, text: str, method: Method, seed: int) -> dict[str, Tensor]:
-        """Trains, and returns the weights. The method has prepared the model."""
+    def train(self, model: Any, text: str, method: Method, seed: int, rate: float = 1.0) -> dict[str, Tensor]:
+        """Trains, at a share of the learning rate, and returns the weights. The method has prepared the model."""
         steps = self.training.max_steps
         assert steps
         apply_options(model.train(), self.training, torch.device("cpu"))
         engine: Any = PlainEngine(model, self.training, PRECISION, 1)
         loop = Loop(engine, self.objective, method, self.training, STEP_ROWS, steps, seed)
         for step, columns in enumerate(self._steps(text, steps, seed)):
-            loop.step(columns, step, learning_rate(self.training, step, steps))
+            loop.step(columns, step, rate * learning_rate(self.training, step, steps))
         return method.merge(dict(model.state_dict()))
 
     def _steps(self, text: str, steps: int, seed: int) -> Iterator[dict[str, Any]]:
