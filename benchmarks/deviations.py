@@ -91,17 +91,18 @@ def _both() -> ExitStack:
 
 
 GRADIENT, POSITIVE = DasConfig(soft_mask="gradient"), DasConfig(normalize="positive")
+NO_CONTRAST = DasConfig(contrast_weight=0.0)
+FREQUENCY, BOTH = DasConfig(embeddings="frequency"), DasConfig(embeddings="frequency", contrast_weight=0.0)
 TRAININGS = {
     "DAS": Variant(),
     "plain training": Variant(das=None),
-    "plain training at half the rate": Variant(das=None, rate=0.5),
     "published: mask of gradients": Variant(das=GRADIENT),
     "published: KL proxy": Variant(general="equal networks"),
     "published: inputs of importance": Variant(first="unmasked"),
     "published: gradients of importance": Variant(first="never zeroed"),
     "published: contrast pairs": Variant(swapped=other_texts),
     "published: all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
-    "without contrast": Variant(das=DasConfig(contrast_weight=0.0)),
+    "without contrast": Variant(das=NO_CONTRAST),
     "without mask": Variant(das=DasConfig(soft_mask="none")),
     "mask of gradients alone": Variant(das=DasConfig(soft_mask="gradient", contrast_weight=0.0)),
     "without general importance": Variant(general=None),
@@ -113,8 +114,12 @@ TRAININGS = {
     "exact": Variant(das=DasConfig(contrast_cost="exact")),
     "economy": Variant(das=DasConfig(contrast_cost="economy")),
     "embeddings by gradient": Variant(das=DasConfig(embeddings="gradient")),
-    "embeddings by frequency": Variant(das=DasConfig(embeddings="frequency")),
-    "by frequency, without contrast": Variant(das=DasConfig(embeddings="frequency", contrast_weight=0.0)),
+    "embeddings by frequency": Variant(das=FREQUENCY),
+    "by frequency, without contrast": Variant(das=BOTH),
+    "plain training at half the rate": Variant(das=None, rate=0.5),
+    "DAS at half the rate": Variant(rate=0.5),
+    "without contrast, at half the rate": Variant(das=NO_CONTRAST, rate=0.5),
+    "by frequency, without contrast, at half the rate": Variant(das=BOTH, rate=0.5),
 }
 """By what is not as it is by default. The two heads of a layer of BERT-tiny differ in importance under `positive`."""
 
