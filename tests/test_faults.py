@@ -20,7 +20,6 @@ from tests.samples import sentences
 STEPS = 60
 EVERY = 5
 """Steps between checkpoints."""
-ALONE = ["--resources.workers=1", "--resources.zero_stage=0"]
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -128,7 +127,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
     # the same, from the third kill on, with other resources
-    job = jobs.start(tmp_path / "other", [*arguments, *ALONE])
+    job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)
     assert moved["metrics"]["steps"] == STEPS
@@ -153,7 +152,7 @@ def check_resumed(job: Job, reached: int) -> None:
 
 def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
     more = ["--training.learning_rate=1e38", "--training.checkpoint_interval_steps=1", "--training.warmup_fraction=0"]
-    job = jobs.start(tmp_path, [*arguments, *more, *ALONE])
+    job = jobs.start(tmp_path, [*arguments, *more])
     check_failed(job, 7, "TrainingError: step 2: loss ", "training.learning_rate")
     assert whole_step(job.root) == 1
     assert [line["step"] for line in reports(job.root)] == [1]
@@ -187,7 +186,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, small_disk: Path) -> None:
-    job = jobs.start(small_disk / "job", [*arguments, *ALONE])
+    job = jobs.start(small_disk / "job", arguments)
     job.until(lambda: whole_step(job.root) > 0)
     filler = fill(small_disk)
     check_failed(job, 6, "StorageError: no space left while writing ", str(job.root / "train"), "free some space")
@@ -195,7 +194,7 @@ def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, 
     reached = whole_step(job.root)
     assert reached > 0
 
-    job = jobs.start(small_disk / "job", [*arguments, *ALONE])
+    job = jobs.start(small_disk / "job", arguments)
     assert job.result()["metrics"]["steps"] == STEPS
     check_resumed(job, reached)
 

@@ -138,11 +138,11 @@ def test_a_job_that_is_killed_in_its_second_domain(
 ) -> None:
     """The same command goes on from the last checkpoint, and comes to what an undisturbed sequence came to."""
     runs = shutil.copytree(das.path.parent.parent, tmp_path / "runs")
-    made = [Path(das.inputs[name]["path"]) for name in ("training", "importance 2", "export 2")]
-    removed = [runs / path.parent.name / path.name for path in (*made, das.path)]
-    for stage in removed:  # what was tested of the model since is the same, and stays
-        shutil.rmtree(stage)
-    folder = removed[0]
+    folder = runs / "train" / Path(das.inputs["training"]["path"]).name
+    began = started(folder)
+    for stage in [file.parent for file in runs.glob("*/*/stage.json")]:
+        if started(stage) >= began:
+            shutil.rmtree(stage)
     kept = {name: stamp for name, stamp in drive.stamps(runs / "train").items() if not name.endswith(".lock")}
     assert kept
     file = tmp_path / "das.yaml"
@@ -164,6 +164,12 @@ def test_a_job_that_is_killed_in_its_second_domain(
     models = [Path(metrics["model"]) / "model.safetensors" for metrics in (found["metrics"], das.metrics)]
     assert models[0].read_bytes() == models[1].read_bytes()
     assert kept.items() <= drive.stamps(runs / "train").items()
+
+
+def started(stage: Path) -> str:
+    """When a stage did, for comparison."""
+    time: str = json.loads((stage / "stage.json").read_text())["started_at"]
+    return time
 
 
 @pytest.mark.parametrize("mode", ["separate", "joint"])

@@ -21,8 +21,6 @@ from tests.model.families import documents, ready
 
 TEMPERATURE = DasConfig().contrast_temperature
 OBJECTIVE = CausalLanguageModelling()  # its loss is that of all objectives
-TRACED = "aot_eager"
-"""What a compiled layer computes is settled by its graph; code of that graph takes half a minute to make."""
 
 
 @pytest.fixture
@@ -124,7 +122,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path
         method.prepare_model(model, {"importance": tmp_path})
         if compiles:
             for layer in model.bert.encoder.layer:
-                layer.compile(backend=TRACED)
+                layer.compile()
         texts = [text % 20 + 5 for text in documents(*LENGTHS)]
         loss, extra = method.losses(model, rows(texts), OBJECTIVE, 0)
         found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
@@ -142,7 +140,7 @@ def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPa
         method.prepare_model(model, {"importance": tmp_path})
         if compiles:
             for layer in model.model.layers:
-                layer.compile(backend=TRACED)
+                layer.compile()
         for seed in (0, 1):  # other lengths, and back from a pass that knows
             loss, extra = method.losses(model, rows(documents(*LENGTHS, *[3] * seed)), OBJECTIVE, 0)
         found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
