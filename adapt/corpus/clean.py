@@ -13,8 +13,10 @@ from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.formats import Bad
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
-_CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\r")})
+_CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # without a break in its place, the words around one would be one
 _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
+_ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 Check = Callable[[str], Drop | None]
@@ -29,7 +31,7 @@ class Sieve:
     """What the documents of an item must pass besides the blocks of `corpus.cleaning`."""
 
     contaminated: Check | None = None
-    """Says which texts an evaluation set knows. They leave before any block drops or changes them."""
+    """Says which texts an evaluation set knows: as they come, and again as the blocks have changed them."""
     duplicates: Container[int] = frozenset()
     """Ordinals of the documents to leave out: their numbers among those of the item that pass all else, from 0 on."""
     reject: Reject | None = None
@@ -92,7 +94,9 @@ def clean(
             tally.first_bad.setdefault(record, f"{source}, record {number}")
             continue
         text = _plain(record)
-        cleaned = (sieve.contaminated and sieve.contaminated(text)) or _passed(text, blocks, tally)
+        cleaned = _known(text, sieve) or _passed(text, blocks, tally)
+        if cleaned != text and not isinstance(cleaned, Drop):  # an entity or a boilerplate line may have hidden it
+            cleaned = _known(cleaned, sieve) or cleaned
         if not isinstance(cleaned, Drop) and tally.kept + tally.dropped.get(DUPLICATE, 0) in sieve.duplicates:
             cleaned = DUPLICATE
         if isinstance(cleaned, Drop):
@@ -102,6 +106,10 @@ def clean(
             continue
         tally.kept += 1
         yield cleaned
+
+
+def _known(text: str, sieve: Sieve) -> Drop | None:
+    return sieve.contaminated(text) if sieve.contaminated else None
 
 
 def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
@@ -131,9 +139,10 @@ def _plain(record: str) -> str:
 def _without_control(text: str) -> str:
     """Most text has none, which is seen in a tenth of the time, and sooner in ASCII."""
     if not text.isascii():
-        return text.translate(_CONTROL) if _SOME_CONTROL.search(text) else text
-    kept = text.encode().translate(None, _ASCII_CONTROL)
-    return text if len(kept) == len(text) else kept.decode()
+        return text.translate(_CONTROL | _BREAKS) if _SOME_CONTROL.search(text) else text
+    given = text.encode()
+    kept = given.translate(_ASCII_BREAKS, _ASCII_CONTROL)
+    return text if kept == given else kept.decode()
 
 
 def _moved(record: Tagged, text: str) -> list[Span]:

@@ -12,6 +12,14 @@ from adapt.corpus.order import mix
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""
 _WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
+    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
+    "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]+"
+)
+"""Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
+characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -31,8 +39,11 @@ _KNOWN = _Known()
 
 
 def normalised(text: str) -> str:
-    """A text in Unicode form NFKC, in lower case, with single spaces."""
-    return " ".join(unicodedata.normalize("NFKC", text).lower().split())
+    """A text in Unicode form NFKC, in lower case, with single spaces, and without characters that nobody sees.
+
+    Those go first: one between a letter and its accent would keep the two from becoming one character.
+    """
+    return " ".join(unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).lower().split())
 
 
 def words(text: str) -> list[str]:

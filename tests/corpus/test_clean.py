@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from math import sqrt
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Tally, _without_control, clean, is_heldout
+from adapt.corpus.clean import Sieve, Tally, _without_control, clean, is_heldout
+from adapt.corpus.decontaminate import build_index
 from adapt.corpus.formats import Bad
 
 ANYTHING = CorpusConfig(cleaning=[])
@@ -56,13 +58,43 @@ def test_kept_dropped_and_bad_make_all(records: list[str]) -> None:
 
 
 def is_what_remains(text: str, original: str) -> bool:
-    visible = "".join(c for c in original if c in "\t\n\r" or not (ord(c) < 32 or ord(c) == 127))
+    broken = original.replace("\v", "\n").replace("\f", "\n")
+    visible = "".join(c for c in broken if c in "\t\n\r" or not (ord(c) < 32 or ord(c) == 127))
     return text == "".join(c for c in visible if not 0xD800 <= ord(c) < 0xE000).strip()
 
 
 def test_control_characters_go_and_the_rest_stays_as_written() -> None:
     texts, _ = cleaned(["\x00a\x1b[1m b\x7f\tc\r\n  d\x08 é — 東京 \u200d \U0001f600\n"])
     assert texts == ["a[1m b\tc\r\n  d é — 東京 \u200d \U0001f600"]
+
+
+@pytest.mark.parametrize("rest", ["", "é"])
+def test_a_new_page_ends_a_line_and_joins_no_words(rest: str) -> None:
+    """Text from PDF files has a form feed, and nothing else, between the words of two pages."""
+    assert cleaned([f"of a\fpage\vline{rest}"])[0] == [f"of a\npage\nline{rest}"]
+
+
+def hidden_by_entities(words: list[str]) -> str:
+    return " ".join(f"{word[0]}&#{ord(word[1])};{word[2:]}" for word in words)
+
+
+def hidden_by_boilerplate(words: list[str]) -> str:
+    return "\n".join(f"{word}\nAll rights reserved." for word in words)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "blocks"), [(hidden_by_entities, ["fix_unicode"]), (hidden_by_boilerplate, ["boilerplate"])]
+)
+def test_a_text_that_cleaning_brings_to_light_is_found(hidden: Callable[[list[str]], str], blocks: list[str]) -> None:
+    """What is trained on is the clean text, so that is what must hold no evaluation text."""
+    words = [f"word{number}" for number in range(40)]
+    index, tally = build_index([("exam", [" ".join(words)])], 13, 0.5), Tally()
+    record = hidden(words)
+    assert index(record) is None
+    corpus = CorpusConfig(cleaning=blocks)
+    assert " ".join(" ".join(clean([record], corpus, Tally(), "file")).split()) == " ".join(words)
+    assert list(clean([record], corpus, tally, "file", Sieve(index))) == []
+    assert tally.dropped == {"in evaluation set exam": 1}
 
 
 def test_half_a_character_goes() -> None:

@@ -63,6 +63,15 @@ def test_form_case_and_punctuation_do_not_hide_a_text() -> None:
     assert index("What is the loss of a model?") is None
 
 
+@pytest.mark.parametrize("unseen", ["\u00ad", "\u200b"])
+@pytest.mark.parametrize("where", ["document", "evaluation text"])
+def test_characters_that_nobody_sees_do_not_hide_a_text(unseen: str, where: str) -> None:
+    """Soft hyphens stand in text from books and the web, zero-width spaces in text from HTML."""
+    plain, odd = text(40), text(40).replace("w", f"w{unseen}")
+    evaluation, document = (plain, odd) if where == "document" else (odd, plain)
+    assert build_index([("exam", [evaluation])], 13, 0.5)(document) == "in evaluation set exam"
+
+
 def test_the_set_with_the_largest_share_is_counted() -> None:
     first, second = text(60, seed=1), text(60, seed=2)
     index = build_index([("a", ["", "!?", first]), ("b", [second, "short text"])], 13, 0.5)

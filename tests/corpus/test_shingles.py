@@ -1,5 +1,8 @@
 """Runs of words against slices of the text."""
 
+import sys
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -50,6 +53,20 @@ def test_hashes_are_the_same_in_every_process_and_version() -> None:
 def test_normal_form(text: str, expected: str) -> None:
     assert normalised(text) == expected
     assert normalised(expected) == expected
+
+
+def test_every_format_and_control_character_and_half_of_one_goes_and_spaces_stay() -> None:
+    """Against Python's own tables of characters."""
+    for character in map(chr, range(sys.maxunicode + 1)):
+        if character.isspace() and character not in "\x1c\x1d\x1e\x1f":
+            assert normalised(f"a{character}b") == "a b"
+        elif unicodedata.category(character) in ("Cf", "Cc", "Cs"):
+            assert normalised(f"a{character}b") == "ab"
+
+
+@pytest.mark.parametrize("unseen", ["\u00ad", "\u200b", "\ufeff", "\u034f", "\u3164", "\ufe0f", "\U000e0101", "\x00"])
+def test_what_nobody_sees_makes_no_other_text(unseen: str) -> None:
+    assert normalised(unseen.join("The e\u0301preuve of 日本")) == normalised("The \u00e9preuve of 日本")
 
 
 def test_words_have_no_punctuation_and_unspaced_scripts_are_divided() -> None:
