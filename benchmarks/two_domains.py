@@ -15,7 +15,9 @@ from torch import Tensor
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.literal import load_text_tokenizer
+from adapt.model.load import load_masked_lm
+from adapt.model.locate import Pretrained
 from adapt.objective.base import Batch, Objective
 from adapt.objective.build import make
 from adapt.train.loop import Loop
@@ -74,7 +76,7 @@ class Domains:
     @classmethod
     def read(cls, data: Path, base: Path, steps: int, seed: int) -> Domains:
         """Tokenizes the first documents of each corpus."""
-        tokenizer = load_tokenizer(base)
+        tokenizer = load_text_tokenizer(Pretrained(base, base))
         tokens = (steps * STEP_ROWS + MEASURED + HELD_OUT) * LENGTH
         texts = {name: _rows(data / "corpora" / f"{file}.jsonl.gz", tokenizer, tokens) for name, file in FILES.items()}
         training = TrainingConfig(

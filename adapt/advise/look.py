@@ -16,7 +16,8 @@ from adapt.errors import DataError
 from adapt.evaluate.mlm_loss import SAMPLE_SEED
 from adapt.evaluate.similarity import similarity
 from adapt.evaluate.texts_loss import loss_on
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.literal import load_text_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.task.data import Facts, Split
 
@@ -57,9 +58,7 @@ class _Eyes:
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
         self.config = config
-        self.tokenizer: PreTrainedTokenizerFast = load_tokenizer(
-            pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code
-        )
+        self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
         self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:

@@ -79,6 +79,6 @@ def _end(documents: list[list[int]], end: int) -> None:
 def _tokenizer(pretrained: Pretrained) -> Any:
     """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
     os.environ["RAYON_NUM_THREADS"] = "1"
-    from adapt.model.load import load_tokenizer
+    from adapt.model.literal import load_text_tokenizer
 
-    return load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    return load_text_tokenizer(pretrained)

@@ -39,7 +39,7 @@ def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], token
         examples: of a split.
         kind: of the task.
         classes: of the task; a label becomes its index.
-        tokenizer: fast, as `adapt.model.load.load_tokenizer` gives it.
+        tokenizer: fast, as `adapt.model.literal.load_text_tokenizer` gives it.
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}

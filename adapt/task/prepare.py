@@ -56,13 +56,13 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         ConfigError, DataError, StorageError: as `adapt.task.check` says.
         ModelError: the tokenizer cannot be used.
     """
-    from adapt.model.load import load_tokenizer  # torch and transformers, which `check_task` does without
+    from adapt.model.literal import load_text_tokenizer  # torch and transformers, which `check_task` does without
 
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: found.examples for split, found in checked.items()}
     classes = classes_of(task.kind, splits)
     leaked, leaks = find_leaks(splits)
-    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    tokenizer = load_text_tokenizer(pretrained)
     encoded = {split: encode(examples, task.kind, classes, tokenizer) for split, examples in splits.items()}
     for split, examples in splits.items():
         found = encoded[split]

@@ -56,6 +56,12 @@ def test_a_text(tiny_bert: Path) -> None:
     assert (found.tasks, found.pool) == ([], None)
 
 
+def test_special_tokens_written_in_a_text_are_text(tiny_bert: Path) -> None:
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": sample(["[MASK]"] * 20)}, {})
+    assert found.corpus
+    assert found.corpus.fertility == pytest.approx(4 / 3)  # m ##a ##s ##k of three words and marks; [ is unknown
+
+
 def test_a_task_and_which_text_is_near_to_it(tiny_bert: Path, task: Path) -> None:
     texts = {"corpus": sample([" ".join(KNOWN[:45])] * 2), "general": sample([" ".join(KNOWN[45:])] * 2)}
     found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {"toy": task})

@@ -112,6 +112,25 @@ def test_causal_documents_end_once(tmp_path: Path, adds_end: bool) -> None:
     assert counts.get("unknown_tokens", 0) == 0  # the end is none
 
 
+def test_special_tokens_written_in_a_document_are_text(tmp_path: Path, pretrained: Pretrained) -> None:
+    row = _row(0, 0, ["a [MASK] model", "the data [SEP][PAD] [UNK] of"], None)
+    tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
+    columns, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(row.to_pylist()[0])
+    special = {tokenizer.mask_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
+    for ids in columns["tokens"]:
+        assert not special & set(ids[:-1])
+        assert ids[-1] == tokenizer.sep_token_id
+        assert len(ids) > 6
+
+
+def test_a_causal_document_that_ends_with_the_name_of_the_end_is_ended(tmp_path: Path) -> None:
+    pretrained = causal(tmp_path / "model", adds_end=False)
+    end = AutoTokenizer.from_pretrained(pretrained.model).eos_token_id
+    row = _row(0, 0, ["html ends with </s>"], None).to_pylist()[0]
+    (ids,) = Encode(pretrained, tmp_path, 0.0, Form.of(ObjectiveConfig(kind="causal"))).tokens(row)[0]["tokens"]
+    assert (ids[-1], ids.count(end)) == (end, 1)
+
+
 def test_only_what_differs_is_part_of_the_identity() -> None:
     assert Form.of(ObjectiveConfig()).identity() == {}
     assert Form.of(ObjectiveConfig(tagger="a:b", entity_field="names")).identity() == {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from adapt.errors import AdaptError, ConfigError, DataError
 from adapt.model.locate import Pretrained
@@ -116,3 +117,16 @@ def test_check_refuses(tmp_path: Path, fault: str) -> None:
         check_task(task)
     assert re.search(what, caught.value.what)
     assert caught.value.fix
+
+
+def test_special_tokens_written_in_an_example_are_text(tmp_path: Path, pretrained: Pretrained) -> None:
+    train = with_train({"text": "a [MASK] model [SEP]", "pair": "the [SEP] data", "label": "no"})
+    good = {split: [{"pair": "the", **record} for record in records] for split, records in GOOD.items()}
+    train = [{"pair": "the", **record} for record in train]
+    task = write(tmp_path, settings={"pair_field": "pair"}, train=train, dev=good["dev"], test=good["test"])
+    prepare_task(task, pretrained, tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
+    ids = Split.load(tmp_path, "train").tokens[-1].tolist()
+    assert tokenizer.mask_token_id not in ids
+    assert ids.count(tokenizer.sep_token_id) == 2
+    assert len(ids) > 12
