@@ -26,7 +26,9 @@ class EvaluationSet:
     paths: str | list[str]
     """Files, folders or globs, as corpus.paths."""
     text_field: str = "text"
-    """Field that holds the text."""
+    """Field that holds the text, or the list of its words (task.kind `tokens`)."""
+    pair_field: str | None = None
+    """Field that holds a second text, as task.pair_field."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,9 @@ class CorpusConfig:
     write_rejects: bool = how(False)
     """Write every dropped document aside with the reason, as rejects/*.jsonl.gz in the prepared corpus's folder."""
     decontaminate: list[EvaluationSet] = how_list()
-    """Evaluation sets whose texts must not stand in the corpus, a list of {name, paths, text_field}. Documents that
-    hold one of their texts, or much of it, are dropped before anything else sees them, and counted by set."""
+    """Evaluation sets whose texts must not stand in the corpus, a list of {name, paths, text_field, pair_field}.
+    Documents that hold one of their texts, or much of it, as they come or as cleaning leaves them, are dropped and
+    counted by set. A file in which more than max_bad_fraction of the records cannot be read is refused."""
     decontaminate_ngram: PositiveInt = 13
     """Length of the runs of words by which evaluation texts are found [words]."""
     decontaminate_overlap: OpenFraction = 0.5

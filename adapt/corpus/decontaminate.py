@@ -8,20 +8,18 @@ whole: a document leaves that contains all their words in a row, or, below 8 wor
 that consists of them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from adapt.chain.digest import Digests
-from adapt.config import CorpusConfig, EvaluationSet
+from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Drop
-from adapt.corpus.formats import Bad
-from adapt.corpus.manifest import Manifest, build_manifest, expand
+from adapt.corpus.evaluation import read_set
+from adapt.corpus.redact import redact
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
-from adapt.corpus.sources import Slice, read_slice
-from adapt.errors import ConfigError, DataError
 
 SHORTEST_RUN = 8
 """Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""
@@ -49,6 +47,8 @@ class Index:
     """How many different runs a text has: int64 [texts]."""
     sets: np.ndarray
     """The evaluation set of a text: int64 [texts]."""
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Texts of each file of each set, where they come from files."""
 
     def __call__(self, text: str) -> Drop | None:
         """Whether a document holds an evaluation text, as the reason to drop it: that of the largest share.
@@ -117,52 +117,16 @@ def evaluation_index(corpus: CorpusConfig) -> Index:
     """The index of `corpus.decontaminate`, read from its files.
 
     Raises:
-        ConfigError: two sets have one name.
-        DataError: a file is missing, broken or lacks the field, or a set holds no text.
+        DataError: as `adapt.corpus.evaluation.read_set`.
     """
-    return build_index(
-        [(each.name, _texts(each, corpus)) for each in corpus.decontaminate],
+    found = {each.name: read_set(each, corpus) for each in corpus.decontaminate}
+    index = build_index(
+        [(name, chain.from_iterable(texts.values())) for name, texts in found.items()],
         corpus.decontaminate_ngram,
         corpus.decontaminate_overlap,
     )
-
-
-def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Manifest]:
-    """The files of each evaluation set, with their digests.
-
-    Raises:
-        ConfigError: two sets have one name.
-        DataError: a path matches nothing.
-    """
-    names = [each.name for each in corpus.decontaminate]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"corpus.decontaminate has two sets named {twice}", "give each a name of its own")
-    return {each.name: build_manifest(_as_corpus(each, corpus), digests) for each in corpus.decontaminate}
-
-
-def _as_corpus(evaluation: EvaluationSet, corpus: CorpusConfig) -> CorpusConfig:
-    return CorpusConfig(
-        paths=evaluation.paths,
-        text_field=evaluation.text_field,
-        text_unit=corpus.text_unit,
-        max_record_mib=corpus.max_record_mib,
-    )
-
-
-def _texts(evaluation: EvaluationSet, corpus: CorpusConfig) -> list[str]:
-    source = _as_corpus(evaluation, corpus)
-    texts = [
-        record
-        for path in expand(source.paths)
-        for record in read_slice(Slice(path), source)
-        if not isinstance(record, Bad) and record.strip()
-    ]
-    if not texts:
-        raise DataError(
-            f"the evaluation set {evaluation.name} holds no text in the field {evaluation.text_field!r}",
-            "set its text_field in corpus.decontaminate, or remove the set",
-        )
-    return texts
+    counts = {name: {redact(file): len(each) for file, each in texts.items()} for name, texts in found.items()}
+    return replace(index, counts=counts)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,15 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
-        from adapt.corpus.decontaminate import evaluation_manifests  # numpy, which other plans do not need
+        from adapt.corpus.evaluation import evaluation_manifests  # numpy, which other plans do not need
 
-        fields = {each.name: each.text_field for each in corpus.decontaminate}
+        fields = {
+            each.name: {"text_field": each.text_field, "pair_field": each.pair_field} for each in corpus.decontaminate
+        }
         settings["decontaminate"] = {
             **{name: getattr(corpus, name) for name in _EVALUATION},
             "sets": {
-                name: {"digest": manifest.digest, "text_field": fields[name]}
+                name: {"digest": manifest.digest, **fields[name]}
                 for name, manifest in evaluation_manifests(corpus, digests).items()
             },
         }

@@ -54,7 +54,8 @@ def prepare(
         duplicates: what stage `dedup` has found in this source, to be left out.
 
     Returns:
-        Metrics: documents, held-out documents, tokens, and what was dropped, changed or bad, by reason.
+        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, and how
+            many texts of each file of an evaluation set were looked for.
 
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
@@ -66,12 +67,13 @@ def prepare(
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
+    screen = screen_of(corpus, folder, duplicates)
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         chunks = (
             ray.data.from_items(numbered_items(manifest, corpus))
             .map_batches(
-                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates), ids),
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -86,7 +88,7 @@ def prepare(
             )
             .take_all()
         )
-    metrics = _summary(chunks, corpus, manifest)
+    metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
     return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
 
 

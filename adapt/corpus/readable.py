@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from adapt.config import CorpusConfig
 from adapt.console import log
+from adapt.corpus.evaluation import check_sets
 from adapt.corpus.fields import TEXT_FIX, check_field
 from adapt.corpus.hub import check_dataset
 from adapt.corpus.manifest import LISTERS, Manifest
@@ -12,12 +13,14 @@ from adapt.errors import DataError
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
-    """Looks at the first record of every file, before anything is started.
+    """Looks at the first record of every file, also of evaluation sets, before anything is started.
 
     Raises:
-        DataError: all files are empty, or one is broken at its beginning or lacks the text field, or the entity field.
+        DataError: all files are empty, or one is broken at its beginning or lacks the text field, or the entity field;
+            or a file of an evaluation set lacks one of its own.
         StorageError: a store does not answer.
     """
+    check_sets(corpus)
     fields = {corpus.text_field: TEXT_FIX}
     if entity_field is not None:
         fields[entity_field] = "set objective.entity_field"

@@ -32,7 +32,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
 
     Returns:
-        heldout_documents and heldout_tokens.
+        heldout_documents and heldout_tokens, and how many texts of each file of an evaluation set were looked for.
 
     Raises:
         DataError: a file is broken, or the whole corpus holds no text.
@@ -61,7 +61,8 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             f"the corpus is empty after cleaning ({len(items)} parts)",
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
-    return {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
+    numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
+    return {**numbers, "evaluation_texts": online.read.screen.evaluation_texts}
 
 
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:

@@ -3,9 +3,9 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,8 @@ class Screen:
     """The file of stage `dedup` for this source: an Arrow table of `item` and `ordinal`, sorted."""
     rejects: Path | None = None
     """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
+    evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """How many texts of each file of each evaluation set are looked for, for the record."""
 
     @contextmanager
     def of(self, item: int) -> Iterator[Sieve]:
@@ -56,8 +58,11 @@ def screen_of(corpus: CorpusConfig, folder: Path, duplicates: Path | None = None
     """
     import ray
 
-    contaminated = Shared(ray.put(evaluation_index(corpus))) if corpus.decontaminate else None
-    return Screen(contaminated, duplicates, folder / REJECTS if corpus.write_rejects else None)
+    rejects = folder / REJECTS if corpus.write_rejects else None
+    if not corpus.decontaminate:
+        return Screen(None, duplicates, rejects)
+    index = evaluation_index(corpus)
+    return Screen(Shared(ray.put(index)), duplicates, rejects, index.counts)
 
 
 def _ordinals(file: Path | None, item: int) -> frozenset[int]:

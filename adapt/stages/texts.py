@@ -136,7 +136,8 @@ class Texts(Tasks):
         from adapt.corpus.sources import items_of, read_slice, slices_of
         from adapt.select.random import choose
 
-        tally, sieve = Tally(), Sieve(evaluation_index(corpus) if corpus.decontaminate else None)
+        index = evaluation_index(corpus) if corpus.decontaminate else None
+        tally, sieve = Tally(), Sieve(index)
         slices = [each for item in items_of(manifest, corpus) for each in slices_of(item)]
         texts = (text for part in slices for text in clean(read_slice(part, corpus), corpus, tally, part.place, sieve))
         wanted = (self.config.tapt.random_per_example or 0) * examples
@@ -145,7 +146,8 @@ class Texts(Tasks):
             raise DataError("no document of the pool can be chosen", "check tapt.pool_paths and tapt.pool_text_field")
         lines = [{"id": place, "score": score, "text": text} for place, text, score in chosen]
         write_atomically(folder / TEXTS_FILE, _lines(lines))
-        return Outcome({"documents": len(lines), "wanted": wanted, "pool": tally.kept, "dropped": dict(tally.dropped)})
+        metrics = {"documents": len(lines), "wanted": wanted, "pool": tally.kept, "dropped": dict(tally.dropped)}
+        return Outcome({**metrics, "evaluation_texts": index.counts if index else {}})
 
 
 _AS_IT_IS: dict[str, Any] = {

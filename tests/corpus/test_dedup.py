@@ -248,6 +248,7 @@ def test_two_sources_from_files_to_shards(
         copies = sum(source == number for source, *_ in wanted)
         reasons = {"duplicate": copies, "in evaluation set exam": mine.count(True), "too short": number == 0}
         assert result["dropped"] == {reason: count for reason, count in reasons.items() if count}
+        assert result["evaluation_texts"] == {"exam": {exam: 1}}
         assert result["train_documents"] == mine.count(False) - copies
         lines = [
             json.loads(line)

@@ -84,6 +84,7 @@ def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: py
         "dropped": {"too few letters": 1, "empty": 1, "too short": 2},
         "changed": {},
         "bad": {"malformed JSON": 2, "no text": 1},
+        "evaluation_texts": {},
     }
     said = capsys.readouterr().err
     assert f"skipped 3 of {len(TEXTS) + 8} records" in said  # the empty line is none
