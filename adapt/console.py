@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from adapt.errors import AdaptError, Interrupted
+from adapt.redact import redact, redacted
 
 
 def log(message: str) -> None:
-    """One plain line on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """One plain line on stderr, without passwords in URLs."""
+    print(redact(message), file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:
@@ -31,7 +32,7 @@ def duration(seconds: float) -> str:
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     """The last line of stdout: what was made, where, and how good it is."""
     sys.stderr.flush()
-    print(json.dumps({"stage": stage, "path": str(path), "metrics": metrics}), flush=True)
+    print(json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics})), flush=True)
 
 
 class Unexpected(AdaptError):
@@ -77,7 +78,7 @@ def _interrupted(_signal: int, _frame: object) -> None:
 
 def _fail(error: AdaptError, debug: bool) -> NoReturn:
     if debug:
-        traceback.print_exc()
+        log(traceback.format_exc().rstrip("\n"))
     log(f"{type(error).__name__}: {error}")
     sys.stdout.flush()
     sys.exit(error.exit_code)

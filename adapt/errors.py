@@ -1,8 +1,10 @@
 """One tree of errors. Each carries what happened and how to mend it; jobs print the two and exit with its code."""
 
+from adapt.redact import redact
+
 
 class AdaptError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base of every error this package raises on purpose. Passwords in URLs are left out of what it says.
 
     Args:
         what: one sentence that names the file, line or key at fault.
@@ -12,9 +14,8 @@ class AdaptError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, fix: str = "") -> None:
-        super().__init__(what, fix)  # both stay in args, so the error survives pickling between Ray processes
-        self.what = what
-        self.fix = fix
+        self.what, self.fix = redact(what), redact(fix)
+        super().__init__(self.what, self.fix)  # both in args, so the error survives pickling between Ray processes
 
     def __str__(self) -> str:
         return f"{self.what}\n  fix: {self.fix}" if self.fix else self.what

@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
-BASE = frozenset({"errors", "schema", "config", "console"})
+BASE = frozenset({"errors", "schema", "config", "console", "redact"})
 GROUND = BASE | {"chain"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
-    "errors": frozenset({"schema"}),
+    "errors": frozenset({"schema", "redact"}),
+    "redact": frozenset(),
     "schema": frozenset({"errors"}),
     "config": BASE,
     "console": BASE,
@@ -40,7 +41,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "summary": GROUND,
 }
 ALLOWED["stages"] = frozenset(ALLOWED)
-ALLOWED["recipe"] = GROUND | {"parse", "stages", "report", "corpus"}  # of corpus, only what hides secrets in URLs
+ALLOWED["recipe"] = GROUND | {"parse", "stages", "report"}
 
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -56,7 +57,7 @@ WITHOUT_RAY = frozenset({"objective", "model", "method", "chain"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/reshape.py")  # reshape.py knows its checkpoints' files
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
-LIGHT = frozenset({"errors", "config", "parse", "chain", "console", "summary"})
+LIGHT = frozenset({"errors", "redact", "config", "parse", "chain", "console", "summary"})
 HEAVY = frozenset(
     {
         *("torch", "ray", "transformers", "deepspeed", "pyarrow", "datasets", "tokenizers", "safetensors"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.chain.files import write_atomically
 from adapt.errors import StageError
+from adapt.redact import redacted
 
 RECORD_FILE = "stage.json"
 
@@ -43,10 +44,10 @@ class Record:
     """The stage's folder (where it is now, not what the file says)."""
 
     def save(self) -> None:
-        """Commits the stage: after this it is finished."""
+        """Commits the stage: after this it is finished. URLs in it are without passwords and signatures."""
         values = asdict(self)
         del values["path"]
-        write_atomically(self.path / RECORD_FILE, json.dumps(values, indent=2) + "\n")
+        write_atomically(self.path / RECORD_FILE, json.dumps(redacted(values), indent=2) + "\n")
 
 
 def load_record(folder: Path) -> Record | None:

@@ -18,7 +18,6 @@ import numpy as np
 from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.evaluation import read_set
-from adapt.corpus.redact import redact
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 
 SHORTEST_RUN = 8
@@ -125,7 +124,7 @@ def evaluation_index(corpus: CorpusConfig) -> Index:
         corpus.decontaminate_ngram,
         corpus.decontaminate_overlap,
     )
-    counts = {name: {redact(file): len(each) for file, each in texts.items()} for name, texts in found.items()}
+    counts = {name: {file: len(each) for file, each in texts.items()} for name, texts in found.items()}
     return replace(index, counts=counts)
 
 

@@ -14,7 +14,6 @@ from adapt.corpus.formats import Bad, format_of
 from adapt.corpus.lines import TOO_LONG
 from adapt.corpus.manifest import Manifest, build_manifest, expand
 from adapt.corpus.records import Reading, Record, read_objects, read_records
-from adapt.corpus.redact import redact
 from adapt.corpus.shingles import normalised, words
 from adapt.errors import ConfigError, DataError
 
@@ -78,7 +77,7 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
             faults.append(f"record {number}: {texts}")
         else:
             found += [text for text in texts if words(normalised(text))]
-    place = f"evaluation set {evaluation.name}: {redact(file)}"
+    place = f"evaluation set {evaluation.name}: {file}"
     if len(faults) > corpus.max_bad_fraction * count:
         raise DataError(
             f"{place}: {len(faults)} of {count} records cannot be read, so nothing would keep their texts out of the"

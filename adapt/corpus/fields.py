@@ -8,7 +8,6 @@ from typing import Any
 from adapt.corpus.formats import DELIMITERS, MIB, TABLES, format_of
 from adapt.corpus.lines import lines
 from adapt.corpus.opened import broken_files, opened
-from adapt.corpus.redact import redact
 from adapt.corpus.separated import header_of
 from adapt.corpus.storage import open_file
 from adapt.corpus.tables import schema_of
@@ -34,7 +33,7 @@ def check_field(
         DataError: the first readable record lacks the field, naming the fields there are; or the column holds no text.
     """
     kind, compression = format_of(path)
-    place = redact(str(path))
+    place = str(path)
     if kind == "text":
         if needs_fields:
             raise DataError(f"{place} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
@@ -63,7 +62,7 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
             return dict.fromkeys(header_of(found, DELIMITERS[kind])) or None
         for number, line in enumerate(islice(found, _FIRST_LINES)):  # the job counts bad records and will say so
             if number == 0 and (line.split() == [b"["] or line[:2] == b"[{"):
-                raise DataError(f"{redact(str(path))} is one JSON array", "write one object a line: jq -c '.[]'")
+                raise DataError(f"{path} is one JSON array", "write one object a line: jq -c '.[]'")
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Literal
 
 from adapt.corpus.location import name_of
-from adapt.corpus.redact import redact
 from adapt.errors import DataError
 
 Format = Literal["jsonl", "csv", "tsv", "text", "parquet", "arrow"]
@@ -44,7 +43,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
     if kind is None or (kind in TABLES and compression):
-        raise DataError(f"{redact(str(path))} has no known format", f"name it with one of {', '.join(SUFFIXES)}")
+        raise DataError(f"{path} has no known format", f"name it with one of {', '.join(SUFFIXES)}")
     return kind, compression
 
 

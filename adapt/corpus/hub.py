@@ -9,7 +9,6 @@ from adapt.config import CorpusConfig
 from adapt.corpus.fields import TEXT_FIX
 from adapt.corpus.formats import Bad
 from adapt.corpus.records import OnId, Reading, texts
-from adapt.corpus.redact import redact
 from adapt.corpus.retry import retried
 from adapt.errors import AdaptError, ConfigError, DataError, StorageError
 
@@ -59,7 +58,7 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading, on_id: OnId 
         raise
     except Exception as error:  # whatever the formats and stores that it reads from raise
         raise StorageError(
-            f"reading the dataset {corpus.dataset} failed: {redact(' '.join(str(error).split()))}",
+            f"reading the dataset {corpus.dataset} failed: {' '.join(str(error).split())}",
             "check the network and the dataset, then run the same command again",
         ) from error
 
@@ -93,7 +92,7 @@ def _load(repository: str, configuration: str | None, split: str, commit: str) -
             return datasets.load_dataset(repository, configuration, split=split, streaming=True, **at)
         except (ValueError, datasets.exceptions.DatasetNotFoundError) as error:
             raise ConfigError(
-                f"the dataset {repository} cannot be opened: {redact(' '.join(str(error).split()))}",
+                f"the dataset {repository} cannot be opened: {' '.join(str(error).split())}",
                 "check corpus.dataset, corpus.dataset_config and corpus.dataset_split",
             ) from error
 

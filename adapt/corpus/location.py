@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from adapt.corpus.redact import redact
 from adapt.corpus.retry import is_missing, retried, unreadable
 from adapt.errors import ConfigError, DataError
 
@@ -40,13 +39,13 @@ def filesystem(location: str) -> tuple[Any, str]:
     protocol = location.split("://", 1)[0]
     package, fix = _PACKAGES.get(protocol, (None, "install the package it names"))
     if package and find_spec(package) is None:
-        raise ConfigError(f"{redact(location)} needs the package {package}, which is not installed", fix)
+        raise ConfigError(f"{location} needs the package {package}, which is not installed", fix)
     try:
         found: tuple[Any, str] = fsspec.url_to_fs(location)
     except ImportError as error:
-        raise ConfigError(f"{redact(location)}: {error}", fix) from error
+        raise ConfigError(f"{location}: {error}", fix) from error
     except ValueError as error:
-        raise ConfigError(redact(f"{location}: {error}"), "use a path or s3://, gs://, hf://, …") from error
+        raise ConfigError(f"{location}: {error}", "use a path or s3://, gs://, hf://, …") from error
     return found
 
 
@@ -67,14 +66,12 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     if is_folder:
         found = [file for file in found if file.lower().endswith(suffixes) and name_of(file).name not in _NOTES]
     if is_folder and not found:
-        place = redact(pattern) if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
+        place = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
         raise DataError(
             f"the folder {place} holds no corpus file", f"put files there that end in {', '.join(suffixes)}"
         )
     if not found:
-        raise DataError(
-            f"{redact(pattern)} matches no file", "check the path; relative ones start at the working directory"
-        )
+        raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
     return found
 
 
@@ -103,6 +100,6 @@ def _remote(pattern: str) -> tuple[list[str], bool]:
         return [pattern], False
 
     try:
-        return retried(listed, redact(pattern))
+        return retried(listed, pattern)
     except OSError as error:
         raise unreadable(pattern, error) from error

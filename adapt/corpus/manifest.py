@@ -12,9 +12,9 @@ from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.formats import SUFFIXES, format_of
 from adapt.corpus.location import is_url, matches
-from adapt.corpus.redact import redact
 from adapt.corpus.storage import content_digest, state
 from adapt.errors import ConfigError
+from adapt.redact import redacted
 
 LISTERS = 16
 """Files of a remote store that are asked about at once."""
@@ -47,7 +47,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """For `manifest.json`. URLs are without passwords and signatures."""
-        parts = [{**asdict(part), "path": redact(part.path)} for part in self.parts]
+        parts = [redacted(asdict(part)) for part in self.parts]
         return json.dumps({"digest": self.digest, "parts": parts}, indent=1)
 
 

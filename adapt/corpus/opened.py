@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from adapt.corpus.formats import MIB
-from adapt.corpus.redact import redact
 from adapt.corpus.retry import unreadable
 from adapt.corpus.storage import open_file
 from adapt.errors import DataError
@@ -51,6 +50,6 @@ def broken_files(path: str | Path) -> Iterator[None]:
         raise unreadable(str(path), error) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise DataError(
-            f"{redact(str(path))} is broken: {redact(' '.join(str(error).split()))}",
+            f"{path} is broken: {' '.join(str(error).split())}",
             "fetch or write the file again, or leave it out of corpus.paths",
         ) from error

@@ -22,7 +22,6 @@ from adapt.corpus.entities import Tagged
 from adapt.corpus.form import PLAIN, Form
 from adapt.corpus.ids import IdWriter, count_repeats
 from adapt.corpus.manifest import Manifest
-from adapt.corpus.redact import redact
 from adapt.corpus.screen import PASS, Screen, screen_of
 from adapt.corpus.sources import Slice, items_of, read_slice, slices_of
 from adapt.errors import DataError
@@ -182,7 +181,7 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         log(f"skipped {bad} of {tally.seen} records: {cases}")
     if not tally.kept:
         dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
-        first = redact(manifest.parts[0].path) if manifest.parts else "no part"
+        first = manifest.parts[0].path if manifest.parts else "no part"
         raise DataError(
             f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
             "check corpus.paths, corpus.text_field and corpus.cleaning",

@@ -8,7 +8,6 @@ from adapt.corpus.evaluation import check_sets
 from adapt.corpus.fields import TEXT_FIX, check_field
 from adapt.corpus.hub import check_dataset
 from adapt.corpus.manifest import LISTERS, Manifest
-from adapt.corpus.redact import redact
 from adapt.errors import DataError
 
 
@@ -35,7 +34,7 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str |
 
 def _check_files(manifest: Manifest, fields: dict[str, str], text_field: str) -> None:
     full = [part.path for part in manifest.parts if part.size]
-    empty = [redact(part.path) for part in manifest.parts if not part.size]
+    empty = [part.path for part in manifest.parts if not part.size]
     if not full:
         raise DataError(
             f"the corpus is empty: {len(empty)} files of 0 bytes, first {empty[0]}",

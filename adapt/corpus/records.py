@@ -12,7 +12,6 @@ from adapt.corpus.fields import check_field
 from adapt.corpus.formats import DELIMITERS, MIB, TABLES, Bad, format_of
 from adapt.corpus.lines import TOO_LONG, lines, paragraphs
 from adapt.corpus.opened import broken_files, opened
-from adapt.corpus.redact import redact
 from adapt.corpus.separated import rows
 from adapt.corpus.storage import open_file
 from adapt.corpus.tables import Span, batches, schema_of
@@ -87,14 +86,14 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
     """
     kind, compression = format_of(path)
     if kind == "text":
-        raise DataError(f"{redact(str(path))} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
+        raise DataError(f"{path} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
     with broken_files(path):
         if kind in TABLES:
             yield from enumerate(_rows(path, kind, Reading()), 1)
             return
         with opened(path, compression) as file:
             if kind not in DELIMITERS and file.peek(1)[:1] == b"[":
-                raise DataError(f"{redact(str(path))} is one JSON array", "write one object a line: jq -c '.[]'")
+                raise DataError(f"{path} is one JSON array", "write one object a line: jq -c '.[]'")
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
                 records = rows(numbered, DELIMITERS[kind], Reading.max_bytes)

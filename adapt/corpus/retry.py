@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from adapt.console import log
-from adapt.corpus.redact import redact
 from adapt.errors import AdaptError, DataError, StorageError
 
 WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -23,7 +22,7 @@ def retried(action: Callable[[], T], place: str) -> T:
 
     Args:
         action: talks to storage; may be repeated.
-        place: where, for the messages, without secrets.
+        place: where, for the messages.
 
     Raises:
         StorageError: the last attempt failed, or the store cannot do this at all; names the place.
@@ -50,8 +49,8 @@ def is_missing(error: OSError) -> bool:
 def unreadable(location: str, error: OSError) -> DataError:
     """The message for a file that is not there or not for us."""
     if is_missing(error) and not os.path.lexists(location):
-        return DataError(f"{redact(location)} does not exist", "check corpus.paths")
-    return DataError(f"cannot read {redact(location)}: {_words(error)}", "check the path and its permissions")
+        return DataError(f"{location} does not exist", "check corpus.paths")
+    return DataError(f"cannot read {location}: {_words(error)}", "check the path and its permissions")
 
 
 def _may_pass(error: Exception) -> bool:
@@ -78,4 +77,4 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and not error.__cause__:
         return error.strerror
     said = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-    return redact(" ".join(str(said).split())) or type(said).__name__
+    return " ".join(str(said).split()) or type(said).__name__

@@ -13,8 +13,8 @@ from adapt.corpus.formats import MIB, Bad, is_divisible
 from adapt.corpus.hub import read_shard, shards_of
 from adapt.corpus.manifest import Manifest, Part
 from adapt.corpus.records import OnId, Reading, read_records
-from adapt.corpus.redact import redact
 from adapt.corpus.storage import check_unchanged
+from adapt.redact import redact
 
 ITEM_BYTES = 64 * MIB
 """Files that can be divided are read in ranges of this size."""

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from adapt.corpus.location import filesystem, is_url
-from adapt.corpus.redact import redact
 from adapt.corpus.retry import retried, unreadable
 from adapt.errors import DataError
 
@@ -38,7 +37,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
             return stat.st_size, f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}", None
         files, path = filesystem(location)
         files.invalidate_cache()  # the question is how it is now
-        info = retried(lambda: files.info(path), redact(location))
+        info = retried(lambda: files.info(path), location)
     except OSError as error:
         raise unreadable(location, error) from error
     size = info.get("size")
@@ -59,7 +58,7 @@ def check_unchanged(location: str, stamp: str) -> None:
     """
     if stamp and state(location)[1] != stamp:
         raise DataError(
-            f"{redact(location)} has changed since this job looked at it first",
+            f"{location} has changed since this job looked at it first",
             "let whatever writes it finish, then run the same command again",
         )
 
@@ -96,7 +95,7 @@ class _Persistent(io.RawIOBase):
         self._position = 0
         self._file: BinaryIO | None = None
         self._size: int | None = None
-        retried(self._open, redact(location))
+        retried(self._open, location)
 
     def readable(self) -> bool:
         return True
@@ -114,7 +113,7 @@ class _Persistent(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        return retried(lambda: self._fill(view), redact(self._location))
+        return retried(lambda: self._fill(view), self._location)
 
     def close(self) -> None:
         self._drop()

@@ -11,11 +11,11 @@ from typing import Any
 from adapt.chain import Outcome, Record
 from adapt.chain.files import storage_errors, write_atomically
 from adapt.config import Config, CorpusConfig, what
-from adapt.corpus.redact import redact
 from adapt.corpus.sources import sources_of
 from adapt.evaluate.measure import EXAMPLES_FILE, read_losses
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.model.card import model_card
+from adapt.redact import redacted
 from adapt.train.job import MODEL_FOLDER
 
 CORPORA = {"domain": "heldout", "general": "general"}
@@ -40,7 +40,7 @@ def export(config: Config, folder: Path, inputs: Mapping[str, Record]) -> Outcom
         if name in inputs and inputs["after"].metrics[f"{name}_documents"] > 1
     ]
     _link(training.path / MODEL_FOLDER, folder)
-    write_atomically(folder / "README.md", model_card(_facts(config, inputs, results)))
+    write_atomically(folder / "README.md", model_card(redacted(_facts(config, inputs, results))))
     return Outcome({**_loss_metrics(results), **training.metrics}, training.cost, training.resources)
 
 
@@ -129,7 +129,7 @@ def _source(corpus: CorpusConfig) -> str:
         return "; ".join(f"{name}: {_source(each)}" for name, each in sources_of(corpus))
     if corpus.source == "files":
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
-        return redact(", ".join(paths))
+        return ", ".join(paths)
     return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
 
 

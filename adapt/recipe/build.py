@@ -7,9 +7,9 @@ from pathlib import Path
 from adapt.chain import Stage, Store, plan
 from adapt.chain.parallel import unfinished
 from adapt.config import ResourcesConfig
-from adapt.corpus.redact import redact
 from adapt.errors import ConfigError
 from adapt.recipe.expand import ADAPTING, Node
+from adapt.redact import redact
 from adapt.report.entry import Entry, Study
 from adapt.stages import Catalogue, Start
 from adapt.stages.base import START

@@ -11,7 +11,6 @@ from adapt.corpus.formats import TABLES, Bad, format_of
 from adapt.corpus.lines import TOO_LONG
 from adapt.corpus.manifest import expand
 from adapt.corpus.records import Record, read_objects
-from adapt.corpus.redact import redact
 from adapt.errors import ConfigError, DataError
 
 NO_LABEL = Bad("no label")
@@ -75,7 +74,7 @@ def read_file(
     unit = "row" if format_of(file)[0] in TABLES else "line"
     seen = False
     for number, (line, record) in enumerate(_objects(file), start):
-        place = f"{redact(file)}, {unit} {line}"
+        place = f"{file}, {unit} {line}"
         if isinstance(record, Bad):
             yield place, _REASONS.get(record, record)
             continue

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from adapt.chain.files import write_atomically
 from adapt.config import TrackingConfig, flat
-from adapt.corpus.redact import redact
 from adapt.errors import ConfigError
+from adapt.redact import has_password, redact
 from adapt.train.job import METRICS_FILE, Job
 
 ENVIRONMENT = {
@@ -40,7 +40,7 @@ def check_trackers(tracking: TrackingConfig) -> None:
     Raises:
         ConfigError: one is not installed, or MLflow's address holds a password: its messages would show it.
     """
-    if tracking.mlflow_uri and urlsplit(tracking.mlflow_uri).password:
+    if tracking.mlflow_uri and has_password(tracking.mlflow_uri):
         raise ConfigError(
             "tracking.mlflow_uri holds a password",
             "leave user and password out; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment",

@@ -205,6 +205,7 @@ def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny
     assert counts == {
         "heldout_documents": wanted.total(),
         "heldout_tokens": sum(map(len, wanted.elements())),
+        "evaluation_texts": {},
     }
 
 

@@ -1,0 +1,122 @@
+"""What is stored and shown of URLs holds no secrets, and nothing else is lost."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from adapt.chain.record import Record, load_record
+from adapt.config import TaskConfig, TrackingConfig
+from adapt.console import finish, log, run_job
+from adapt.corpus.location import matches
+from adapt.corpus.manifest import Manifest, Part
+from adapt.errors import AdaptError, ConfigError, DataError
+from adapt.redact import redact, redacted
+from adapt.task.check import check_count, no_example
+from adapt.train.track import check_trackers
+
+CASES = {
+    "s3://bucket/folder/a.jsonl": "s3://bucket/folder/a.jsonl",
+    "ftp://user:pass@host/a.jsonl": "ftp://host/a.jsonl",
+    "ftp://user:p@ss@host/a.jsonl": "ftp://host/a.jsonl",
+    "ftp://user:pa/ss@host/a.jsonl": "ftp://host/a.jsonl",
+    "ftp://user:p@s/s?x#y@host/a.jsonl": "ftp://host/a.jsonl",
+    "ftp://me@mail.org:pa/ss@host/a.jsonl": "ftp://host/a.jsonl",
+    "https://to@ken@host:80/a@b.jsonl": "https://host:80/a@b.jsonl",
+    "https://host:8080/a@b.jsonl": "https://host:8080/a@b.jsonl",
+    "no answer at http://host:80, ask me@mail.org": "no answer at http://host:80, ask me@mail.org",
+    "https://u:p@h/a,https://v:w@g/b": "https://h/a,https://g/b",
+    "['https://u:p@h/a', 'https://v:w@g/b']": "['https://h/a', 'https://g/b']",
+    "zip://a.csv::https://u:p@h/a.zip": "zip://a.csv::https://h/a.zip",
+    "https://token@host:80/a.jsonl?sig=abc&x=1": "https://host:80/a.jsonl",
+    "https://host/a.jsonl?token": "https://host/a.jsonl",
+    "https://host/a.jsonl?sig=a%2Fb/c": "https://host/a.jsonl",
+    "404, message='Not Found', url='https://u:p@h/a?key=secret'": "404, message='Not Found', url='https://h/a'",
+    "cannot read https://host/a.txt?signature=s: 403.": "cannot read https://host/a.txt: 403.",
+    "(https://host/a.txt?signature=s).": "(https://host/a.txt).",
+    "s3://bucket/part-?.jsonl": "s3://bucket/part-?.jsonl",
+    "/data/a@b/what?=1.jsonl": "/data/a@b/what?=1.jsonl",
+    "hf://datasets/owner/name@main/a.parquet": "hf://datasets/owner/name@main/a.parquet",
+    "use s3://, gs://, hf://, …": "use s3://, gs://, hf://, …",
+}
+PASSWORD = "s3cr/t@p:w"
+URL = f"ftp://someone:{PASSWORD}@host/train.jsonl"
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_secrets_go_and_the_rest_stays(text: str) -> None:
+    assert redact(text) == CASES[text]
+    assert redact(CASES[text]) == CASES[text]
+
+
+@given(st.text("u1.-@", min_size=1), st.text("ab1@/:?#'=&,.%+", min_size=1))
+@example("u", "/")
+def test_no_password_is_seen_whatever_it_holds(user: str, password: str) -> None:
+    assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))  # that would be a port
+    assert redact(f"cannot read ftp://{user}:{password}@host/a.csv: gone") == "cannot read ftp://host/a.csv: gone"
+
+
+def test_values_are_redacted_all_through() -> None:
+    value = {URL: [URL, {"a": (URL, 1, None, 0.5)}], "b": True}
+    plain = "ftp://host/train.jsonl"
+    assert redacted(value) == {plain: [plain, {"a": [plain, 1, None, 0.5]}], "b": True}
+
+
+# --- wherever something is said or kept
+
+TASK = TaskConfig(train=[URL])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        no_example(TASK, "train"),
+        AdaptError(f"{URL} is gone", f"look at {URL}"),
+        DataError(f"two: {URL} and {URL}"),
+    ],
+)
+def test_errors_show_no_password(error: AdaptError) -> None:
+    assert "ftp://host/train.jsonl" in str(error)
+    assert PASSWORD not in f"{error} {error.what} {error.fix} {error.args} {error!r}"
+
+
+def test_errors_of_the_modules_show_no_password(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ftp://host/train\.jsonl") as counted:
+        check_count(TASK, "train", 3, 2, f"{URL}, line 1: no text", 1)
+    with pytest.raises(ConfigError, match="nowhere://host") as unknown:
+        matches(URL.replace("ftp", "nowhere"), (".jsonl",))
+    with pytest.raises(ConfigError, match="holds a password") as tracked:
+        check_trackers(TrackingConfig(mlflow_uri=URL.replace("ftp", "https")))
+    assert not [caught for caught in (counted, unknown, tracked) if PASSWORD in str(caught.value)]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_what_a_job_says_holds_no_password(debug: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    def job() -> None:
+        log(f"reading {URL}")
+        finish("task", URL, {"files": {URL: 3}})
+        raise ValueError(f"cannot parse {URL}")
+
+    with pytest.raises(SystemExit):
+        run_job(job, debug)
+    said = capsys.readouterr()
+    assert PASSWORD not in said.out + said.err
+    assert said.err.count("ftp://host/train.jsonl") == 2 + debug
+    assert json.loads(said.out)["metrics"] == {"files": {"ftp://host/train.jsonl": 3}}
+
+
+EMPTY: dict[str, Any] = {name: {} for name in ("inputs", "cost", "resources", "outputs", "packages")}
+
+
+def test_what_a_stage_keeps_holds_no_password(tmp_path: Path) -> None:
+    values: dict[str, Any] = {"what": {"model": URL}, "metrics": {"evaluation_texts": {"exam": {URL: 3}}}}
+    Record("prepare", "x", "key", 1, **values, **EMPTY, started_at="", path=tmp_path).save()
+    assert PASSWORD not in (tmp_path / "stage.json").read_text()
+    record = load_record(tmp_path)
+    assert record
+    assert record.metrics["evaluation_texts"] == {"exam": {"ftp://host/train.jsonl": 3}}
+    assert PASSWORD not in Manifest([Part(URL, 1, "0")]).to_json()
