@@ -3,9 +3,10 @@
 Texts of n words and more (`corpus.decontaminate_ngram`, 13 as in GPT-3, Brown et al. 2020, appendix C) are known by
 their runs of n words. A document leaves that holds at least the share `corpus.decontaminate_overlap` of the runs of one
 text, so one that contains the whole text always leaves. A changed word breaks up to n runs: at one half, a copy of 100
-words in which three were changed is still found, while a shared quotation or stock phrase is no copy. Shorter texts are
-whole: a document leaves that contains all their words in a row, or, below 8 words, where such a match means little,
-that consists of them.
+words in which three were changed is still found, while a shared quotation or stock phrase is no copy. A document also
+leaves that is a piece of a text, with that share of its own runs: a corpus of sentences may hold a whole abstract.
+Shorter texts are whole: a document leaves that contains all their words in a row, or, below 8 words, where such a match
+means little, that consists of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ class Index:
     n: int
     """Words of a run."""
     overlap: float
-    """The share of a text's runs from which on a document leaves."""
+    """The share of a text's runs, or of the document's own, from which on a document leaves."""
     lengths: list[int]
     """All lengths of runs that are to be looked for [words]."""
     runs: np.ndarray
@@ -63,7 +64,8 @@ class Index:
             return None
         texts = np.concatenate([self.texts[self.starts[place] : self.starts[place + 1]] for place in places])
         numbers, held = np.unique(texts, return_counts=True)
-        shares = held / self.sizes[numbers]
+        own = len(np.unique(ngrams(found, self.n))) if len(found) >= SHORTEST_RUN else 0
+        shares = held / (np.minimum(self.sizes[numbers], own) if own else self.sizes[numbers])
         best = int(shares.argmax())
         return (
             Drop(f"in evaluation set {self.names[self.sets[numbers[best]]]}") if shares[best] >= self.overlap else None
@@ -79,7 +81,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     Args:
         sets: names and texts.
         n: length of the runs [words].
-        overlap: share of a text's runs from which on a document leaves.
+        overlap: share of a text's runs, or of a document's own, from which on the document leaves.
     """
     known: list[np.ndarray] = []
     of_set: list[int] = []

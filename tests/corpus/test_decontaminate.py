@@ -28,8 +28,9 @@ def runs(found: list[str], n: int) -> set[tuple[str, ...]]:
 
 def searched(document: list[str], evaluation: list[str], n: int, overlap: float) -> bool:
     if len(evaluation) >= n:
-        wanted = runs(evaluation, n)
-        return len(wanted & runs(document, n)) >= overlap * len(wanted)
+        wanted, own = runs(evaluation, n), runs(document, n)
+        is_piece = len(document) >= SHORTEST_RUN and 0 < overlap * len(own) <= len(wanted & own)
+        return is_piece or len(wanted & own) >= overlap * len(wanted)
     if len(evaluation) >= min(SHORTEST_RUN, n):
         return tuple(evaluation) in runs(document, len(evaluation))
     return bool(evaluation) and evaluation == document
@@ -71,6 +72,17 @@ def test_characters_that_nobody_sees_do_not_hide_a_text(unseen: str, where: str)
     plain, odd = text(40), text(40).replace("w", f"w{unseen}")
     evaluation, document = (plain, odd) if where == "document" else (odd, plain)
     assert build_index([("exam", [evaluation])], 13, 0.5)(document) == "in evaluation set exam"
+
+
+@pytest.mark.parametrize("length", [13, 20, 50])
+def test_the_pieces_of_a_text_are_found(length: int) -> None:
+    """A corpus of sentences, or of paragraphs, holds long texts in pieces, none of which is half of one."""
+    whole = words(200)
+    index = build_index([("exam", [" ".join(whole)])], 13, 0.5)
+    pieces = [whole[start : start + length] for start in range(0, 200 - length + 1, length)]
+    assert {index(" ".join(piece)) for piece in pieces} == {"in evaluation set exam"}
+    quoting = [*words(60, seed=7), *pieces[0][:20], *words(60, seed=8)]
+    assert index(" ".join(quoting)) is None
 
 
 def test_the_set_with_the_largest_share_is_counted() -> None:
