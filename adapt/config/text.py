@@ -103,7 +103,7 @@ class CorpusConfig:
     decontaminate_ngram: PositiveInt = 13
     """Length of the runs of words by which evaluation texts are found [words]."""
     decontaminate_overlap: OpenFraction = 0.5
-    """Share of an evaluation text's runs of words, or of the document's own, that are in both from which on the document
+    """Share of an evaluation text's runs of words, or of the document's own, that both hold from which on the document
     is dropped."""
     deduplicate: Literal["none", "exact", "near"] = "none"
     """Keep one document of those that are alike, over all files and sources (jobs/das.py: of a domain): `exact` of

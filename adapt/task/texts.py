@@ -1,6 +1,7 @@
 """The texts of a task without their labels, for TAPT."""
 
 from adapt.config import TaskConfig
+from adapt.console import log
 from adapt.corpus.formats import Bad
 from adapt.task.check import check_count
 from adapt.task.read import files_of, read_file
@@ -26,4 +27,6 @@ def texts_of(task: TaskConfig, split: str) -> list[str]:
             pair = example.pair if example.pair and example.pair not in example.text else ""
             found |= {text: None for text in (example.text, pair) if text.strip()}
     check_count(task, split, count, len(faults), faults[0] if faults else "", len(found))
+    if faults:
+        log(f"task {task.name}: left out {len(faults)} of {count} records of {split}; the first is {faults[0]}")
     return list(found)

@@ -13,6 +13,7 @@ from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, EvaluationSet, TaskConfig
 from adapt.corpus.decontaminate import evaluation_index
 from adapt.corpus.evaluation import read_set
+from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.readable import check_readable
 from adapt.errors import DataError
@@ -113,3 +114,12 @@ def test_it_is_said_before_anything_is_started(tmp_path: Path) -> None:
     corpus = CorpusConfig(paths=file, decontaminate=[odd])
     with pytest.raises(DataError, match=r"evaluation set exam: .*odd\.jsonl has no field 'text'"):
         check_readable(build_manifest(corpus, Digests(tmp_path / "digests")), corpus)
+
+
+def test_the_fields_of_a_set_are_part_of_the_key(tmp_path: Path) -> None:
+    file = str(lines(tmp_path / "test.jsonl", {"text": LONG, "pair": "b"}))
+    digests = Digests(tmp_path / "digests")
+    sets = [EvaluationSet("exam", file, *fields) for fields in (("text",), ("pair",), ("text", "pair"))]
+    identities = [reading_identity(CorpusConfig(decontaminate=[each]), digests)["decontaminate"] for each in sets]
+    assert [each["sets"]["exam"]["pair_field"] for each in identities] == [None, None, "pair"]
+    assert identities[0] != identities[1]
