@@ -1,12 +1,9 @@
 """The figures of sequences, and each method against the baseline."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from adapt.report.compared import Found, corrected
-from adapt.report.sequence_runs import ONE, Run, Sequences
+from adapt.report.sequence_runs import ONE, Run, Sequences, by_seed
 from adapt.report.verdict import nats
 from adapt.statistics.paired import paired
 from adapt.statistics.words import points
@@ -56,6 +53,7 @@ class Paired(Found):
     """A method's mean difference from the baseline."""
 
     pairs: int = 0
+    """Seeds that both have."""
     better: int = 1
     """Of the figure compared."""
 
@@ -74,7 +72,7 @@ def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
 
 
 def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
-    """Each method's difference from the baseline, paired by order and seed; p is corrected for how many there are."""
+    """Each method's difference from the baseline, paired by seed; p is corrected for how many there are."""
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
@@ -87,16 +85,16 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
-    """Differences of runs that have a partner; by seed alone, means over orders, where one side has no order."""
+    """The difference of each seed, mean over the orders that both were run in; over all, where one has no order."""
     names = method, sequences.baseline or ""
-    in_order = all(sequences.mode(name) == "continual" for name in names)
-    mine, theirs = (_by_place(sequences.methods[name], measure, in_order) for name in names)
-    return [float(np.mean(mine[place]) - np.mean(theirs[place])) for place in mine if place in theirs]
+    mine, theirs = (sequences.methods[name] for name in names)
+    if all(sequences.mode(name) == "continual" for name in names):
+        shared = {(run.order, run.seed) for run in mine if _value(run, measure) is not None}
+        shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
+        mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
+    found, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
+    return [found[seed] - expected[seed] for seed in found if seed in expected]
 
 
-def _by_place(runs: Sequence[Run], measure: Measure, in_order: bool) -> dict[object, list[float]]:
-    found: dict[object, list[float]] = {}
-    for run in runs:
-        if (value := run.figures.get(measure.name)) is not None:
-            found.setdefault((run.order if in_order else (), run.seed), []).append(value)
-    return found
+def _value(run: Run, measure: Measure) -> float | None:
+    return run.figures.get(measure.name)

@@ -1,6 +1,6 @@
 """The sequences of domains of a study, by method, with their figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,9 +49,12 @@ class Sequences:
     """Of the continual runs, with their names."""
 
     def values(self, method: str, figure: str) -> list[float]:
-        """Of all runs for which it is known."""
-        found = (run.figures.get(figure) for run in self.methods[method])
-        return [value for value in found if value is not None]
+        """A figure of each seed for which it is known."""
+        return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
+
+    def seeds(self, method: str) -> int:
+        """How many it has."""
+        return len({run.seed for run in self.methods[method]})
 
     def mode(self, method: str) -> str:
         """Of all its runs."""
@@ -105,6 +108,18 @@ def _with_one(run: Run, separate: Sequence[Run]) -> Run:
     if one is None or run.mode != "continual":
         return run
     return replace(run, figures={**run.figures, ONE: against_separate(run.scores, one.scores)})
+
+
+def by_seed(values: Iterable[tuple[Run, float | None]]) -> dict[int, float]:
+    """What is known of some runs, a value a seed: its mean over the orders it was run in.
+
+    Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
+    """
+    found: dict[int, list[float]] = {}
+    for run, value in values:
+        if value is not None:
+            found.setdefault(run.seed, []).append(value)
+    return {seed: sum(each) / len(each) for seed, each in found.items()}
 
 
 def cells_of(found: Sequence[Matrix], column: str) -> list[list[float]]:

@@ -7,7 +7,7 @@ import numpy as np
 from adapt.report.blocks import NONE, Cell, Table
 from adapt.report.collect import METRICS
 from adapt.report.sequence_compared import MEASURES, Measure, Paired
-from adapt.report.sequence_runs import Sequences
+from adapt.report.sequence_runs import Sequences, by_seed
 from adapt.report.tables import MARKS
 from adapt.report.verdict import stars
 from adapt.statistics.seeds import spread
@@ -24,19 +24,20 @@ ABOUT = (
 
 
 def methods(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table:
-    """A row for each method: mean, deviation and 95% interval of its figures over orders and seeds."""
+    """A row for each method: mean, deviation and 95% interval of its figures over seeds."""
     shown = [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
     rows: list[list[Cell | str]] = [
         [
             Cell(_heading(name, sequences), MODES[sequences.mode(name)]),
             *(_figure(sequences, name, measure, found[measure.name].get(name)) for measure in shown),
+            f"{sequences.seeds(name)}",
             f"{len(sequences.methods[name])}",
         ]
         for name in sequences.methods
     ]
-    note = f"Mean over runs (orders and seeds) ± standard deviation, 95% interval. {ABOUT}"
-    marks = f" {MARKS}." if any(found.values()) else ""
-    return Table(["method", *(measure.title for measure in shown), "runs"], rows, "Methods", note + marks)
+    note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
+    marks = f" {MARKS}; not corrected for the number of figures." if any(found.values()) else ""
+    return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, "Methods", note + marks)
 
 
 def _heading(method: str, sequences: Sequences) -> str:
@@ -48,10 +49,11 @@ def _figure(sequences: Sequences, method: str, measure: Measure, found: Paired |
     if not values:
         return Cell(NONE)
     over = spread(values)
-    small = "one run"
-    if over.deviation is not None and over.low is not None and over.high is not None:
-        size = f"{over.deviation:.3f}" if measure.is_loss else f"{100 * over.deviation:.1f}"
-        small = f"± {size}, {measure.text(over.low)} to {measure.text(over.high)}"
+    small = "one seed"
+    if over.deviation is not None:
+        small = f"± {over.deviation:.3f}" if measure.is_loss else f"± {100 * over.deviation:.1f}"
+    if over.low is not None and over.high is not None:
+        small += f", {measure.text(over.low)} to {measure.text(over.high)}"
     return Cell(measure.text(over.mean), small, stars(found))
 
 
@@ -64,11 +66,12 @@ def differences(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]])
         if name in found[measure.name]
     ]
     note = (
-        "Paired: each run against the baseline's of the same order and seed. Intervals and p by Student's t over the "
-        "pairs, which count as independent; Holm corrects for the number of methods. The chance in pre-training is in "
-        "these figures, that of the choice of tasks is not."
+        "Paired: each seed against the baseline's, both as means over the orders they share. Intervals by Student's t "
+        "over the seeds, and p too, but never below 2^(1 - seeds), as of a test of signs: five seeds or fewer cannot "
+        "be significant. Holm corrects for the number of methods, not of figures. The chance in pre-training is in "
+        "these figures; that of the choice of tasks and orders is not."
     )
-    header = ["method", "difference", "95% interval", "p", "p (Holm)", "pairs"]
+    header = ["method", "difference", "95% interval", "p", "p (Holm)", "seeds"]
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
 
 
@@ -86,13 +89,16 @@ def by_task(sequences: Sequences) -> Table | None:
     metric = {task: name for runs in sequences.methods.values() for run in runs for task, name in run.metric.items()}
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
-    note = "Mean over runs x 100, ± standard deviation; best in bold. Of separate models, that of the task's domain."
+    note = (
+        "Mean over seeds, each the mean over its orders, x 100, ± standard deviation; best in bold. Of separate models, "
+        "that of the task's domain."
+    )
     return Table(header, rows, "Scores at the end", note) if rows else None
 
 
 def _task(task: str, metric: str, sequences: Sequences) -> list[Cell | str]:
-    ends = {name: [run.end.get(task) for run in runs] for name, runs in sequences.methods.items()}
-    known = {name: [score for score in scores if score is not None] for name, scores in ends.items()}
+    ends = {name: by_seed((run, run.end.get(task)) for run in runs) for name, runs in sequences.methods.items()}
+    known = {name: list(scores.values()) for name, scores in ends.items()}
     best = max((float(np.mean(scores)) for scores in known.values() if scores), default=0.0)
     cells = [_score(scores, best, len(known) > 1) for scores in known.values()]
     return [Cell(task, metric), *cells]
@@ -102,5 +108,5 @@ def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
     if not scores:
         return Cell(NONE)
     over = spread(scores)
-    small = "one run" if over.deviation is None else f"± {100 * over.deviation:.1f}"
+    small = "one seed" if over.deviation is None else f"± {100 * over.deviation:.1f}"
     return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)

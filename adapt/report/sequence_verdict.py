@@ -6,7 +6,7 @@ from adapt.report.blocks import Finding
 from adapt.report.sequence_compared import MEASURES, Measure, Paired, compare_methods
 from adapt.report.sequence_runs import Sequences
 from adapt.statistics.seeds import spread
-from adapt.statistics.words import p_value
+from adapt.statistics.words import out_of_reach, p_value
 
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
@@ -44,24 +44,28 @@ def _sentence(method: str, measure: Measure, sequences: Sequences, found: Compar
 
 
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
-    """As `+1.9 points (95% CI +0.8 to +3.1; 6 runs)`."""
+    """As `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
     over = spread(sequences.values(method, measure.name))
-    if over.low is None or over.high is None:
-        return f"{measure.text(over.mean)}{unit} (one run)"
-    interval = f"95% CI {measure.text(over.low)} to {measure.text(over.high)}"
-    return f"{measure.text(over.mean)}{unit} ({interval}; {over.seeds} runs)"
+    interval = ""
+    if over.low is not None and over.high is not None:
+        interval = f"95% CI {measure.text(over.low)} to {measure.text(over.high)}; "
+    return f"{measure.text(over.mean)}{unit} ({interval}{over.seeds} seed{'' if over.seeds == 1 else 's'})"
 
 
 def _difference(measure: Measure, found: Paired) -> str:
-    """As `difference +0.7, 95% CI +0.1 to +1.3, p = .002 (Holm .004)`."""
+    """As `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
     one = found.comparison
     text = f"difference {measure.change(one.difference)}"
-    if one.low is None or one.high is None or one.p is None:
-        return f"{text}, of one pair of runs, so nothing can be said of chance"
-    text += f", 95% CI {measure.change(one.low)} to {measure.change(one.high)}, {p_value(one.p)}"
+    if one.p is None:
+        return f"{text}, of one seed, so nothing can be said of chance"
+    if one.low is not None and one.high is not None:
+        text += f", 95% CI {measure.change(one.low)} to {measure.change(one.high)}"
+    text += f", {p_value(one.p)}"
     if found.adjusted is not None and found.adjusted != one.p:
         text += f" (Holm {p_value(found.adjusted, bare=True)})"
-    return text if found.significant else f"{text}: may be chance"
+    if found.significant:
+        return text
+    return f"{text}: {out_of_reach(one, found.recipes, 'methods') or 'may be chance'}"
 
 
 def sequence_warnings(sequences: Sequences) -> list[Finding]:

@@ -12,20 +12,18 @@ equal recipes. With one seed a side only examples are tested, without prediction
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from scipy.stats import norm, t
+from scipy.stats import norm
 
 from adapt.statistics.bootstrap import by_examples_and_seeds, by_seeds, welch
 from adapt.statistics.outcomes import Tested
 from adapt.statistics.permutation import Null, examples_null, seeds_null
-from adapt.statistics.seeds import CONFIDENCE
+from adapt.statistics.power import Chance, detectable, doubt_of, quantile
+from adapt.statistics.seeds import LEVEL, ROUNDING
 
 SAMPLES = 2000
-POWER = 0.8
-_TAILS = (1 - CONFIDENCE) / 2
-DETECTABLE = float(norm.ppf(1 - _TAILS) + norm.ppf(POWER))
-"""A difference of this many standard errors is found significant with probability POWER."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Comparison:
 
     difference: float
     low: float | None
-    """95% interval; None where one seed a side and no predictions leave nothing to resample."""
+    """95% interval; None where nothing can be resampled (one seed a side, no predictions), or nothing varies."""
     high: float | None
     error: float | None
-    """Standard error."""
+    """Standard error; None where there is no interval."""
     p: float | None
     least_p: float | None
     """The smallest p the tests could have given; few seeds cannot give a small one."""
@@ -47,13 +45,16 @@ class Comparison:
     """Resampled differences [samples], for pooling; empty where there is no interval."""
     nulls: dict[str, tuple[Null, float]]
     """By what is exchanged: the null distribution, and the observed difference it is held against."""
-    doubt: float = 0.0
-    """How unsure the variance over seeds is: the sum of (s^2 / n)^2 / (n - 1) over the sides."""
+    chances: tuple[Chance, ...] = ()
+    """Of each task, what the difference is uncertain by; empty where that was not asked."""
 
-    @property
+    @cached_property
     def detectable(self) -> float | None:
-        """The smallest true difference that would have been found with probability 0.8, without correction."""
-        return None if self.error is None else DETECTABLE * self.error
+        """The smallest true difference that would have been found with probability 0.8, without correction.
+
+        None where that is not known, or no difference would have been.
+        """
+        return detectable(self.chances) if self.chances and self.error is not None else None
 
 
 def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int = 0) -> Comparison:
@@ -67,13 +68,12 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
     """
     rng = np.random.default_rng(seed)
     paired = bool(recipe.counts and baseline.counts)
-    draws = (by_examples_and_seeds if paired else by_seeds)(recipe, baseline, samples, rng)
+    draws, chance = (by_examples_and_seeds if paired else by_seeds)(recipe, baseline, samples, rng)
     difference = float(recipe.scores.mean() - baseline.scores.mean())
     nulls = {"examples": examples_null(baseline, recipe, samples, rng)} if paired else {}
     if null := seeds_null(baseline.scores, recipe.scores, rng):
         nulls["seeds"] = null, difference
-    doubt = sum(_doubt(side.scores) for side in (recipe, baseline))
-    return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline), doubt)
+    return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline), (chance,))
 
 
 def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
@@ -89,21 +89,13 @@ def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
     draws = np.mean([rng.permutation(each.draws) for each in comparisons], axis=0) if known else np.empty(0)
     shared = [name for name in ("examples", "seeds") if all(name in each.nulls for each in comparisons)]
     nulls = {name: _together([each.nulls[name] for each in comparisons], rng) for name in shared}
-    doubt = sum(each.doubt for each in comparisons) / len(comparisons) ** 4
-    return _comparison(difference, draws, nulls, None, doubt)
+    return _comparison(difference, draws, nulls, None, tuple(one for each in comparisons for one in each.chances))
 
 
-def _doubt(scores: np.ndarray) -> float:
-    n = len(scores)
-    return float((scores.var(ddof=1) / n) ** 2 / (n - 1)) if n > 1 else 0.0
-
-
-def _wider(error: float, doubt: float) -> float:
-    """Quantile of Student's t over that of the normal, with the degrees of freedom of Welch and Satterthwaite.
-
-    They count the variance over examples as known.
-    """
-    return float(t.ppf(1 - _TAILS, max(1.0, error**4 / doubt)) / norm.ppf(1 - _TAILS)) if doubt else 1.0
+def _wider(error: float, chances: Sequence[Chance]) -> float:
+    """Quantile of Student's t over that of the normal, with the degrees of freedom that the seeds leave."""
+    doubt = sum(doubt_of(side.variance, side.seeds) for each in chances for side in (each.recipe, each.baseline))
+    return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
 
 def _together(parts: Sequence[tuple[Null, float]], rng: np.random.Generator) -> tuple[Null, float]:
@@ -119,15 +111,16 @@ def _comparison(
     draws: np.ndarray,
     nulls: dict[str, tuple[Null, float]],
     interval: tuple[float, float, float] | None,
-    doubt: float,
+    chances: tuple[Chance, ...],
 ) -> Comparison:
     tests = list(nulls.values())
-    if interval is None and len(draws):
-        wide = difference + _wider(float(draws.std()), doubt) * (draws - difference)
-        low, high = np.quantile(wide, [_TAILS, 1 - _TAILS])
-        interval = float(low), float(high), float(draws.std())
+    spread = float(draws.std()) if len(draws) else 0.0
+    if interval is None and spread > ROUNDING:
+        wide = difference + _wider(spread, chances) * (draws - difference)
+        low, high = np.quantile(wide, [LEVEL / 2, 1 - LEVEL / 2])
+        interval = float(low), float(high), spread
         tests += [(Null(wide - wide.mean(), exact=False), difference)] if len(nulls) > 1 else []
     low, high, error = interval or (None, None, None)
     p = max((null.p(observed) for null, observed in tests), default=None)
     least = max((null.least for null, _ in tests), default=None)
-    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls, doubt)
+    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls, chances)

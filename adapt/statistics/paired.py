@@ -1,4 +1,4 @@
-"""Two methods on the same runs: the mean of their differences."""
+"""Two methods on the same seeds: the mean of their differences."""
 
 from collections.abc import Sequence
 
@@ -6,21 +6,26 @@ import numpy as np
 from scipy.stats import t
 
 from adapt.statistics.compare import Comparison
-from adapt.statistics.seeds import spread
+from adapt.statistics.seeds import ROUNDING, spread
 
 
 def paired(differences: Sequence[float]) -> Comparison:
-    """The mean of paired differences [runs], one at least, with Student's t: 95% interval and two-sided p.
+    """The mean of paired differences [seeds], one at least, with Student's t: 95% interval and two-sided p.
 
-    Runs count as independent. With one of them there is neither interval nor p.
+    p is never below 2^(1 - n): were signs drawn by coin, n differences would all have one sign that often. So few pairs
+    that happen to agree prove nothing, and five cannot be significant. Pairs count as independent. One of them has
+    neither interval nor p; where all are equal but for rounding, there is no interval.
     """
     over = spread(differences)
-    error = None if over.deviation is None else over.deviation / over.seeds**0.5
-    p = None if error is None else _p(over.mean, error, over.seeds)
-    return Comparison(over.mean, over.low, over.high, error, p, None, ("runs",), np.empty(0), {})
+    if over.deviation is None:
+        return Comparison(over.mean, None, None, None, None, None, ("seeds",), np.empty(0), {})
+    least = 2.0 ** (1 - over.seeds)
+    error = over.deviation / over.seeds**0.5
+    p = max(least, _p(over.mean, error, over.seeds))
+    return Comparison(over.mean, over.low, over.high, error or None, p, least, ("seeds",), np.empty(0), {})
 
 
-def _p(mean: float, error: float, runs: int) -> float:
+def _p(mean: float, error: float, pairs: int) -> float:
     if not error:
-        return 0.0 if mean else 1.0
-    return float(2 * t.sf(abs(mean) / error, runs - 1))
+        return float(abs(mean) <= ROUNDING)
+    return float(2 * t.sf(abs(mean) / error, pairs - 1))

@@ -16,11 +16,10 @@ from math import comb
 import numpy as np
 
 from adapt.statistics.outcomes import CELLS, Tested, total
+from adapt.statistics.seeds import ROUNDING
 
 MOST_ARRANGEMENTS = 20_000
 """Beyond this many arrangements of seeds, as many are drawn at random."""
-_ROUNDING = 1e-12
-"""Differences equal but for rounding count as equal."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Null:
 
     def p(self, observed: float) -> float:
         """Two-sided p; a sample counts the observed difference as one more draw (Phipson and Smyth 2010)."""
-        as_large = float(np.sum(np.abs(self.values) >= abs(observed) - _ROUNDING))
+        as_large = float(np.sum(np.abs(self.values) >= abs(observed) - ROUNDING))
         return as_large / len(self.values) if self.exact else (as_large + 1) / (len(self.values) + 1)
 
     @property
@@ -55,14 +54,30 @@ def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null |
     """
     if min(len(a), len(b)) < 2:
         return None
-    pool, n = np.concatenate([a, b]), len(b)
-    exact = comb(len(pool), n) <= MOST_ARRANGEMENTS
+    weights, exact = arrangements(len(a), len(b), MOST_ARRANGEMENTS, rng)
+    return Null(weights @ np.concatenate([a, b]), exact)
+
+
+def arrangements(a: int, b: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
+    """What mean of b minus mean of a is of all scores, in every arrangement of them over the two sides.
+
+    Args:
+        a: number of its seeds, which come first.
+        b: likewise.
+        most: arrangements; if there are more, so many are drawn at random.
+        rng: to draw with.
+
+    Returns:
+        Weights [arrangements, a + b], and whether they are all there are.
+    """
+    exact = comb(a + b, b) <= most
     if exact:
-        chosen = np.array(list(combinations(range(len(pool)), n)))
+        chosen = np.array(list(combinations(range(a + b), b)))
     else:
-        chosen = rng.permuted(np.tile(np.arange(len(pool)), (MOST_ARRANGEMENTS, 1)), axis=1)[:, :n]
-    sums = pool[chosen].sum(1)
-    return Null(sums / n - (pool.sum() - sums) / len(a), exact)
+        chosen = rng.permuted(np.tile(np.arange(a + b), (most, 1)), axis=1)[:, :b]
+    weights = np.full((len(chosen), a + b), -1 / a)
+    np.put_along_axis(weights, chosen, 1 / b, axis=1)
+    return weights, exact
 
 
 def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[Null, float]:

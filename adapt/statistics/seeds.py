@@ -6,7 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-CONFIDENCE = 0.95
+LEVEL = 0.05
+"""A p below it is called significant."""
+CONFIDENCE = 1 - LEVEL
+ROUNDING = 1e-12
+"""Scores and losses that differ by no more than this are the same but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Spread:
     deviation: float | None
     """Of the sample (n - 1); None for one seed."""
     low: float | None
-    """95% interval of the mean by Student's t; None for one seed."""
+    """95% interval of the mean by Student's t; None for one seed, and where all are equal but for rounding."""
     high: float | None
     seeds: int
 
@@ -28,5 +32,7 @@ def spread(scores: Sequence[float] | np.ndarray) -> Spread:
     if n < 2:
         return Spread(mean, None, None, None, n)
     deviation = float(np.std(scores, ddof=1))
+    if deviation <= ROUNDING:  # nothing was left to chance, or too few to see it: no interval of no width
+        return Spread(mean, 0.0, None, None, n)
     half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / n**0.5
     return Spread(mean, deviation, mean - half, mean + half, n)

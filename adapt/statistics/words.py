@@ -1,8 +1,7 @@
 """A comparison in words."""
 
 from adapt.statistics.compare import Comparison
-
-LEVEL = 0.05
+from adapt.statistics.seeds import LEVEL
 
 
 def verdict(found: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
@@ -54,12 +53,25 @@ def p_value(p: float, bare: bool = False) -> str:
     return text if bare else f"p = {text}"
 
 
+def out_of_reach(found: Comparison, recipes: int = 1, which: str = "recipes") -> str:
+    """That no difference could have been found with the seeds there are; nothing where one could.
+
+    Args:
+        found: with the smallest p there could have been.
+        recipes: that p is corrected for.
+        which: what they are called.
+    """
+    least = None if found.least_p is None else min(1.0, recipes * found.least_p)
+    if least is None or least < LEVEL:
+        return ""
+    many = f" and {recipes} {which}" if recipes > 1 else ""
+    return f"with so few seeds{many} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
+
+
 def _sight(found: Comparison, recipes: int) -> str:
     """How small a difference could have been seen."""
-    least = None if found.least_p is None else min(1.0, recipes * found.least_p)
-    if least is not None and least >= LEVEL:
-        many = f" and {recipes} recipes" if recipes > 1 else ""
-        return f"with so few seeds{many} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
+    if text := out_of_reach(found, recipes):
+        return text
     if found.detectable is None:
         return "how small a difference could have been seen is not known"
     corrected = ", before correction" if recipes > 1 else ""

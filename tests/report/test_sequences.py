@@ -18,7 +18,7 @@ from adapt.report.sequence_verdict import sequence_verdicts, sequence_warnings
 from adapt.report.write import write_report
 from adapt.statistics.holm import holm
 from tests.report.fake import Fake
-from tests.report.sequences import ORDERS, entry, fake_sequences, sequence
+from tests.report.sequences import ORDERS, SEEDS, entry, fake_sequences, sequence
 from tests.report.test_write import Checked, both
 
 MEASURE = {measure.name: measure for measure in MEASURES}
@@ -43,6 +43,12 @@ def figures(study: Study, method: str, name: str) -> dict[tuple[str, str], float
     }
 
 
+def by_seed(study: Study, method: str, name: str) -> dict[str, float]:
+    """The same of each seed: its mean over both orders."""
+    found = figures(study, method, name)
+    return {seed: (found["a", seed] + found["b", seed]) / 2 for order, seed in found if order == "a"}
+
+
 def number(text: str) -> float:
     return float(text.replace("\N{MINUS SIGN}", "-"))
 
@@ -51,27 +57,27 @@ def test_the_baseline_comes_first_and_orders_keep_their_names(sequences):
     assert list(sequences.methods) == ["NCL", "DAS", "EWC", "ONE", "JOINT"]
     assert sequences.orders == {domains: name for name, domains in ORDERS.items()}
     assert {name: len(runs) for name, runs in sequences.methods.items()} == {
-        **dict.fromkeys(("NCL", "DAS", "EWC"), 6),
-        **dict.fromkeys(("ONE", "JOINT"), 3),  # the order says nothing, so they count once a seed
+        **dict.fromkeys(("NCL", "DAS", "EWC"), 2 * SEEDS),
+        **dict.fromkeys(("ONE", "JOINT"), SEEDS),  # the order says nothing, so they count once a seed
     }
 
 
-def test_methods_are_means_with_deviation_and_interval(study, sequences):
+def test_methods_are_means_over_seeds_each_the_mean_of_its_orders(study, sequences):
     table = sequence_tables.methods(sequences, compare_methods(sequences))
     rows = {row[0].text: dict(zip(table.header[1:], row[1:], strict=True)) for row in table.rows}
-    values = [100 * each for each in figures(study, "DAS", "forgetting").values()]
+    values = [100 * each for each in by_seed(study, "DAS", "forgetting").values()]
     low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
     cell = rows["DAS"]["forgetting rate"]
     deviation, *interval = re.findall(r"[\N{MINUS SIGN}+]?\d+\.\d+", cell.small)
     shown = [number(each) for each in (cell.text, deviation, *interval)]
     assert shown == pytest.approx([np.mean(values), np.std(values, ddof=1), low, high], abs=0.051)
     assert rows["ONE"]["forgetting rate"].text == rows["JOINT"]["just learnt"].text == NONE
-    assert rows["DAS"]["runs"] == "6"
+    assert (rows["DAS"]["seeds"], rows["DAS"]["runs"]) == (f"{SEEDS}", f"{2 * SEEDS}")
     assert "forward transfer" not in table.header  # it was not measured
 
 
 def test_separate_models_stand_with_the_average_of_what_each_has_learnt(study, sequences):
-    scores = study.entries[18].record.metrics["scores"]  # ONE, order a, seed 0
+    scores = study.entries[6 * SEEDS].record.metrics["scores"]  # ONE, order a, seed 0
     own = [np.mean(scores["rows"][number + 1][task]) for task, number in scores["columns"].items()]
     assert sequences.methods["ONE"][0].figures["average"] == pytest.approx(np.mean(own))
 
@@ -79,37 +85,65 @@ def test_separate_models_stand_with_the_average_of_what_each_has_learnt(study, s
 def test_learning_is_compared_with_separate_models_of_the_same_seed(study, sequences):
     das, one = (figures(study, name, "learning") for name in ("DAS", "ONE"))
     expected = [value - one["a", seed] for (_, seed), value in das.items()]
-    assert sequences.values("DAS", "against_one") == pytest.approx(expected)
+    assert sequences.values("DAS", "against_one") == pytest.approx(
+        np.mean([expected[:SEEDS], expected[SEEDS:]], axis=0)
+    )
 
 
-def test_differences_are_paired_by_order_and_seed_and_corrected_by_holm(study, sequences):
+def test_differences_are_paired_by_seed_over_its_orders_and_corrected_by_holm(study, sequences):
     found = compare_methods(sequences)["forgetting"]
-    base = figures(study, "NCL", "forgetting")
+    base = by_seed(study, "NCL", "forgetting")
     tests = {
-        name: stats.ttest_rel([figures(study, name, "forgetting")[place] for place in base], list(base.values()))
+        name: stats.ttest_rel([by_seed(study, name, "forgetting")[seed] for seed in base], list(base.values()))
         for name in ("DAS", "EWC")
     }
+    ps = [max(float(each.pvalue), 2.0 ** (1 - SEEDS)) for each in tests.values()]
     assert set(found) == set(tests)
-    assert [found[name].comparison.p for name in tests] == pytest.approx([each.pvalue for each in tests.values()])
-    assert [found[name].adjusted for name in tests] == pytest.approx(holm([each.pvalue for each in tests.values()]))
-    assert found["DAS"].pairs == 6
+    assert [found[name].comparison.p for name in tests] == pytest.approx(ps)
+    assert [found[name].adjusted for name in tests] == pytest.approx(holm(ps))
+    assert (found["DAS"].comparison.low, found["DAS"].comparison.high) == pytest.approx(
+        tuple(tests["DAS"].confidence_interval(0.95))
+    )
+    assert found["DAS"].pairs == SEEDS
     assert found["DAS"].tone == "better"  # it forgets less, though the difference is negative
+
+
+def test_more_orders_of_the_same_seeds_are_no_more_evidence(tmp_path):
+    """Runs of one seed that say the same in every order: twice the runs, the same interval and p."""
+    fake, made = Fake(tmp_path), {}
+    for orders in (("a",), ("a", "b")):
+        entries = [
+            entry(fake, {"method": name, "order": order, "seed": str(seed)}, {**values, "order": list(ORDERS[order])})
+            for name, forgets in {"NCL": 0.015, "other": 0.0147}.items()
+            for seed in range(6)
+            for values in [sequence(ORDERS["a"], "continual", seed, forgets)]
+            for order in orders
+        ]
+        sequences = sequences_of(Study("s", "NCL", entries))
+        one = compare_methods(sequences)["average"]["other"].comparison
+        made[orders] = (len(entries), one.low, one.high, one.p, *sequences.values("other", "average"))
+    few, many = made.values()
+    assert many[0] == 2 * few[0]
+    assert many[1:] == pytest.approx(few[1:])
 
 
 def test_separate_models_are_paired_by_seed_with_means_over_orders(study, sequences):
     base, joint = figures(study, "NCL", "average"), figures(study, "JOINT", "average")
-    pairs = [joint["a", seed] - (base["a", seed] + base["b", seed]) / 2 for seed in "012"]
+    pairs = [joint["a", seed] - (base["a", seed] + base["b", seed]) / 2 for seed in map(str, range(SEEDS))]
     found = compare_methods(sequences)["average"]["JOINT"]
-    assert (found.pairs, found.comparison.difference) == (3, pytest.approx(np.mean(pairs)))
+    assert (found.pairs, found.comparison.difference) == (SEEDS, pytest.approx(np.mean(pairs)))
 
 
 def test_a_run_without_partner_is_in_the_mean_but_not_in_the_difference(study):
     entries = [one for one in study.entries if tuple(one.values.values()) != ("NCL", "b", "2")]
     sequences = sequences_of(replace(study, entries=entries))
-    assert len(sequences.values("DAS", "average")) == 6
-    assert compare_methods(sequences)["average"]["DAS"].pairs == 5
+    das, ncl = (figures(study, name, "average") for name in ("DAS", "NCL"))
+    pairs = [np.mean([das[o, s] - ncl[o, s] for o in "ab" if (o, s) != ("b", "2")]) for s in map(str, range(SEEDS))]
+    found = compare_methods(sequences)["average"]["DAS"]
+    assert len(sequences.values("DAS", "average")) == SEEDS
+    assert (found.pairs, found.comparison.difference) == (SEEDS, pytest.approx(np.mean(pairs)))
     assert [each.text for each in sequence_warnings(sequences) if each.head == "NCL"] == [
-        "5 of 6 sequences have finished."
+        f"{2 * SEEDS - 1} of {2 * SEEDS} sequences have finished."
     ]
 
 
@@ -117,8 +151,8 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
     das, _, one, _ = sequence_verdicts(sequences)
     assert (das.head, das.tone) == ("DAS against NCL", "better")
     assert re.match(
-        r"Forgets -0\.\d points \(95% CI -1\.\d to -0\.\d; 6 runs\), NCL \+2\.\d \(95% CI .*; 6 runs\); "
-        r"difference -3\.\d, 95% CI .*, p < \.001 .*\. Average score 79\.\d \(.*\), NCL 76\.\d \(",
+        r"Forgets -0\.\d points \(95% CI -0\.9 to -0\.7; 8 seeds\), NCL \+2\.\d \(95% CI .*; 8 seeds\); "
+        r"difference -3\.\d, 95% CI .*, p = \.008 .*\. Average score 79\.0 \(.*\), NCL 76\.\d \(",
         das.text.replace("\N{MINUS SIGN}", "-"),
     )
     assert one.text.startswith("Average score 78.")
@@ -127,9 +161,11 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
 @pytest.mark.parametrize(
     ("forgets", "seeds", "tone", "said"),
     [
-        (0.0151, 3, "open", "may be chance"),
-        (0.05, 3, "worse", "p < .001"),
-        (0.0, 1, "open", "of one pair of runs, so nothing can be said of chance"),
+        (0.0151, 6, "open", "may be chance"),
+        (0.05, 6, "worse", "p = .031"),
+        (0.05, 5, "open", "p = .062: with so few seeds p cannot fall below .062, whatever the difference"),
+        (0.015, 3, "open", "difference 0.0, p = 1.00"),
+        (0.0, 1, "open", "of one seed, so nothing can be said of chance"),
     ],
 )
 def test_the_verdict_is_no_stronger_than_the_runs(tmp_path, forgets, seeds, tone, said):
@@ -200,13 +236,13 @@ def only_separate(root: Path) -> Study:
             [
                 "DAS against NCL",
                 "Differences from NCL",
-                "6 warnings in 6 of 6 sequences",
-                "30 domain sequences",
+                "16 warnings in 16 of 16 sequences",
+                "80 domain sequences",
                 "In order b: reviews → news",
             ],
         ),
         (without_tasks, ["Forgets, on held-out loss, +0.0", "Average held-out loss 2.", "loss forgetting"]),
-        (one_domain, ["Average score 76.", "(one run)"]),
+        (one_domain, ["Average score 76.", "(1 seed)"]),
         (only_separate, ["a model for each domain", "Average score 78."]),
     ],
 )

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from adapt.statistics.compare import Comparison
+from adapt.statistics.power import Chance, Side
 from adapt.statistics.words import p_value, points, significant, verdict
 
 
 def found(difference=0.041, low=0.012, high=0.07, p=0.008, error=0.015, least=0.001) -> Comparison:
-    return Comparison(difference, low, high, error, p, least, ("seeds",), np.empty(0), {})
+    chance = Chance(Side(1, 0.0), Side(1, 0.0), examples=0.015**2)
+    return Comparison(difference, low, high, error, p, least, ("seeds",), np.empty(0), {}, (chance,))
 
 
 def test_a_finding_has_its_figures():
@@ -16,9 +18,12 @@ def test_a_finding_has_its_figures():
 
 
 def test_no_finding_is_said_in_words_with_what_could_have_been_seen():
-    text = verdict(found(0.01, -0.02, 0.04, 0.41))
+    one = found(0.01, -0.02, 0.04, 0.41)
+    text = verdict(one)
     assert text.startswith("no significant difference: +1.0 points, 95% CI \N{MINUS SIGN}2.0 to +4.0, p = .41;")
-    assert text.endswith("only a difference of about 4.2 or more would probably have been seen (power 80%)")
+    assert one.detectable == pytest.approx(2.8 * 0.015, rel=0.03)
+    seen = f"{100 * one.detectable:.1f} or more would probably have been seen (power 80%)"
+    assert text.endswith(f"only a difference of about {seen}")
 
 
 def test_the_corrected_p_decides():

@@ -1,0 +1,99 @@
+"""The smallest difference that would have been found, against studies with just that difference."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from adapt.statistics.compare import Comparison, average, compare
+from adapt.statistics.outcomes import Tested, single_label
+from adapt.statistics.power import Chance, Side, detectable
+
+NOISE = 0.02
+"""Deviation over seeds."""
+
+
+def of_seeds(seeds: int, tasks: int = 1) -> list[Chance]:
+    return [Chance(Side(seeds, NOISE**2), Side(seeds, NOISE**2))] * tasks
+
+
+def standard_error(seeds: int) -> float:
+    return NOISE * (2 / seeds) ** 0.5
+
+
+def found_by_scipy(seeds: int, difference: float, studies: int) -> float:
+    """How often a permutation test of all arrangements, or a t test where they are too many, has p < .05."""
+    rng = np.random.default_rng(7)
+    baseline, recipe = rng.normal(0, NOISE, (2, studies, seeds))
+    if seeds > 5:
+        return float((stats.ttest_ind(recipe + difference, baseline, axis=1).pvalue < 0.05).mean())
+    pairs = zip(recipe + difference, baseline, strict=True)
+    tests = (
+        stats.permutation_test(
+            pair, lambda x, y, axis: x.mean(axis) - y.mean(axis), vectorized=True, n_resamples=np.inf
+        )
+        for pair in pairs
+    )
+    return float(np.mean([test.pvalue < 0.05 for test in tests]))
+
+
+@pytest.mark.parametrize(("seeds", "errors"), [(4, 3.9), (5, 3.3), (10, 3.0)])
+def test_the_power_is_as_said_for_scores_of_seeds(seeds, errors):
+    difference = detectable(of_seeds(seeds))
+    assert difference == pytest.approx(errors * standard_error(seeds), rel=0.04)
+    assert found_by_scipy(seeds, difference, 600) == pytest.approx(0.8, abs=0.05)
+
+
+def test_many_seeds_are_those_of_the_noncentral_t():
+    difference, freedom = detectable(of_seeds(12)), 22
+    bound = stats.t.ppf(0.975, freedom)
+    power = stats.nct.sf(bound, freedom, difference / standard_error(12))
+    assert power == pytest.approx(0.8, abs=0.03)
+
+
+def test_one_seed_a_side_is_judged_by_examples_alone():
+    alone = [Chance(Side(1, 0.0), Side(1, 0.0), examples=0.01**2)]
+    normal = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+    assert detectable(alone) == pytest.approx(0.01 * normal, rel=0.03)
+
+
+@pytest.mark.parametrize("tasks", [[Chance(Side(3, 1.0), Side(3, 1.0))], [Chance(Side(4, 0.0), Side(4, 0.0))]])
+def test_where_no_difference_could_have_been_found_none_is_named(tasks):
+    """Three seeds a side give a p of .1 at best; where nothing varies there is nothing to go by."""
+    assert detectable(tasks) is None
+
+
+def test_more_tasks_show_smaller_differences_and_the_power_is_as_said():
+    difference = detectable(of_seeds(5, tasks=3))
+    assert difference < detectable(of_seeds(5)) / 3**0.5
+    rng = np.random.default_rng(1)
+
+    def study() -> Comparison:
+        scores = rng.normal(0, NOISE, (3, 2, 5))
+        return average([compare(Tested(ours + difference), Tested(theirs), samples=20) for ours, theirs in scores])
+
+    assert power(study, 250) == pytest.approx(0.8, abs=0.07)
+
+
+@pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
+def test_the_power_is_as_said_for_predictions(examples, apart, alike):
+    """Five seeds; by their own deviation, or by what all seeds of a recipe get right together."""
+    rng = np.random.default_rng(2)
+
+    def study(difference: float) -> Comparison:
+        return compare(*(side(0.5 + more) for more in (difference / 2, -difference / 2)), samples=200)
+
+    def side(accuracy: float) -> Tested:
+        """Of all that seeds draw of an example, a tenth is their own where seeds are alike, else all."""
+        drawn = rng.random((5, examples))
+        drawn = np.where(rng.random((5, examples)) < 0.1, drawn, drawn[:1]) if alike else drawn
+        right = drawn < accuracy + apart * rng.normal(size=(5, 1))
+        return single_label([[1] * examples] * 5, right.astype(int).tolist(), 2, "accuracy")
+
+    difference = float(np.mean([study(0.0).detectable for _ in range(40)]))
+    assert power(lambda: study(difference), 200) == pytest.approx(0.8, abs=0.07)
+
+
+def power(study: Callable[[], Comparison], studies: int) -> float:
+    return float(np.mean([study().p < 0.05 for _ in range(studies)]))
