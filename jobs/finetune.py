@@ -18,8 +18,9 @@ def main() -> None:
     """Parses, builds the stages, runs the seeds that are not done, shows the scores."""
     catalogue = Catalogue(parse(sys.argv[1:], "jobs/finetune.py", KINDS["finetune"]))
     (record,) = run_stages([catalogue.scores()], Store(catalogue.root), catalogue.config.resources)
-    show_scores(record)
-    finish("finetune", record.path, record.metrics)
+    task = catalogue.config.task.name
+    show_scores(record, task)
+    finish("finetune", record.path, {"task": task, **record.metrics})
 
 
 if __name__ == "__main__":

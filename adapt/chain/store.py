@@ -1,6 +1,7 @@
 """Where stages live: `{root}/{stage}/{name}-{first 8 of key}/`."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ class Store:
         return self.root / stage / f"{name}-{key[:8]}"
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
-        """The record of a finished stage with this key."""
+        """The record of a finished stage with this key, under the name it goes by now."""
         record = load_record(self.folder(stage, name, key))
-        return record if record and record.key == key else None
+        return replace(record, name=name) if record and record.key == key else None
 
     def records(self, stage: str = "*") -> Iterator[Record]:
         """Every finished stage of a kind, in the order of their folders' names."""

@@ -40,7 +40,7 @@ def finetune(run: Run, folder: Path) -> dict[str, Any]:
     """Runs on the cluster this process is connected to, and writes predictions and curve into `folder`.
 
     Returns:
-        What `adapt.finetune.scores.scores` says of the test split, and: task, metric, mode, seed, dev_score,
+        What `adapt.finetune.scores.scores` says of the test split, and: metric, mode, seed, dev_score,
         majority_score (of always answering the most frequent train class), degenerate (whether there is but one
         answer), epochs and best_epoch, truncated (examples cut, by split), max_length [tokens], trained_parameters,
         examples_per_s (in training; None without), seconds and device_seconds.

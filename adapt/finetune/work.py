@@ -72,7 +72,6 @@ def _metrics(problem: Problem, settings: Settings, learned: Learned, found: dict
     return {
         **scores(facts, test.labels, problem.by_example("test", found["test"]), test.leaked),
         "dev_score": problem.score("dev", found["dev"]),
-        "task": facts.name,
         "metric": facts.metric,
         "epochs": epochs,
         "best_epoch": history.best_epoch,

@@ -1,6 +1,6 @@
 """The stages of a chain file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,11 +107,23 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     for goal in chain.goals:
         record = chain.store.find(goal.stage.stage, goal.stage.name, goal.stage.key)
         if record:
-            entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage)))
+            task = goal.catalogue.config.task.name
+            entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage), task))
         else:
             missing.append(goal.label)
     models = sorted({redact(goal.catalogue.config.model.path) for goal in chain.goals})
-    return Study(name, baseline, entries, missing, models)
+    return Study(name, baseline, entries, missing, models, names=_names(goal.stage for goal in chain.goals))
+
+
+def _names(stages: Iterable[Stage]) -> dict[str, str]:
+    """Of stages and all that they need, by key."""
+    found: dict[str, str] = {}
+    waiting = list(stages)
+    for stage in waiting:
+        if stage.key not in found:
+            found[stage.key] = stage.name
+            waiting += stage.inputs.values()  # which this loop then comes to
+    return found
 
 
 def trainings(stage: Stage) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def collect(study: Study) -> Results:
 
 def _place(entry: Entry, named: bool) -> tuple[str, ...]:
     """Task and further swept values of a run: `("acl_arc", "mode=lora")`."""
-    task = str(entry.values.get("task", entry.record.metrics["task"]))
+    task = entry.values.get("task", entry.task)
     more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
     return (task, *([entry.name] if named else []), *more)
 

@@ -20,6 +20,8 @@ class Entry:
     """For `finetune`, of one seed; for `dapt` and `tapt`, of their `export` stage."""
     trained: tuple[str, ...] = ()
     """`finetune`: keys of the `train` stages that made the model, first one first; empty for the model as it came."""
+    task: str = ""
+    """`finetune`: the name that its task goes by now; a record keeps none, since a name determines nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,9 @@ class Study:
     """What the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
     """What the chain's reader should know."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """By a stage's key, what it is called now; a record has the name it was made under."""
+
+    def name_of(self, record: Record) -> str:
+        """What a stage is called."""
+        return self.names.get(record.key, record.name)

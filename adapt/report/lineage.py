@@ -30,7 +30,7 @@ class _Stage:
 
 def lineage(study: Study) -> list[Node]:
     """All stages behind a study's entries, those without inputs first."""
-    stages = _walk(study.entries)
+    stages = _walk(study)
     _through_exports(study.entries, stages)
     labels = {entry.record.key: _label(entry) for entry in study.entries}
     order = list(TopologicalSorter({key: stage.inputs for key, stage in stages.items()}).static_order())
@@ -54,17 +54,17 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
     return columns
 
 
-def _walk(entries: list[Entry]) -> dict[str, _Stage]:
+def _walk(study: Study) -> dict[str, _Stage]:
     """Every stage by its key; those whose record is gone by what is known of them.
 
     Of an export's inputs only its training: the others are what it was measured on.
     """
     stages: dict[str, _Stage] = {}
-    waiting = [entry.record for entry in entries]
+    waiting = [entry.record for entry in study.entries]
     while waiting:
         record = waiting.pop()
         inputs = [one for name, one in record.inputs.items() if record.stage != "export" or name == "training"]
-        stages[record.key] = _Stage(record.stage, record.name, [one["key"] for one in inputs])
+        stages[record.key] = _Stage(record.stage, study.name_of(record), [one["key"] for one in inputs])
         for one in inputs:
             if one["key"] not in stages:
                 stages[one["key"]] = _Stage(one["stage"], "", [])

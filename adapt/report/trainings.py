@@ -31,7 +31,7 @@ def pretraining(study: Study) -> Table:
         rows.append(
             [
                 label(entry),
-                _corpus(record),
+                _corpus(study, record),
                 f"{metrics['steps']:,}" if metrics.get("steps") is not None else NONE,
                 _large(metrics.get("tokens")),
                 _loss(metrics, "heldout"),
@@ -46,13 +46,13 @@ def pretraining(study: Study) -> Table:
     return Table(header, rows, "Pre-training", note)
 
 
-def _corpus(record: Record) -> Cell:
+def _corpus(study: Study, record: Record) -> Cell:
     """What was trained on: a task's text, where it is not the domain itself."""
     text = upstream(record, "text") or upstream(record, "domain")
     if text is None:
         return Cell(NONE)
     documents = text.metrics.get("train_documents")
-    return Cell(text.name, small=f"{documents:,} documents" if documents else "")
+    return Cell(study.name_of(text), small=f"{documents:,} documents" if documents else "")
 
 
 def _loss(metrics: Mapping[str, Any], name: str) -> Cell:

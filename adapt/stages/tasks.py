@@ -90,7 +90,7 @@ def _summarize(inputs: Mapping[str, Record]) -> Outcome:
     scores = [record.metrics["score"] for record in runs]
     first = runs[0].metrics
     metrics = {
-        **{name: first[name] for name in ("task", "metric", "mode", "majority_score", "transductive")},
+        **{name: first[name] for name in ("metric", "mode", "majority_score", "transductive")},
         "scores": {str(record.metrics["seed"]): record.metrics["score"] for record in runs},
         **asdict(spread(scores)),
         "degenerate": sum(bool(record.metrics["degenerate"]) for record in runs),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-from adapt.statistics.permutation import ROUNDING, arrangements
-from adapt.statistics.seeds import LEVEL
+from adapt.statistics.permutation import arrangements
+from adapt.statistics.seeds import LEVEL, ROUNDING
 
 POWER = 0.8
 STUDIES = 2000
@@ -149,4 +149,4 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:
     """Of the side's seeds, around 0: [studies, seeds]."""
-    return max(side.variance, side.luck) ** 0.5 * rng.standard_normal((STUDIES, side.seeds))
+    return float(max(side.variance, side.luck) ** 0.5) * rng.standard_normal((STUDIES, side.seeds))

@@ -7,13 +7,18 @@ from adapt.console import duration, log
 from adapt.summary.tables import show
 
 
-def show_scores(record: Record) -> None:
-    """Every seed's score, mean, deviation and interval."""
+def show_scores(record: Record, task: str) -> None:
+    """Every seed's score, mean, deviation and interval.
+
+    Args:
+        record: of the stage `scores`.
+        task: the name of the task, which records do not keep.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     metrics = record.metrics
-    title = f"{escape(record.name)}: {metrics['task']}, {metrics['mode']}, test {metrics['metric']} in points"
+    title = f"{escape(record.name)}: {escape(task)}, {metrics['mode']}, test {metrics['metric']} in points"
     title += marked(metrics)
     table = Table(title=title, title_justify="left")
     for column in ("mean", "deviation", "95% interval", "seeds", "always the most frequent class"):

@@ -115,7 +115,7 @@ def test_one_answer_for_all_is_reported(learn: Learn) -> None:
 
 
 def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None:
-    facts = toy(tmp_path / "task")
+    toy(tmp_path / "task")
     config = Config(finetune=FinetuneConfig(epochs=1, seeds=[0, 3]))
     folder = tmp_path / "out"
     metrics = finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
@@ -126,7 +126,8 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
     assert [line["leaked"] for line in lines] == test.leaked
     assert len((folder / "dev_predictions.jsonl").read_text().splitlines()) == 40
     assert [set(entry) for entry in json.loads((folder / "curve.json").read_text())] == [{"epoch", "loss", "dev"}]
-    assert (metrics["seed"], metrics["task"], metrics["mode"]) == (3, facts.name, "fine_tune")
+    assert (metrics["seed"], metrics["mode"]) == (3, "fine_tune")
+    assert "task" not in metrics  # its name may change
     assert metrics["device_seconds"] == metrics["seconds"] > 0
     Split([], [], [], [], []).save(tmp_path / "task", "test")
     with pytest.raises(DataError, match="has no test examples"):

@@ -113,7 +113,6 @@ class Fake:
             f"{recipe}-{task.name}-{seed}-{more.pop('kind', '')}",
             {"task": task, **more.pop("started", {})},
             metrics={
-                "task": task.name,
                 "metric": metric,
                 "mode": "fine_tune",
                 "seed": seed,

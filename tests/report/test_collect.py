@@ -12,7 +12,9 @@ from tests.report.fake import RECIPES, TASKS, Fake
 
 def study_of(runs, baseline="base") -> Study:
     """Runs: (values, record)."""
-    return Study("made", baseline, [Entry("finetune", "finetune", values, record) for values, record in runs])
+    return Study(
+        "made", baseline, [Entry("finetune", "finetune", values, record, task="acl_arc") for values, record in runs]
+    )
 
 
 def values(recipe: str, seed: int, **more: str) -> dict[str, str]:
@@ -117,7 +119,7 @@ def test_predictions_that_cannot_be_used_leave_the_scores(tmp_path, how, said):
 def test_lists_of_labels_are_counted_too(tmp_path, metric, labels, truth, predicted, score):
     fake = Fake(tmp_path)
     task = fake.record("task", "t", metrics={"labels": {label: {} for label in labels}})
-    measured = {"task": "t", "metric": metric, "mode": "fine_tune", "seed": 0, "score": score}
+    measured = {"metric": metric, "mode": "fine_tune", "seed": 0, "score": score}
     record = fake.record("finetune", "x", {"task": task}, metrics=measured)
     lines = [
         {"id": str(n), "label": a, "predicted": b, "leaked": False}

@@ -1,0 +1,64 @@
+"""A task that gets another name: what is finished stays finished, and is called what it is called now."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adapt.chain import Record, Stage
+from adapt.recipe.build import Chain, build, study
+from adapt.recipe.expand import expand
+from adapt.recipe.file import read_recipe
+from adapt.report.collect import collect
+from adapt.report.entry import Study
+from adapt.report.lineage import lineage
+from tests.samples import labelled, write
+
+
+def chain_of(folder: Path, model: Path, task: str) -> Chain:
+    """Fine-tuning with one seed."""
+    splits = {split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}
+    content = {
+        "name": "one",
+        "common": {
+            "model.path": str(model),
+            "storage.root": str(folder / "runs"),
+            "training.sequence_length": 64,
+            "evaluation.sequence_length": 64,
+        },
+        "stages": {"tuned": {"job": "finetune", "task": {"name": task, **splits}, "finetune.seeds": [0]}},
+    }
+    file = folder / "chain.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return build(expand(read_recipe(str(file))))
+
+
+def finish(stage: Stage, chain: Chain) -> Record:
+    """As if it had run."""
+    inputs = {name: finish(needed, chain) for name, needed in stage.inputs.items()}
+    folder = chain.store.folder(stage.stage, stage.name, stage.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    places = {name: {"stage": one.stage, "key": one.key, "path": str(one.path)} for name, one in inputs.items()}
+    metrics = {"seed": 0, "score": 0.7, "metric": "macro_f1", "score_without_leaks": None} if inputs else {}
+    record = Record(stage.stage, stage.name, stage.key, 1, {}, places, metrics, {}, {}, {}, {}, "2026-11-21", folder)
+    record.save()
+    return record
+
+
+@pytest.fixture
+def renamed(tmp_path: Path, tiny_bert: Path) -> Study:
+    """What a chain has to report after its task got another name."""
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"{split}.jsonl", labelled(4, len(split)))
+    before = chain_of(tmp_path, tiny_bert, "acl_arc")
+    finish(before.goals[0].stage, before)
+    return study("one", "base", chain_of(tmp_path, tiny_bert, "citations"))
+
+
+def test_a_renamed_task_has_its_new_name_in_the_report(renamed: Study) -> None:
+    assert renamed.missing == []  # its name determines nothing
+    assert [(row.name, row.task) for row in collect(renamed).rows] == [("citations", "citations")]
+
+
+def test_a_renamed_stage_has_its_new_name_in_the_lineage(renamed: Study) -> None:
+    assert [(node.kind, node.label) for node in lineage(renamed)] == [("task", "citations"), ("finetune", "tuned")]
