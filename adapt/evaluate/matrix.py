@@ -34,7 +34,7 @@ def compare_models(
     Returns:
         Metrics: `models`, `domains`, and by model and domain `loss` [nats a predicted token] and `change` against the
         first model (paired by document), each with its 95% interval as `_low` and `_high`, None where a domain has
-        a single document; `documents` of each domain.
+        fewer than six documents; `documents` of each domain.
 
     Raises:
         DataError: a domain has no held-out text.

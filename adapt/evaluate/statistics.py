@@ -7,10 +7,13 @@ from scipy.stats import bootstrap
 
 from adapt.statistics.seeds import CONFIDENCE
 
+FEWEST = 6
+"""Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its 95% interval; the interval is None where fewer than two documents were measured."""
+    """A value and its 95% interval; the interval is None where fewer than `FEWEST` documents were measured."""
 
     value: float
     low: float | None
@@ -26,7 +29,7 @@ def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
         samples: bootstrap resamples.
     """
     value = float(_ratio(losses, counts))
-    if len(losses) < 2:
+    if len(losses) < FEWEST:
         return Estimate(value, None, None)
     interval = bootstrap(
         (losses, counts),

@@ -73,8 +73,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
     Args:
         facts: name, base_model, objective (text); corpus (source, documents, tokens, digest); training (settings);
             results (a list; each has text, which is "domain" or "general", predictions, and before, after and change,
-            which is after - before, each also with _low and _high); lineage (a list; each has stage, key and path);
-            packages (name to version).
+            which is after - before, each also with _low and _high, None of few documents); lineage (a list; each has
+            stage, key and path); packages (name to version).
 
     Returns:
         Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
@@ -114,6 +114,11 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
 def part(row: Mapping[str, Any]) -> str:
     """What happened on one kind of text."""
     low, high = row["change_low"], row["change_high"]
+    if low is None or high is None:
+        return (
+            f"on {row['text']} text the held-out loss changed by {row['change']:+.3f}, of too few documents to tell it "
+            "from chance"
+        )
     if low <= 0 <= high:
         return (
             f"on {row['text']} text the held-out loss did not change measurably "
@@ -150,13 +155,15 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
 def interval(row: Mapping[str, Any], name: str, signed: bool = False) -> str:
     """A loss with its interval."""
     form = "+.3f" if signed else ".3f"
-    return f"{row[name]:{form}} ({row[name + '_low']:{form}} to {row[name + '_high']:{form}})"
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return f"{row[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
 
 
 def perplexity(row: Mapping[str, Any], name: str) -> str:
     """A perplexity with its interval: the exponential keeps the order, so the ends of the interval carry over."""
-    value, low, high = (math.exp(row[key]) for key in (name, f"{name}_low", f"{name}_high"))
-    return f"{value:.2f} ({low:.2f} to {high:.2f})"
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    ends = "" if low is None or high is None else f" ({math.exp(low):.2f} to {math.exp(high):.2f})"
+    return f"{math.exp(row[name]):.2f}{ends}"
 
 
 def settings(values: Mapping[str, Any]) -> str:

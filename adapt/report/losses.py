@@ -27,7 +27,7 @@ def compared_models(record: Record) -> list[Table]:
             for column, (loss, shade) in enumerate(zip(found["loss"][place], shades, strict=True))
         ]
         rows.append([model, *cells])
-    note = "Nats a predicted token with 95% intervals; the stronger the colour, the lower within its column."
+    note = "Nats a predicted token, 95% intervals over documents; the stronger the colour, the lower within its column."
     tables = [Table(["model, text", *domains], rows, "Held-out loss", note)]
     if len(models) > 1 and found.get("change"):
         tables.append(_changes(found))
@@ -48,7 +48,7 @@ def _changes(found: Mapping[str, Any]) -> Table:
         ]
         for place, (model, changes) in enumerate(zip(others, found["change"][1:], strict=True), start=1)
     ]
-    note = "Paired by document, 95% intervals. On text that a model was not adapted to: what it has forgotten."
+    note = "Paired by document, with 95% intervals. On text that a model was not adapted to: what it has forgotten."
     return Table(["model, text", *found["domains"]], rows, f"Change of the loss against {first}", note)
 
 

@@ -103,7 +103,7 @@ def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Bloc
 def _curves(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = []
     if drawings := [each for row in results.rows if (each := figures.learning_curves(row, results))]:
-        blocks += [Text("Fine-tuning: score on dev by epoch; mean over seeds, each seed faintly.")]
+        blocks += [Text("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = trainings.exports_of(study)
     if drawings := [each for one in exports if (each := figures.training_curve(one, trainings.label(one)))]:

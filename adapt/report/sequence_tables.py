@@ -7,7 +7,7 @@ import numpy as np
 from adapt.report.blocks import NONE, Cell, Table
 from adapt.report.collect import METRICS
 from adapt.report.sequence_compared import MEASURES, Measure, Paired
-from adapt.report.sequence_runs import Sequences, by_seed
+from adapt.report.sequence_runs import Run, Sequences, by_seed
 from adapt.report.tables import MARKS
 from adapt.report.verdict import stars
 from adapt.statistics.seeds import spread
@@ -25,7 +25,7 @@ ABOUT = (
 
 def methods(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table:
     """A row for each method: mean, deviation and 95% interval of its figures over seeds."""
-    shown = [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
+    shown = _shown(sequences)
     rows: list[list[Cell | str]] = [
         [
             Cell(_heading(name, sequences), MODES[sequences.mode(name)]),
@@ -38,6 +38,11 @@ def methods(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> 
     note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
     marks = f" {MARKS}; not corrected for the number of figures." if any(found.values()) else ""
     return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, "Methods", note + marks)
+
+
+def _shown(sequences: Sequences) -> list[Measure]:
+    """The figures that are known of any run."""
+    return [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
 
 
 def _heading(method: str, sequences: Sequences) -> str:
@@ -110,3 +115,24 @@ def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
     over = spread(scores)
     small = "one seed" if over.deviation is None else f"± {100 * over.deviation:.1f}"
     return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)
+
+
+def every_run(sequences: Sequences) -> Table:
+    """The figures of each run, from which all others can be computed."""
+    shown = _shown(sequences)
+    rows = [
+        [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
+        for name, runs in sequences.methods.items()
+        for run in runs
+    ]
+    return Table(["method", "order", "seed", *(measure.title for measure in shown)], rows, "Every run")
+
+
+def _order(run: Run, sequences: Sequences) -> str:
+    """Apart or at once, domains have none."""
+    return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
+
+
+def _of_run(run: Run, shown: Sequence[Measure]) -> list[str]:
+    found = [(measure, run.figures.get(measure.name)) for measure in shown]
+    return [NONE if value is None else measure.text(value) for measure, value in found]

@@ -18,6 +18,7 @@ def section(sequences: Sequences) -> list[Block]:
         sequence_tables.differences(sequences, found),
     )
     blocks: list[Block] = [table for table in tables if table]
+    blocks.append(Folded("The figures of every run", [sequence_tables.every_run(sequences)]))
     first, *others = [_of_order(sequences, order) for order in sequences.orders] or [[]]
     titles = [_named(sequences, order) for order in sequences.orders]
     blocks += [Text(f"In order {titles[0]}."), *first] if first else []

@@ -40,8 +40,8 @@ def pretraining(study: Study) -> Table:
             ]
         )
     note = (
-        "Loss on held-out text in nats a predicted token, before → after; below it the change with its 95% interval. "
-        "Lower is better."
+        "Loss on held-out text in nats a predicted token, before → after; below it the change with its 95% interval "
+        "over documents, for this one training. Lower is better."
     )
     return Table(header, rows, "Pre-training", note)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from adapt.evaluate.statistics import change, mean_loss
 
@@ -104,8 +105,19 @@ def test_one_document_has_no_interval() -> None:
     assert astuple(change(np.array([6.0]), np.array([2.0]), np.array([4]), 100)) == (-1.0, None, None)
 
 
-def test_two_documents_have_one() -> None:
-    assert astuple(mean_loss(np.array([1.0, 9.0]), np.array([1, 3]), 500)) == (2.5, 1.0, 3.0)
+@pytest.mark.parametrize("documents", [2, 5])
+def test_few_documents_have_none_for_all_may_lie_on_one_side(documents: int) -> None:
+    """From the least to the most, five hold their median less than 95% of the time: 6% of them lie on one side of it."""
+    losses, counts = np.arange(1.0, documents + 1), np.ones(documents, int)
+    assert astuple(mean_loss(losses, counts, 500)) == (losses.mean(), None, None)
+    assert stats.binomtest(0, documents).pvalue > 0.05
+
+
+def test_six_documents_have_one() -> None:
+    found = mean_loss(np.array([1.0, 2, 3, 4, 5, 9]), np.ones(6, int), 500)
+    assert found.low is not None
+    assert 1 < found.low < 4 < found.high < 9
+    assert stats.binomtest(0, 6).pvalue < 0.05
 
 
 def test_repeatable(measured: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:

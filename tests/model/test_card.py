@@ -75,6 +75,15 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
     assert f"{math.exp(4):.2f} ({math.exp(3.95):.2f} to {math.exp(4.05):.2f})" in row
 
 
+def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
+    few = {name: None if name.endswith(("_low", "_high")) else value for name, value in result("domain", 4, 3).items()}
+    assert verdict([few]) == (
+        "On domain text the held-out loss changed by -1.000, of too few documents to tell it from chance."
+    )
+    row = next(line for line in model_card(facts(results=[few])).splitlines() if line.startswith("| domain"))
+    assert [cell.strip() for cell in row.split("|")[3:-1]] == ["4.000", "3.000", "-1.000", "54.60", "20.09"]
+
+
 def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
     assert verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
         "On domain text the held-out loss fell by 1.000 (95% interval 0.950 to 1.050) and "

@@ -17,6 +17,7 @@ from adapt.report.sequence_runs import Sequences, sequences_of
 from adapt.report.sequence_verdict import sequence_verdicts, sequence_warnings
 from adapt.report.write import write_report
 from adapt.statistics.holm import holm
+from benchmarks.sequences import tables
 from tests.report.fake import Fake
 from tests.report.sequences import ORDERS, SEEDS, entry, fake_sequences, sequence
 from tests.report.test_write import Checked, both
@@ -202,6 +203,21 @@ def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
     assert losses.header == ["", *ORDERS["b"], "general"]
     assert [row[1].shade for row in losses.rows][:2] == [0.0, 1.0]
     assert not any(row[-1].strong for row in losses.rows)
+
+
+def test_the_tables_of_the_replication_compare_every_two_methods_once(study, sequences):
+    found = tables(sequences)
+    compared = {table.title: {row[0].split(",")[0] for row in table.rows} for table in found if "from" in table.title}
+    assert compared == {
+        "Differences from NCL": {"DAS", "EWC", "ONE", "JOINT"},
+        "Differences from DAS": {"EWC", "ONE", "JOINT"},
+        "Differences from EWC": {"ONE", "JOINT"},
+    }
+    assert len(found[-1].rows) == 8 * SEEDS  # every run of three methods in two orders, two in none
+    first = dict(zip(found[-1].header, found[-1].rows[0], strict=True))
+    forgot = 100 * figures(study, "NCL", "forgetting")["a", "0"]
+    assert (first["method"], first["order"], first["seed"]) == ("NCL", "a", "0")
+    assert number(first["forgetting rate"]) == pytest.approx(forgot, abs=0.051)
 
 
 def test_there_is_a_drawing_for_each_method(sequences):
