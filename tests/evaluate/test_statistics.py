@@ -107,7 +107,7 @@ def test_one_document_has_no_interval() -> None:
 
 @pytest.mark.parametrize("documents", [2, 5])
 def test_few_documents_have_none_for_all_may_lie_on_one_side(documents: int) -> None:
-    """From the least to the most, five hold their median less than 95% of the time: 6% of them lie on one side of it."""
+    """From the least to the most, five hold their median less than 95% of the time: in 6% all lie on one side."""
     losses, counts = np.arange(1.0, documents + 1), np.ones(documents, int)
     assert astuple(mean_loss(losses, counts, 500)) == (losses.mean(), None, None)
     assert stats.binomtest(0, documents).pvalue > 0.05

@@ -7,9 +7,11 @@ import pytest
 
 from adapt.report import figures, tables
 from adapt.report.blocks import NONE, Cell
+from adapt.report.collect import collect
 from adapt.report.compared import compare_all
 from adapt.report.details import best_recipe
 from adapt.report.losses import compared_models, similarity
+from tests.report.fake import RECIPES, fake_study
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,15 @@ def test_differences_have_a_row_for_each_comparison(results, compared):
     assert " to " in interval
     assert float(p) <= float(adjusted)
     assert float(detectable) == pytest.approx(100 * one.detectable, abs=0.05)
+
+
+@pytest.mark.parametrize(("seeds", "recipes"), [(3, 2), (4, 4)])
+def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_path, seeds, recipes):
+    """Three seeds a side give a p of .1 at best; four .029, which three comparisons make .086."""
+    study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=seeds)
+    made = collect(study)
+    table = tables.differences(made, compare_all(made))
+    assert [dict(zip(table.header, row, strict=True))["detectable"] for row in table.rows] == [NONE] * (recipes - 1)
 
 
 def test_every_seed_is_listed_and_degenerate_ones_are_marked(results):
