@@ -102,7 +102,7 @@ class _Studies:
     least: np.ndarray
     """What a difference must be above, by the test of examples or of both together [studies]."""
     exchanged: np.ndarray | None
-    """The same with seeds exchanged [studies, arrangements]; None where they cannot be."""
+    """That mean with seeds exchanged between the sides [studies, arrangements]; None where they cannot be."""
     kept: np.ndarray
     """The share of a true difference that is left in them [arrangements]."""
     exact: bool
