@@ -1,4 +1,4 @@
-"""Content digests of files, remembered by size and modification time so that a second look costs one `stat`."""
+"""Content digests of files, remembered by size, times and inode so that a second look costs one `stat`."""
 
 import hashlib
 import json
@@ -29,8 +29,7 @@ class Digests:
             DataError: the file cannot be read.
         """
         try:
-            stat = path.stat()
-            stamp = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+            stamp = stamp_of(path.stat())
             stamped = self._known.get(str(path))
             if stamped and stamped[0] == stamp:
                 return stamped[1]
@@ -42,9 +41,16 @@ class Digests:
         self._changed = True
         return digest
 
-    def of_all(self, paths: Iterable[Path]) -> str:
-        """One digest for an ordered list of files, by their content and not by their names."""
-        joined = "\n".join(self.of(path) for path in paths)
+    def of_all(self, paths: Iterable[Path], root: Path | None = None) -> str:
+        """One digest for an ordered list of files that belong together: of their names, which say what each is for, and
+        their content. Where they lie does not enter.
+
+        Args:
+            paths: the files.
+            root: of a folder: their names are their paths in it.
+        """
+        names = {path: path.relative_to(root).as_posix() if root else path.name for path in paths}
+        joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())
         return hashlib.sha256(joined.encode()).hexdigest()
 
     def save(self) -> None:
@@ -52,6 +58,11 @@ class Digests:
         if self._changed:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
+
+
+def stamp_of(stat: os.stat_result) -> str:
+    """What changes when a file does. Its modification time can be set back (rsync, cp -p, touch), its status time not."""
+    return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
 
 def _read(cache: Path) -> dict[str, list[str]]:

@@ -32,6 +32,8 @@ class Part:
     """Of the content: SHA-256, or what the store that keeps the file calls its digest or version."""
     stamp: str = ""
     """Of a file: what storage said of it (see `adapt.corpus.storage.state`). Of a dataset: its commit."""
+    format: str = ""
+    """Of a file: how it is read, which its name says: `jsonl`, `text gzip`."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Identity of the content: file names and places do not enter, the order does."""
-        return hashlib.sha256("\n".join(part.digest for part in self.parts).encode()).hexdigest()
+        """Identity of the content: formats and the order enter, other than that no names and places do."""
+        lines = (f"{part.digest} {part.format}" for part in self.parts)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     def to_json(self) -> str:
         """For `manifest.json`. URLs are without passwords and signatures."""
@@ -90,14 +93,18 @@ def expand(paths: str | list[str]) -> list[str]:
 
 def _local_part(file: str, digests: Digests) -> Part:
     size, stamp, _ = state(file)
-    return Part(file, size or 0, digests.of(Path(file)), stamp)
+    return Part(file, size or 0, digests.of(Path(file)), stamp, _format(file))
 
 
 def _remote_part(url: str) -> Part:
     size, stamp, digest = state(url)
     if size is None or digest is None:
         size, digest = content_digest(url)
-    return Part(url, size, digest, stamp)
+    return Part(url, size, digest, stamp, _format(url))
+
+
+def _format(file: str) -> str:
+    return " ".join(filter(None, format_of(file)))
 
 
 def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
@@ -105,10 +112,16 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
 
     folder = Path(str(corpus.dataset)).expanduser()
     if folder.is_dir():
-        commit = digests.of_all(sorted(file for file in folder.rglob("*") if file.is_file()))
+        commit = digests.of_all(_dataset_files(folder), folder)
     else:
         commit = commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
+
+
+def _dataset_files(folder: Path) -> list[Path]:
+    """In order; without hidden ones, which `datasets` does not read (the Hub's client notes times in some)."""
+    found = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return [folder / file for file in sorted(found) if not any(part.startswith(".") for part in file.parts)]
 
 
 def _package_records() -> Iterator[Path]:

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from adapt.chain.digest import stamp_of
 from adapt.corpus.location import filesystem, is_url
 from adapt.corpus.retry import retried, unreadable
 from adapt.errors import DataError
@@ -34,7 +35,7 @@ def state(location: str) -> tuple[int | None, str, str | None]:
     try:
         if not is_url(location):
             stat = os.stat(location)
-            return stat.st_size, f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}", None
+            return stat.st_size, stamp_of(stat), None
         files, path = filesystem(location)
         files.invalidate_cache()  # the question is how it is now
         info = retried(lambda: files.info(path), location)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,20 @@ def test_another_file_put_in_its_place_is_noticed(tmp_path: Path, cache: Path) -
     assert digests.of(file) == hashlib.sha256(b"tex2").hexdigest()
 
 
+def test_content_that_changed_with_its_time_set_back_is_noticed(tmp_path: Path, cache: Path) -> None:
+    file = write(tmp_path / "a", b"text")
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    digests = Digests(cache)
+    digests.of(file)
+    digests.save()
+    time.sleep(0.02)  # a tick of the file system's clock
+    with file.open("r+b") as same:  # rsync --inplace --times: the same inode, size and time
+        same.write(b"tex2")
+    os.utime(file, ns=times)
+    expected = hashlib.sha256(b"tex2").hexdigest()
+    assert (digests.of(file), Digests(cache).of(file)) == (expected, expected)
+
+
 def test_touching_a_file_changes_no_digest(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = looks(monkeypatch)
     file, digests = write(tmp_path / "a", b"text"), Digests(cache)
@@ -141,11 +156,22 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
         digests.save()
 
 
-def test_the_digest_of_several_files_is_of_content_and_order(tmp_path: Path, cache: Path) -> None:
+def test_the_digest_of_several_files_is_of_names_content_and_order(tmp_path: Path, cache: Path) -> None:
     one, two, twin = (write(tmp_path / name, content) for name, content in [("1", b"x"), ("2", b"y"), ("3", b"x")])
     digests = Digests(cache)
-    assert digests.of_all([one, two]) == digests.of_all([twin, two])
-    assert len({digests.of_all(files) for files in ([one, two], [two, one], [one], [one, twin], [])}) == 5
+    lists = ([one, two], [two, one], [twin, two], [one], [one, twin], [])
+    assert len({digests.of_all(files) for files in lists}) == len(lists)
+
+
+def test_the_digest_of_a_folder_is_of_the_paths_in_it(tmp_path: Path, cache: Path) -> None:
+    def of(folder: str, *names: str) -> str:
+        for name in names:
+            (tmp_path / folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write(tmp_path / folder / name, b"x")
+        return Digests(cache).of_all([tmp_path / folder / name for name in names], tmp_path / folder)
+
+    assert of("here", "train/a", "b") == of("there", "train/a", "b")
+    assert len({of("1", "train/a", "b"), of("2", "test/a", "b"), of("3", "train/b", "b"), of("4", "a", "b")}) == 4
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, cache: Path) -> None:

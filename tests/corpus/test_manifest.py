@@ -122,6 +122,44 @@ def test_identity_is_content_and_order(folder: Path, digests: Digests) -> None:
     assert both != manifest(["data/c.txt", "data/b.jsonl"], digests).digest
 
 
+@pytest.mark.parametrize("name", ["moved.jsonl", "deep/b.json", "x.NDJSON"])
+def test_a_name_that_means_the_same_format_does_not_count(folder: Path, digests: Digests, name: str) -> None:
+    before = manifest("data/b.jsonl", digests).digest
+    (folder / "b.jsonl").rename(folder / name)
+    assert manifest(f"data/{name}", digests).digest == before
+
+
+@pytest.mark.parametrize("name", ["b.txt", "b.csv", "b.tsv", "b.jsonl.gz", "b.parquet", "b.arrow", "b.txt.xz"])
+def test_a_name_that_means_another_format_counts(folder: Path, digests: Digests, name: str) -> None:
+    before = manifest("data/b.jsonl", digests)
+    (folder / "b.jsonl").rename(folder / name)
+    after = manifest(f"data/{name}", digests)
+    assert after.parts[0].digest == before.parts[0].digest  # the bytes are the same
+    assert after.digest != before.digest
+
+
+def test_the_format_of_a_remote_file_counts(store: Any, digests: Digests) -> None:
+    store.copy("/bucket/b.jsonl", "/bucket/b.txt")
+    store.copy("/bucket/b.jsonl", "/bucket/c.json")
+    one, other, same = (manifest(f"memory://bucket/{name}", digests) for name in ("b.jsonl", "b.txt", "c.json"))
+    assert (one.digest != other.digest, one.digest == same.digest) == (True, True)
+    assert [part.format for part in (*one.parts, *other.parts)] == ["jsonl", "text"]
+
+
+def test_names_in_the_folder_of_a_dataset_count_and_hidden_files_do_not(folder: Path, digests: Digests) -> None:
+    def digest() -> str:
+        return build_manifest(CorpusConfig(source="dataset", dataset=str(folder)), digests).digest
+
+    before = digest()
+    (folder / ".cache" / "huggingface").mkdir(parents=True)
+    (folder / ".cache" / "huggingface" / "b.jsonl.metadata").write_text("a time")
+    assert digest() == before
+    (folder / "deep" / "d.parquet").rename(folder / "deep" / "test.parquet")  # `datasets` tells splits by such names
+    renamed = digest()
+    (folder / "deep" / "test.parquet").rename(folder / "test.parquet")
+    assert len({before, renamed, digest()}) == 3
+
+
 def test_manifest_as_json(folder: Path, digests: Digests) -> None:
     built = manifest("data/*.jsonl", digests)
     stored = json.loads(built.to_json())
@@ -180,9 +218,9 @@ def test_folders_globs_and_files_of_a_store(store: Any) -> None:
 
 
 def test_content_is_the_identity_wherever_it_lies(store: Any, folder: Path, digests: Digests) -> None:
-    (folder / "b.txt").write_text("b.jsonl")
-    (folder / "a.txt").write_text("deep/c.txt")
-    here = manifest(["data/b.txt", "data/a.txt"], digests)
+    (folder / "x.jsonl").write_text("b.jsonl")
+    (folder / "y.txt").write_text("deep/c.txt")
+    here = manifest(["data/x.jsonl", "data/y.txt"], digests)
     there = manifest(["memory://bucket/b.jsonl", "memory://bucket/deep/c.txt"], digests)
     assert here.digest == there.digest
     assert [part.size for part in there.parts] == [7, 10]
