@@ -1,10 +1,13 @@
 """Where the items of a streamed corpus begin in its stream, as far as it was read: what a resumed run has to know."""
 
 import bisect
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from adapt.chain.files import write_atomically
 from adapt.errors import DataError
 
 
@@ -21,12 +24,18 @@ class Index:
 
     @classmethod
     def open(cls, file: Path) -> "Index":
-        """What is known. A line that was cut short counts as not written."""
+        """What is known, up to the first line that does not go on from the one before.
+
+        That and all after it count as not written and leave the file, since a line that was cut short when its writer
+        died would join the next one.
+        """
         if not file.exists():
             return cls(file)
-        lines = [line.split() for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        known = {int(position): int(tokens) for position, tokens in lines}
-        return cls(file, [known[position] for position in range(len(known)) if position in known])
+        text = file.read_text(errors="replace")
+        tokens = list(_tokens(text))
+        if text != (whole := "".join(map(_line, range(len(tokens)), tokens))):
+            write_atomically(file, whole)
+        return cls(file, tokens)
 
     def begin(self, position: int) -> int:
         """Where an item begins in the stream [tokens]."""
@@ -52,4 +61,17 @@ class Index:
         self.tokens.append(tokens)
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.open("a") as file:
-            file.write(f"{position} {tokens}\n")
+            file.write(_line(position, tokens))
+
+
+def _line(position: int, tokens: int) -> str:
+    return f"{position} {tokens}\n"
+
+
+def _tokens(text: str) -> Iterator[int]:
+    """Of items 0, 1, ... as far as their lines are whole."""
+    for position, line in enumerate(text.splitlines(keepends=True)):
+        found = re.fullmatch(r"(\d+) (\d+)\n", line, re.ASCII)
+        if not found or int(found[1]) != position:
+            return
+        yield int(found[2])

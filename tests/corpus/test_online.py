@@ -189,6 +189,33 @@ def test_index_lines(tmp_path: Path) -> None:
     assert Index.open(file).tokens == [10, 0, 5]  # neither what follows a gap nor half a line
 
 
+@pytest.mark.parametrize(
+    "torn", ["2", "2 ", "2 1", "2 15 3\n", "2 x\n", "\n", "\0\0\0\0\n", "1 7\n", "5 1\n3 2\n", "\u0662 5\n", "2 -5\n"]
+)
+def test_an_index_whose_writer_died_in_the_middle_of_a_line_goes_on(tmp_path: Path, torn: str) -> None:
+    file = tmp_path / "items.txt"
+    file.write_text("0 10\n1 0\n" + torn)
+    index = Index.open(file)
+    assert index.tokens == [10, 0]
+    index.add(2, 5)
+    index.add(3, 7)
+    for _ in range(2):  # every later start
+        assert Index.open(file).tokens == [10, 0, 5, 7]
+
+
+def test_an_index_of_bytes_that_are_no_text_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "items.txt").write_bytes(b"\xff\xfe" * 9)
+    assert Index.open(tmp_path / "items.txt").tokens == []
+
+
+def test_looking_at_a_whole_index_writes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    Index.open(file).add(0, 10)
+    before = file.stat()
+    assert Index.open(file).tokens == [10]
+    assert (file.stat().st_ino, file.stat().st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
+
+
 # Held-out text
 
 
