@@ -10,6 +10,7 @@ from pathlib import Path
 
 from adapt.chain.files import storage_errors
 from adapt.console import log
+from adapt.errors import StorageError
 
 
 @contextmanager
@@ -17,16 +18,19 @@ def locked(folder: Path) -> Iterator[None]:
     """Holds the lock of a stage's folder, waiting while another process has it.
 
     The lock file stands beside the folder, so the folder itself may be cleared while it is held.
+
+    Raises:
+        StorageError: the file system cannot be written, or has no locks.
     """
     path = folder.parent / f".{folder.name}.lock"
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+")
     with file:
-        if not _try(file.fileno()):
+        if not _try(file.fileno(), path):
             file.seek(0)
             log(f"waiting for {folder.name}: another run works on it ({file.read().strip() or 'unknown process'})")
-            while not _try(file.fileno()):
+            while not _try(file.fileno(), path):
                 time.sleep(0.2)
         with suppress(OSError):  # only a hint for those who wait
             os.ftruncate(file.fileno(), 0)
@@ -35,17 +39,25 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a run works on a stage's folder just now."""
+    """Whether a run works on a stage's folder just now, as far as who may only read can tell."""
     path = folder.parent / f".{folder.name}.lock"
-    if not path.exists():
+    try:
+        with path.open("a+") as file:
+            return not _try(file.fileno(), path)
+    except (OSError, StorageError):
         return False
-    with path.open("a+") as file:
-        return not _try(file.fileno())
 
 
-def _try(descriptor: int) -> bool:
+def _try(descriptor: int, path: Path) -> bool:
+    """Takes the lock if it is free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:  # network file systems: ENOLCK, ENOSYS, EOPNOTSUPP, EACCES, EIO, ...
+        raise StorageError(
+            f"{path} cannot be locked: {error.strerror}",
+            "mount this file system with locks (NFS: lockd or version 4; Lustre: -o flock), or point storage.root to"
+            " one that has them: they keep two runs out of one folder",
+        ) from error
     return True

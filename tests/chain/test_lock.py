@@ -1,6 +1,7 @@
 """The lock of a stage: one holder, others wait, a kill frees it."""
 
 import errno
+import fcntl
 import os
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.lock import locked
+from adapt.chain.lock import is_held, locked
 from adapt.errors import StorageError
 
 HOLD = """
@@ -99,6 +100,31 @@ def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
     (tmp_path / "runs").write_text("")
     with pytest.raises(StorageError, match=f"cannot write {tmp_path}"), locked(tmp_path / "runs" / "train" / "demo"):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EACCES, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_a_storage_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StorageError, match=f"demo-1a1a1a1a.lock cannot be locked: {os.strerror(code)}") as caught:
+        with locked(folder):
+            pytest.fail("it was not alone")
+    assert "storage.root" in caught.value.fix
+    assert not is_held(folder)
+
+
+def test_who_may_only_read_sees_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with locked(folder):
+        assert is_held(folder)
+        monkeypatch.setattr(Path, "open", refuse)
+        assert not is_held(folder)
 
 
 def test_a_full_disk_does_not_stop_the_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
