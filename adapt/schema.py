@@ -37,6 +37,9 @@ SHARD_GLOB = "train-*.arrow"
 HELDOUT_GLOB = "heldout-*.arrow"
 """Token shards of the held-out documents, in stream order."""
 
+TOKENS_IN = {SHARD_GLOB: "train_tokens", HELDOUT_GLOB: "heldout_tokens"}
+"""What the record of a prepared corpus calls the number of their tokens."""
+
 
 def token_schema(vocabulary_size: int, marks: tuple[str, ...] = ()) -> pa.Schema:
     """Schema of a token shard: ids as the smallest unsigned integer that holds each, marks as a bit a token."""

@@ -1,6 +1,6 @@
 """Task-adaptive pre-training: adapts a language model to the text of a labelled task, whose labels it does not see.
 
-python jobs/tapt.py --model.path runs/export/dapt-1234abcd --task.train train.jsonl --task.dev dev.jsonl \
+python jobs/tapt.py --model.path runs/export/dapt-1234abcd5678ef90 --task.train train.jsonl --task.dev dev.jsonl \
     --task.test test.jsonl [--config FILE] [--section.field VALUE ...]
 """
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from adapt.chain import Stage, Store, ensure, plan
+from adapt.chain.store import DIGITS
 from adapt.config import (
     Config,
     CorpusConfig,
@@ -424,7 +425,7 @@ def finish(config: Config) -> None:
 
 def planned(config: Config) -> dict[str, Any]:
     return {
-        line.folder.relative_to(Catalogue(config).root).as_posix()[:-9]: "done" if line.record else line.changed
+        line.folder.relative_to(Catalogue(config).root).as_posix()[: -DIGITS - 1]: "done" if line.record else line.changed
         for line in plan(*job(config))
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from adapt.chain.record import Record
-from adapt.chain.run import Stage, run
+from adapt.chain.run import Stage, run, unfinished
 from adapt.chain.store import Store
 from adapt.console import log
 from adapt.errors import AdaptError, StageError
@@ -26,29 +26,6 @@ class Work:
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_given_up: bool = False
     """Nobody waits for it any more, and stages fail because what they use is shut down."""
-
-
-def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict[str, Record]]:
-    """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
-
-    The inputs of a finished stage are not looked at.
-    """
-    done: dict[str, Record] = {}
-    waiting: dict[str, Stage] = {}
-
-    def visit(stage: Stage) -> None:
-        if stage.key in done or stage.key in waiting:
-            return
-        if record := store.find(stage.stage, stage.name, stage.key):
-            done[stage.key] = record
-            return
-        for needed in stage.inputs.values():
-            visit(needed)
-        waiting[stage.key] = stage
-
-    for stage in stages:
-        visit(stage)
-    return list(waiting.values()), done
 
 
 def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None, most: int) -> list[Record]:

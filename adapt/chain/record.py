@@ -23,7 +23,7 @@ class Record:
     key: str
     """Identity (SHA-256)."""
     version: int
-    """Hand-bumped version of the stage's code."""
+    """Hand-bumped version of the stage's code; see `adapt.chain.versions`."""
     what: dict[str, Any]
     """The configuration that entered the key."""
     inputs: dict[str, dict[str, str]]
@@ -35,7 +35,7 @@ class Record:
     resources: dict[str, Any]
     """What it ran on."""
     outputs: dict[str, int]
-    """Files of the stage's folder and their sizes [bytes]."""
+    """Files that it hands over and their sizes [bytes]; see `adapt.chain.outputs`."""
     packages: dict[str, str]
     """Versions of the packages that did the work."""
     started_at: str

@@ -1,9 +1,8 @@
 """The runner: what is finished is skipped, the rest runs, inputs first."""
 
-import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -13,11 +12,12 @@ from typing import Any
 from adapt.chain.files import remove_asides, storage_errors
 from adapt.chain.key import stage_key
 from adapt.chain.lock import locked
-from adapt.chain.record import RECORD_FILE, Record
+from adapt.chain.outputs import settle, sync_folder
+from adapt.chain.packages import ran_with
+from adapt.chain.record import Record
 from adapt.chain.store import Store
+from adapt.chain.versions import VERSIONS
 from adapt.console import duration, log
-
-PACKAGES = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,44 @@ class Stage:
     what: Mapping[str, Any]
     run: Callable[[Path, Mapping[str, Record]], Outcome]
     inputs: Mapping[str, "Stage"] = field(default_factory=dict)
-    version: int = 1
     needs: Mapping[str, float] | None = None
     """What it takes of the cluster while it runs, as {"CPU": 1}; None for all of it. See `adapt.chain.parallel`."""
+
+    @property
+    def version(self) -> int:
+        """Of the code of its kind; see `adapt.chain.versions`."""
+        return VERSIONS.get(self.stage, 1)
 
     @cached_property
     def key(self) -> str:
         """The stage's identity; see `adapt.chain.key`."""
         return stage_key(self.stage, self.version, self.what, {name: s.key for name, s in self.inputs.items()})
+
+
+def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict[str, Record]]:
+    """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
+
+    The inputs of a finished stage are not looked at.
+
+    Raises:
+        StageError: a finished stage that is needed has lost files.
+    """
+    done: dict[str, Record] = {}
+    waiting: dict[str, Stage] = {}
+
+    def visit(stage: Stage) -> None:
+        if stage.key in done or stage.key in waiting:
+            return
+        if record := store.find(stage.stage, stage.name, stage.key):
+            done[stage.key] = record
+            return
+        for needed in stage.inputs.values():
+            visit(needed)
+        waiting[stage.key] = stage
+
+    for stage in stages:
+        visit(stage)
+    return list(waiting.values()), done
 
 
 def ensure(stage: Stage, store: Store) -> Record:
@@ -75,6 +105,7 @@ def _run(stage: Stage, inputs: Mapping[str, Record], folder: Path) -> Record:
         folder.mkdir(parents=True, exist_ok=True)
         remove_asides(folder)
         outcome = stage.run(folder, inputs)
+        outputs = settle(folder)
     seconds = time.monotonic() - start
     record = Record(
         stage=stage.stage,
@@ -86,29 +117,17 @@ def _run(stage: Stage, inputs: Mapping[str, Record], folder: Path) -> Record:
         metrics=outcome.metrics,
         cost={"seconds": round(seconds, 3), **outcome.cost},
         resources={"host": platform.node(), **outcome.resources},
-        outputs=_sizes(folder),
-        packages=_versions(),
+        outputs=outputs,
+        packages={"python": platform.python_version(), **ran_with()},
         started_at=started_at,
         path=folder,
     )
     record.save()
+    with storage_errors(folder):
+        for place in (folder, folder.parent):
+            sync_folder(place)
     log(f"{stage.stage}: done in {duration(seconds)}")
     return record
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != RECORD_FILE)
-    return {str(path.relative_to(folder)): path.stat().st_size for path in files}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # run from a source tree, or an extra that is not installed
-    return found
 
 
 @dataclass(frozen=True)
@@ -125,7 +144,12 @@ class Planned:
 
 
 def plan(stage: Stage, store: Store) -> list[Planned]:
-    """What `ensure` would skip and run, inputs first, each stage once."""
+    """What `ensure` would skip and run, inputs first, each stage once.
+
+    Raises:
+        StageError: `ensure` would refuse to go on.
+    """
+    unfinished([stage], store)
     return [_planned(each, store) for each in _inputs_first(stage, set())]
 
 
@@ -140,7 +164,7 @@ def _inputs_first(stage: Stage, seen: set[str]) -> Iterator[Stage]:
 
 def _planned(stage: Stage, store: Store) -> Planned:
     folder = store.folder(stage.stage, stage.name, stage.key)
-    if record := store.find(stage.stage, stage.name, stage.key):
+    if record := store.known(stage.stage, stage.name, stage.key):
         return Planned(stage, folder, record, None, [])
     inputs = {name: needed.key for name, needed in stage.inputs.items()}
     nearest, changed = store.nearest(stage.stage, stage.version, stage.what, inputs) or (None, [])

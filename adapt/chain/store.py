@@ -1,4 +1,4 @@
-"""Where stages live: `{root}/{stage}/{name}-{first 8 of key}/`."""
+"""Where stages live: `{root}/{stage}/{name}-{first 16 of key}/`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from adapt.chain.key import changes
+from adapt.chain.outputs import check
 from adapt.chain.record import Record, load_record
+from adapt.errors import StageError
+
+DIGITS = 16
+"""Of the key, in the name of a folder: two of a million stages share them once in 40 million stores."""
 
 
 class Store:
@@ -17,14 +22,32 @@ class Store:
 
     def folder(self, stage: str, name: str, key: str) -> Path:
         """The folder of a stage: the one it has, also under an earlier name, or the one it will get."""
-        for existing in sorted((self.root / stage).glob(f"*-{key[:8]}")):
+        for existing in sorted((self.root / stage).glob(f"*-{key[:DIGITS]}")):
             return existing
-        return self.root / stage / f"{name}-{key[:8]}"
+        return self.root / stage / f"{name}-{key[:DIGITS]}"
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
-        """The record of a finished stage with this key, under the name it goes by now."""
-        record = load_record(self.folder(stage, name, key))
-        return replace(record, name=name) if record and record.key == key else None
+        """The record of a finished stage with this key, whose files are there, under the name it goes by now.
+
+        Raises:
+            StageError: they are not (see `adapt.chain.outputs.check`), or as `known`.
+        """
+        record = self.known(stage, name, key)
+        if record:
+            check(record)
+        return record
+
+    def known(self, stage: str, name: str, key: str) -> Record | None:
+        """The record of a finished stage with this key, for who does not read its files; named as `find` does.
+
+        Raises:
+            StageError: there is one but it cannot be understood, or it is another stage's.
+        """
+        folder = self.folder(stage, name, key)
+        record = load_record(folder)
+        if record and record.key != key:
+            raise StageError(f"{folder} holds another stage, of key {record.key}", "give that folder another name")
+        return replace(record, name=name) if record else None
 
     def records(self, stage: str = "*") -> Iterator[Record]:
         """Every finished stage of a kind, in the order of their folders' names."""

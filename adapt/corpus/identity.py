@@ -3,6 +3,7 @@
 from typing import Any
 
 from adapt.chain.digest import Digests
+from adapt.chain.packages import deciding
 from adapt.config import CorpusConfig, what
 from adapt.corpus.cleaning import catalogue
 
@@ -37,5 +38,6 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
 
 def dedup_identity(corpus: CorpusConfig) -> dict[str, Any]:
     """What counts as a duplicate."""
-    names = ("deduplicate",) if corpus.deduplicate == "exact" else _LATER[1:]
-    return {name: getattr(corpus, name) for name in names}
+    if corpus.deduplicate == "exact":
+        return {"deduplicate": "exact"}
+    return {**{name: getattr(corpus, name) for name in _LATER[1:]}, **deciding("rensa")}

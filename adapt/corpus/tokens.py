@@ -19,8 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.chain.files import storage_errors
+from adapt.chain.record import load_record
 from adapt.errors import DataError
-from adapt.schema import STARTS, TOKENS, token_schema
+from adapt.schema import STARTS, TOKENS, TOKENS_IN, token_schema
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
@@ -54,8 +55,24 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path, pattern: str) -> "TokenStream":
-        """The shards of a prepared corpus (see `adapt.schema` for the patterns)."""
-        return cls(tuple(sorted(folder.glob(pattern))))
+        """The shards of a prepared corpus, of which none may lack, since all rows after it would be others.
+
+        Args:
+            folder: of the stage.
+            pattern: see `adapt.schema`.
+
+        Raises:
+            DataError: a shard cannot be read, or they have not the tokens together that the stage's record says.
+        """
+        stream, record = cls(tuple(sorted(folder.glob(pattern)))), load_record(folder)
+        written = record.metrics.get(TOKENS_IN[pattern]) if record else None
+        if written not in (None, stream.tokens):
+            raise DataError(
+                f"the {len(stream.shards)} files {folder / pattern} hold {stream.tokens} tokens, but {written} were"
+                " written: some are missing, or others are among them",
+                f"put that right, or delete {folder} to prepare the corpus again",
+            )
+        return stream
 
     @cached_property
     def _shards(self) -> list["_Shard"]:

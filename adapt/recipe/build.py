@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapt.chain import Stage, Store, plan
-from adapt.chain.parallel import unfinished
+from adapt.chain.run import unfinished
 from adapt.config import ResourcesConfig
 from adapt.errors import ConfigError
 from adapt.recipe.expand import ADAPTING, Node
@@ -105,7 +105,7 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     """What a chain has finished, for its report."""
     entries, missing = [], []
     for goal in chain.goals:
-        record = chain.store.find(goal.stage.stage, goal.stage.name, goal.stage.key)
+        record = chain.store.known(goal.stage.stage, goal.stage.name, goal.stage.key)
         if record:
             task = goal.catalogue.config.task.name
             entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage), task))

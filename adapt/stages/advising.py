@@ -11,7 +11,6 @@ from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
-from adapt.model.locate import tokenizer_files
 from adapt.model.size import model_size
 from adapt.preflight import check_weights
 from adapt.stages.base import Inputs
@@ -43,7 +42,7 @@ class Advising(Texts):
             inputs |= {f"{text} {place}": stage for place, (_, stage) in enumerate(listed)}
         identity = {
             "model": self._model_digest(),
-            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._tokenizer_identity(),
             "texts": {text: [reading_identity(each, self._digests) for each in found] for text, found in texts.items()},
             "objective": what(config.objective),
             "sequence_length": config.evaluation.sequence_length,

@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.chain import Record, Stage
 from adapt.chain.digest import Digests
+from adapt.chain.packages import deciding
 from adapt.chain.record import load_record
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
@@ -15,7 +16,7 @@ from adapt.corpus.form import Form
 from adapt.corpus.manifest import Manifest
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
-from adapt.model.locate import Pretrained, locate, model_files
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.preflight import (
     check_compile,
     check_shared,
@@ -84,6 +85,11 @@ class Base:
     def _model_digest(self) -> str | None:
         """Of the model to begin with; None where a stage makes it, whose key says it all."""
         return None if self.start else self._digests.of_all(model_files(self.pretrained.model))
+
+    def _tokenizer_identity(self) -> dict[str, Any]:
+        """What decides which tokens a text becomes."""
+        files = tokenizer_files(self.pretrained.tokenizer)
+        return {"tokenizer": self._digests.of_all(files), **deciding("tokenizers")}
 
     def _started(self) -> dict[str, Stage]:
         """The input that makes the model to begin with, if there is one."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from adapt.chain import Outcome, Stage
+from adapt.chain.packages import deciding
 from adapt.errors import ConfigError
 from adapt.stages.base import Inputs
 from adapt.stages.continual import Continual
@@ -30,7 +31,7 @@ class Catalogue(Continual):
             for place, path in enumerate(models)
         }
         self._digests.save()
-        identity = {"max_documents": config.similarity.max_documents, "domains": list(corpora)}
+        identity = {"max_documents": config.similarity.max_documents, "domains": list(corpora), **deciding("scikit-learn")}
         inputs = {**corpora, **evaluations}
         return Stage("similarity", config.name, identity, lambda folder, done: self._compare(folder, done), inputs)
 

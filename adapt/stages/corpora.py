@@ -12,7 +12,6 @@ from adapt.corpus.form import Form
 from adapt.corpus.identity import dedup_identity, reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.corpus.sources import sources_of
-from adapt.model.locate import tokenizer_files
 from adapt.preflight import check_memory, check_weights
 from adapt.stages.base import Base, Inputs
 
@@ -63,7 +62,7 @@ class Corpora(Base):
             "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
             **({"streaming": True} if corpus.streaming else {}),
             **({"place": place} if dedup else {}),
-            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._tokenizer_identity(),
             **self._form_identity(),
         }
         return Stage(

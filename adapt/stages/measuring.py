@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.chain import Outcome, Stage
+from adapt.chain.packages import deciding
 from adapt.config import what
 from adapt.stages.base import Inputs, made_by
 from adapt.stages.corpora import general_corpus
@@ -29,7 +30,7 @@ class Measuring(Tasks):
 
     def neighbours(self, label: str, tasks: Mapping[str, Stage]) -> Stage:
         """How often nearest neighbours by the model's features have the same label."""
-        identity = {**self._measured(), "neighbours": self.config.comparison.neighbours}
+        identity = {**self._measured(), "neighbours": self.config.comparison.neighbours, **deciding("scikit-learn")}
         inputs = {**tasks, **self._started()}
         name = f"{self.config.name}-{label}"
         return Stage("neighbours", name, identity, lambda _, done: self._classify(done), inputs)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adapt.chain import Record, Stage, Store, ensure_all
-from adapt.chain.parallel import unfinished
+from adapt.chain.run import unfinished
 from adapt.config import ResourcesConfig
 
 ON_A_CLUSTER = 16

@@ -5,13 +5,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from adapt.chain import Outcome, Record, Stage
+from adapt.chain.packages import deciding
 from adapt.config import CorpusConfig, TaskConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest
-from adapt.model.locate import tokenizer_files
 from adapt.preflight import check_weights
 from adapt.stages.base import Inputs
 from adapt.stages.training import Training, cost_of
 
+PACKAGES = {"feature_extraction": ("scikit-learn",), "lora": ("peft",)}
+"""What decides the scores of a mode beside our own code."""
 SEED = "seed-"
 """Beginning of the names of the inputs of stage `scores`."""
 
@@ -27,7 +29,7 @@ class Tasks(Training):
         identity = {
             **what(task),
             "splits": {split: self._split(task, split).digest for split in ("train", "dev", "test")},
-            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._tokenizer_identity(),
         }
         return Stage("task", task.name, identity, lambda folder, _: self._prepare_task(task, folder), needs={"CPU": 1})
 
@@ -40,6 +42,7 @@ class Tasks(Training):
             "finetune": what(config.finetune),
             **({"save_model": True} if config.finetune.save_model else {}),  # one that was not kept is not there
             "seed": seed,
+            **deciding(*PACKAGES.get(config.finetune.mode, ())),
         }
         return Stage(
             "finetune",

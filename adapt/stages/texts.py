@@ -12,7 +12,6 @@ from adapt.config import CorpusConfig, EvaluationSet, TaskConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.errors import DataError
-from adapt.model.locate import tokenizer_files
 from adapt.select import TEXTS_FILE
 from adapt.stages.base import Inputs
 from adapt.stages.corpora import FILES, replayed_corpus
@@ -60,7 +59,7 @@ class Texts(Tasks):
         corpus = replace(self.config.corpus, **FILES, **_AS_IT_IS, heldout_fraction=1.0 if heldout else 0.0)
         identity = {
             "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
-            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._tokenizer_identity(),
             **self._form_identity(),
         }
 
@@ -92,7 +91,7 @@ class Texts(Tasks):
         manifest, listed = self._listed(corpus, name)
         identity = {
             "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": 0.0},
-            "tokenizer": self._digests.of_all(tokenizer_files(self.pretrained.tokenizer)),
+            **self._tokenizer_identity(),
             **self._form_identity(),
         }
 

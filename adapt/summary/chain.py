@@ -59,7 +59,7 @@ def show_goals(goals: Sequence[Goal], store: Store) -> dict[str, int]:
 
 
 def _state(stage: Stage, store: Store) -> str:
-    if store.find(stage.stage, stage.name, stage.key):
+    if store.known(stage.stage, stage.name, stage.key):
         return "finished"
     running = is_held(store.folder(stage.stage, stage.name, stage.key)) or _works_for(stage, store)
     return "running" if running else "waiting"
@@ -70,7 +70,7 @@ def _works_for(stage: Stage, store: Store) -> bool:
     return any(
         is_held(store.folder(needed.stage, needed.name, needed.key)) or _works_for(needed, store)
         for name, needed in stage.inputs.items()
-        if name != START and not store.find(needed.stage, needed.name, needed.key)
+        if name != START and not store.known(needed.stage, needed.name, needed.key)
     )
 
 

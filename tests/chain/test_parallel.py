@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapt.chain import Outcome, Record, Stage, Store, ensure_all
-from adapt.chain.parallel import unfinished
+from adapt.chain.run import unfinished
 from adapt.errors import DataError, StageError
 
 PATIENCE_S = 30

@@ -1,5 +1,7 @@
 """Where stages lie, and how they are found again."""
 
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapt.chain.record import Record
-from adapt.chain.store import Store
+from adapt.chain.store import DIGITS, Store
 from adapt.errors import StageError
 from tests.chain.test_record import record
 
@@ -16,6 +18,9 @@ KEY, OTHER = "1a" * 32, "2b" * 32
 
 def finished(store: Store, stage: str, name: str, key: str, **changed: Any) -> Record:
     made = record(store.folder(stage, name, key), stage=stage, name=name, key=key, **changed)
+    for output, size in made.outputs.items():
+        (made.path / output).parent.mkdir(parents=True, exist_ok=True)
+        (made.path / output).write_bytes(b"x" * size)
     made.save()
     return made
 
@@ -26,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_folder_says_stage_name_and_key(store: Store) -> None:
-    assert store.folder("train", "demo", KEY) == store.root / "train" / "demo-1a1a1a1a"
+    assert store.folder("train", "demo", KEY) == store.root / "train" / "demo-1a1a1a1a1a1a1a1a"
 
 
 def test_nothing_is_found_where_nothing_is(store: Store) -> None:
@@ -46,7 +51,7 @@ def test_a_stage_is_found_by_its_key_and_not_by_its_name(store: Store) -> None:
 
 def test_a_renamed_or_linked_folder_is_found(store: Store, tmp_path: Path) -> None:
     made = finished(store, "train", "demo", KEY)
-    renamed = made.path.rename(made.path.with_name("best-of-all-1a1a1a1a"))
+    renamed = made.path.rename(made.path.with_name("best-of-all-1a1a1a1a1a1a1a1a"))
     assert store.find("train", "demo", KEY) == made
     elsewhere = renamed.rename(tmp_path / "archive")
     renamed.symlink_to(elsewhere)
@@ -64,15 +69,58 @@ def test_a_root_of_any_name_works(tmp_path: Path, root: str) -> None:
 
 
 def test_an_unfinished_folder_is_used_again(store: Store) -> None:
-    half = store.root / "train" / "earlier-1a1a1a1a"
+    half = store.root / "train" / "earlier-1a1a1a1a1a1a1a1a"
     half.mkdir(parents=True)
     assert store.folder("train", "demo", KEY) == half
     assert store.find("train", "demo", KEY) is None
 
 
-def test_a_key_that_only_begins_like_another_is_not_it(store: Store) -> None:
-    finished(store, "train", "demo", KEY)
-    assert store.find("train", "demo", KEY[:8] + OTHER[8:]) is None
+def test_keys_that_share_eight_digits_are_two_stages(store: Store) -> None:
+    one, other = KEY, KEY[:8] + OTHER[8:]
+    made = [finished(store, "train", "demo", key, metrics={"of": key}) for key in (one, other)]
+    assert [store.find("train", "demo", key) for key in (one, other)] == made
+
+
+def test_a_folder_of_another_key_is_never_taken_for_this_one(store: Store) -> None:
+    made, other = finished(store, "train", "demo", KEY), KEY[:DIGITS] + OTHER[DIGITS:]
+    for look in (store.find, store.known):
+        with pytest.raises(StageError, match=f"{made.path} holds another stage, of key {KEY}"):
+            look("train", "demo", other)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda file: file.unlink(), "model/config.json is missing"),
+        (lambda file: file.write_bytes(b""), "model/config.json has 0 of 7 bytes"),
+        (lambda file: file.write_bytes(b"x" * 8), "model/config.json has 8 of 7 bytes"),
+        (lambda file: shutil.rmtree(file.parent), "model/config.json is missing"),
+    ],
+)
+def test_a_finished_stage_whose_files_are_not_those_it_wrote_is_refused(
+    store: Store, damage: Callable[[Path], object], said: str
+) -> None:
+    made = finished(store, "train", "demo", KEY)
+    damage(made.path / "model" / "config.json")
+    with pytest.raises(StageError, match=f"{made.path} was finished, but its files have changed: {said}") as caught:
+        store.find("train", "demo", KEY)
+    assert f"delete {made.path / 'stage.json'}" in caught.value.fix
+    assert store.known("train", "demo", KEY) == made  # for who only tells what was measured
+    assert list(store.records("train")) == [made]
+
+
+def test_many_files_that_are_gone_are_counted(store: Store) -> None:
+    made = finished(store, "prepare", "demo", KEY, outputs={f"train-{n}.arrow": 1 for n in range(9)})
+    for n in range(2, 9):
+        (made.path / f"train-{n}.arrow").unlink()
+    with pytest.raises(StageError, match=r"train-2\.arrow is missing, .*train-4\.arrow is missing and 4 more"):
+        store.find("prepare", "demo", KEY)
+
+
+def test_what_a_finished_stage_did_not_write_is_no_matter(store: Store) -> None:
+    made = finished(store, "train", "demo", KEY)
+    (made.path / "notes.txt").write_text("mine")
+    assert store.find("train", "demo", KEY) == made
 
 
 def test_an_unreadable_record_names_its_folder(store: Store) -> None:

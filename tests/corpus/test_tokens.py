@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adapt.chain import Record
 from adapt.corpus.tokens import TokenStream, write_shard
 from adapt.errors import DataError
-from adapt.schema import SHARD_GLOB
+from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 
 Documents = list[list[int]]
 
@@ -155,6 +156,31 @@ def test_shards_come_in_the_order_of_their_places(tmp_path: Path) -> None:
 def test_no_shards(tmp_path: Path) -> None:
     stream = TokenStream.open(tmp_path, SHARD_GLOB)
     assert (stream.tokens, stream.documents, stream.rows(8)) == (0, 0, 0)
+
+
+def finish(folder: Path, **metrics: int) -> None:
+    """The record of the stage that wrote the shards."""
+    Record("prepare", "a", "", 1, {}, {}, metrics, {}, {}, {}, {}, "", folder).save()
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_finished_corpus_that_lacks_a_shard_is_refused(tmp_path: Path, gone: int) -> None:
+    """Shards have no gapless numbers to go by: a chunk of which all is held out has no training shard."""
+    write(tmp_path, [[[1, 2]], [[3]], [[4, 5, 6]]])
+    finish(tmp_path, train_tokens=6, heldout_tokens=0)
+    assert TokenStream.open(tmp_path, SHARD_GLOB).tokens == 6
+    sorted(tmp_path.glob(SHARD_GLOB))[gone].unlink()
+    with pytest.raises(DataError, match=rf"the 2 files {tmp_path}/train-\S+ hold . tokens, but 6 were written") as caught:
+        TokenStream.open(tmp_path, SHARD_GLOB)
+    assert str(tmp_path) in caught.value.fix
+
+
+def test_a_finished_corpus_with_a_strange_shard_or_none_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [[[1, 2]], [[3]]])
+    finish(tmp_path, train_tokens=2, heldout_tokens=7)
+    for pattern in (SHARD_GLOB, HELDOUT_GLOB):
+        with pytest.raises(DataError, match="were written"):
+            TokenStream.open(tmp_path, pattern)
 
 
 def test_shards_are_mapped_and_not_loaded(tmp_path: Path) -> None:

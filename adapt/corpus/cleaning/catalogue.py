@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
+from adapt.chain.packages import deciding
 from adapt.config import RANGES
 from adapt.corpus.cleaning.block import Block
 from adapt.corpus.cleaning.boilerplate import Boilerplate
@@ -38,8 +39,8 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
-    """The blocks with all their options, for the stage's key: however they were written."""
-    return [{block.name: asdict(block)} for block in blocks_of(cleaning)]
+    """The blocks with all their options, however they were written, and their packages, for the stage's key."""
+    return [{block.name: {**asdict(block), **deciding(*block.packages)}} for block in blocks_of(cleaning)]
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:

@@ -19,6 +19,7 @@ class Language(Block):
     """
 
     name: ClassVar[str] = "language"
+    packages: ClassVar[tuple[str, ...]] = ("py3langid",)
     keep: list[str] = field(default_factory=lambda: ["en"])
     """ISO 639 codes."""
     min_score: Fraction = 0.65

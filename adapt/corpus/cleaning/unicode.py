@@ -17,6 +17,7 @@ class FixUnicode(Block):
     """
 
     name: ClassVar[str] = "fix_unicode"
+    packages: ClassVar[tuple[str, ...]] = ("ftfy",)
     keeps_entities: ClassVar[bool] = False
     uncurl_quotes: bool = False
     """Make curly quotes straight."""

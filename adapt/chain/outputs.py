@@ -1,0 +1,105 @@
+"""The files that a stage hands over: put to disk before its record says so, and compared with it before they are read.
+
+The record is the only sign that a stage is finished, so it must never be ahead of the files, whoever wrote them (tasks
+on any node) and whatever dies in between (the machine too). And what it promises is looked at, a `stat` a file, before
+another stage builds on it: a part that is gone would shift all after it, silently.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapt.chain.record import RECORD_FILE, Record
+from adapt.errors import StageError
+
+SPARE = ("checkpoints/", "branch/", "tensorboard/", "rejects/", "README.md")
+"""Beginnings of what no later stage reads: it is there to resume from or for people, who may delete or edit it."""
+NAMED = 3
+"""Files that a message names."""
+_CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
+"""How a file system says that it has no way to sync."""
+
+
+def settle(folder: Path) -> dict[str, int]:
+    """Puts what a stage has written to disk.
+
+    Returns:
+        Its files, by their path in the folder, and their sizes [bytes]; not those that are hidden or to spare.
+
+    Raises:
+        OSError: the disk is full or failed.
+    """
+    sizes = {}
+    for file in _handed_over(folder):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            _sync(descriptor)
+            sizes[str(file.relative_to(folder))] = os.fstat(descriptor).st_size  # fresh, also where stats are cached
+        finally:
+            os.close(descriptor)
+    for place in {folder, *(folder / name for name in _folders(sizes))}:
+        sync_folder(place)
+    return sizes
+
+
+def sync_folder(folder: Path) -> None:
+    """Puts the names in a folder to disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def check(record: Record) -> None:
+    """Refuses a finished stage whose files are not those that its record lists.
+
+    It is not run again unasked: that may cost days, and would write over what is left.
+
+    Raises:
+        StageError: names the first files that are missing or of another size.
+    """
+    faults = [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))]
+    if not faults:
+        return
+    more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""
+    raise StageError(
+        f"{record.path} was finished, but its files have changed: {', '.join(faults[:NAMED])}{more}",
+        f"put them back; or delete {record.path / RECORD_FILE}, and the stage runs again",
+    )
+
+
+def _fault(folder: Path, name: str, size: int) -> str | None:
+    file = folder / name
+    try:
+        if os.stat(file).st_size == size:
+            return None
+        with file.open("rb") as opened:  # network file systems look anew when a file is opened
+            found = os.fstat(opened.fileno()).st_size
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    return None if found == size else f"{name} has {found} of {size} bytes"
+
+
+def _handed_over(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in name.parts)
+        if file.is_file() and not is_hidden and str(name) != RECORD_FILE and not str(name).startswith(SPARE):
+            yield file
+
+
+def _folders(names: dict[str, int]) -> Iterator[Path]:
+    for name in names:
+        yield from Path(name).parents
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
