@@ -425,7 +425,9 @@ def finish(config: Config) -> None:
 
 def planned(config: Config) -> dict[str, Any]:
     return {
-        line.folder.relative_to(Catalogue(config).root).as_posix()[: -DIGITS - 1]: "done" if line.record else line.changed
+        line.folder.relative_to(Catalogue(config).root).as_posix()[: -DIGITS - 1]: "done"
+        if line.record
+        else line.changed
         for line in plan(*job(config))
     }
 

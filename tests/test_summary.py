@@ -8,6 +8,7 @@ import pytest
 
 from adapt.chain import Outcome, Stage, Store, ensure, plan
 from adapt.chain.lock import locked
+from adapt.chain.store import DIGITS
 from adapt.stages.base import START
 from adapt.summary import show_forecast, show_plan, show_summary
 from adapt.summary.chain import _state
@@ -106,7 +107,7 @@ def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[s
     changed = stage("[red]", paths=["[/b]"])
     show_plan(plan(changed, store))
     shown = capsys.readouterr().err
-    assert row(shown, "train", "run", f"train/[red]-{changed.key[:8]}", 'paths: ["a"] -> ["[/b]"]')
+    assert row(shown, "train", "run", f"train/[red]-{changed.key[:DIGITS]}", 'paths: ["a"] -> ["[/b]"]')
     assert f"(against {made.path.name})" in shown
 
 

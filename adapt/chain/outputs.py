@@ -13,7 +13,7 @@ from pathlib import Path
 from adapt.chain.record import RECORD_FILE, Record
 from adapt.errors import StageError
 
-SPARE = ("checkpoints/", "branch/", "tensorboard/", "rejects/", "README.md")
+SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
 """Beginnings of what no later stage reads: it is there to resume from or for people, who may delete or edit it."""
 NAMED = 3
 """Files that a message names."""

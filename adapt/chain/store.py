@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.chain.key import changes
 from adapt.chain.outputs import check
-from adapt.chain.record import Record, load_record
+from adapt.chain.record import RECORD_FILE, Record, load_record
 from adapt.errors import StageError
 
 DIGITS = 16
@@ -21,10 +21,13 @@ class Store:
         self.root = root
 
     def folder(self, stage: str, name: str, key: str) -> Path:
-        """The folder of a stage: the one it has, also under an earlier name, or the one it will get."""
-        for existing in sorted((self.root / stage).glob(f"*-{key[:DIGITS]}")):
-            return existing
-        return self.root / stage / f"{name}-{key[:DIGITS]}"
+        """The folder of a stage: the one it has, also under an earlier name, or the one it will get.
+
+        Where there are several (a copy that was cut short, say), one in which it is finished.
+        """
+        existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
+        finished = (folder for folder in existing if (folder / RECORD_FILE).exists())
+        return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
         """The record of a finished stage with this key, whose files are there, under the name it goes by now.

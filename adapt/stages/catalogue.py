@@ -31,7 +31,11 @@ class Catalogue(Continual):
             for place, path in enumerate(models)
         }
         self._digests.save()
-        identity = {"max_documents": config.similarity.max_documents, "domains": list(corpora), **deciding("scikit-learn")}
+        identity = {
+            "max_documents": config.similarity.max_documents,
+            "domains": list(corpora),
+            **deciding("scikit-learn"),
+        }
         inputs = {**corpora, **evaluations}
         return Stage("similarity", config.name, identity, lambda folder, done: self._compare(folder, done), inputs)
 

@@ -19,6 +19,7 @@ from adapt.chain import Outcome, Record, Stage, Store, ensure, ensure_all, plan
 from adapt.chain.outputs import SPARE, check, settle
 from adapt.chain.versions import VERSIONS
 from adapt.errors import DataError, StageError, StorageError
+from adapt.corpus.online import INDEX_FILE
 from adapt.corpus.screen import REJECTS
 from adapt.train.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
@@ -213,7 +214,9 @@ def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(store: St
     ran(runs)
     (left.path / "part-1").unlink()
     for look in (ensure, plan, lambda stage, store: ensure_all([stage], store, None, 2)):
-        with pytest.raises(StageError, match=f"{left.path} was finished, but its files have changed: part-1 is missing"):
+        with pytest.raises(
+            StageError, match=f"{left.path} was finished, but its files have changed: part-1 is missing"
+        ):
             look(top, store)
     assert ran(runs) == []
     (left.path / "stage.json").unlink()  # the fix that the message names
@@ -231,7 +234,7 @@ def test_files_that_nothing_needs_any_more_may_go(store: Store, runs: Path) -> N
     assert ran(runs) == []
 
 
-SPARED = ("checkpoints/step-1/weights", "branch/step-1/weights", "tensorboard/events", "rejects/0.gz", "README.md")
+SPARED = ("checkpoints/step-1/weights", "branch/step-1/weights", "tensorboard/events", "items.txt", "README.md")
 
 
 @pytest.mark.parametrize("name", [*SPARED, ".training.lock", "deep/.half.4711"])
@@ -251,8 +254,7 @@ def test_what_is_to_resume_from_or_for_people_may_be_deleted_or_edited(store: St
 
 
 def test_names_of_what_may_be_deleted_are_those_that_stages_use() -> None:
-    folders = {f"{folder}/" for folder in (CHECKPOINTS, BRANCHES, REJECTS)}
-    assert folders < set(SPARE)
+    assert {f"{CHECKPOINTS}/", f"{BRANCHES}/", f"{REJECTS}/", INDEX_FILE} < set(SPARE)
 
 
 def test_everything_is_on_disk_before_the_record_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,13 @@ def test_a_renamed_or_linked_folder_is_found(store: Store, tmp_path: Path) -> No
     assert found.path.resolve() == elsewhere
 
 
+def test_a_copy_that_was_cut_short_hides_no_finished_stage(store: Store) -> None:
+    made = finished(store, "train", "demo", KEY)
+    (store.root / "train" / "backup-1a1a1a1a1a1a1a1a").mkdir()  # sorted before it
+    assert store.find("train", "demo", KEY) == made
+    assert store.folder("train", "demo", KEY) == made.path
+
+
 @pytest.mark.parametrize("root", ["runs [1]", "a*b", "with space", "ünïcode"])
 def test_a_root_of_any_name_works(tmp_path: Path, root: str) -> None:
     store = Store(tmp_path / root)

@@ -170,7 +170,9 @@ def test_a_finished_corpus_that_lacks_a_shard_is_refused(tmp_path: Path, gone: i
     finish(tmp_path, train_tokens=6, heldout_tokens=0)
     assert TokenStream.open(tmp_path, SHARD_GLOB).tokens == 6
     sorted(tmp_path.glob(SHARD_GLOB))[gone].unlink()
-    with pytest.raises(DataError, match=rf"the 2 files {tmp_path}/train-\S+ hold . tokens, but 6 were written") as caught:
+    with pytest.raises(
+        DataError, match=rf"the 2 files {tmp_path}/train-\S+ hold . tokens, but 6 were written"
+    ) as caught:
         TokenStream.open(tmp_path, SHARD_GLOB)
     assert str(tmp_path) in caught.value.fix
 

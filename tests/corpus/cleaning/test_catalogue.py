@@ -1,5 +1,6 @@
 """What a configuration of blocks may say, what it is told where it is wrong, and how entities go along."""
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_blocks_come_in_their_order_with_their_defaults() -> None:
     blocks = blocks_of([{"length": {"min_words": 3, "max_words": None}}, "fix_unicode", {"length": None}])
     assert blocks == (Length(min_words=3), FixUnicode(), Length())
     assert identity(["fix_unicode", "letters"]) == [
-        {"fix_unicode": {"uncurl_quotes": False}},
+        {"fix_unicode": {"uncurl_quotes": False, "packages": {"ftfy": version("ftfy")}}},
         {"letters": {"min_fraction": 0.5}},
     ]
 

@@ -1,0 +1,309 @@
+"""Keys of all stages: what they depend on beyond the configuration. A key changes exactly when the result does."""
+
+import gzip
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Stage, packages
+from adapt.chain.digest import Digests
+from adapt.chain.packages import DECIDING, RECORDED
+from adapt.chain.versions import VERSIONS
+from adapt.config import (
+    ComparisonConfig,
+    Config,
+    CorpusConfig,
+    EvaluationConfig,
+    EvaluationSet,
+    MethodConfig,
+    MixtureConfig,
+    ModelConfig,
+    SourceConfig,
+    StorageConfig,
+    TaptConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from adapt.corpus.formats import Bad
+from adapt.corpus.manifest import build_manifest
+from adapt.corpus.sources import items_of, read_slice, slices_of
+from adapt.errors import AdaptError
+from adapt.stages import Catalogue
+from adapt.stages.advising import Advising
+from adapt.task.texts import texts_of
+from tests.test_layers import ROOT, imports
+
+TEXT = json.dumps({"text": "a text", "label": "a"})
+NAMES = ("a", "b", "general", "replay", "pool", "questions", "train", "dev", "test")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """All jobs in one: two sources, general and replayed text, a pool, an evaluation set, and a task."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "model"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "bert", "max_position_embeddings": 128}))
+    for name in ("model.safetensors", "tokenizer.json", "special_tokens_map.json"):
+        (tmp_path / "model" / name).write_text(name)
+    for name in NAMES:
+        (tmp_path / "data" / f"{name}.jsonl").write_text(f"{TEXT.replace('a text', f'text of {name}')}\n{TEXT}\n")
+    sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "b")]
+    return Config(
+        model=ModelConfig(path="model"),
+        corpus=CorpusConfig(
+            sources=sources,
+            cleaning=["fix_unicode", "language"],
+            deduplicate="near",
+            decontaminate=[EvaluationSet("questions", "data/questions.jsonl")],
+        ),
+        mixture=MixtureConfig(replay_paths="data/replay.jsonl"),
+        method=MethodConfig(kind="das"),
+        training=TrainingConfig(sequence_length=64),
+        evaluation=EvaluationConfig(sequence_length=64, general_paths="data/general.jsonl"),
+        task=TaskConfig(name="one", train="data/train.jsonl", dev="data/dev.jsonl", test="data/test.jsonl", domain="a"),
+        tapt=TaptConfig(pool_paths="data/pool.jsonl", random_per_example=1),
+        comparison=ComparisonConfig(pseudo_perplexity=True),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def stages(config: Config) -> dict[str, Stage]:
+    """The stages of all jobs, by the way to them."""
+    last = {
+        "dapt": Catalogue(config).dapt(),
+        "tapt": Catalogue(config).tapt(),
+        "finetune": Catalogue(config).scores(),
+        "evaluate": Catalogue(config).compared(),
+        "similarity": Catalogue(config).similarity(),
+        "das": Catalogue(config).sequence(),
+        "advise": Advising(config).evidence(),
+    }
+    found: dict[str, Stage] = {}
+
+    def walk(way: str, stage: Stage) -> None:
+        found[way] = stage
+        assert stage.key  # as it is now, not when it is asked for
+        for name, needed in stage.inputs.items():
+            walk(f"{way}/{name}", needed)
+
+    for job, stage in last.items():
+        walk(job, stage)
+    return found
+
+
+def test_every_stage_has_a_version(config: Config) -> None:
+    assert {stage.stage for stage in stages(config).values()} == set(VERSIONS)
+
+
+def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = stages(config)
+    monkeypatch.setitem(VERSIONS, "task", 99)
+    after = stages(config)
+    changed = {way for way in before if before[way].key != after[way].key}
+    assert changed == {way for way in before if any(_ways(before[way], "task"))}
+    assert {"finetune", "evaluate", "das", "tapt", "advise"} <= changed
+    assert "dapt" not in changed
+
+
+# --- packages
+
+CLEANED = {"prepare", "dedup", "select", "evidence"}
+USED: dict[str, set[str]] = {
+    "ftfy": CLEANED,
+    "py3langid": CLEANED,
+    "rensa": {"dedup"},
+    "tokenizers": {"prepare", "task", "evidence"},
+    "scikit-learn": {"neighbours", "similarity"},
+    "peft": set(),
+}
+"""Which kinds of stages name a package, as this configuration uses it."""
+
+
+def in_version(monkeypatch: pytest.MonkeyPatch, package: str, version: str) -> None:
+    real = packages._version
+    monkeypatch.setattr(packages, "_version", lambda name: version if name == package else real(name))
+
+
+def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The kinds of stages whose own configuration is another with another version of a package."""
+    before = stages(config)
+    with monkeypatch.context() as patch:
+        in_version(patch, package, "99.0.0")
+        after = stages(config)
+    assert all((before[way].what == after[way].what) or before[way].key != after[way].key for way in before)
+    return {before[way].stage for way in before if before[way].what != after[way].what}
+
+
+@pytest.mark.parametrize("package", DECIDING)
+def test_the_version_of_a_package_that_decides_results_is_in_the_keys_of_what_it_decides(
+    config: Config, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert naming(config, package, monkeypatch) == USED[package]
+
+
+@pytest.mark.parametrize(("mode", "package"), [("lora", "peft"), ("feature_extraction", "scikit-learn")])
+def test_the_package_of_a_mode_of_fine_tuning(
+    config: Config, mode: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(config, finetune=replace(config.finetune, mode=mode))
+    assert naming(other, package, monkeypatch) == {*USED[package], "finetune"}
+
+
+@pytest.mark.parametrize("package", ["ftfy", "py3langid", "rensa"])
+def test_a_package_that_is_not_used_changes_no_key(
+    config: Config, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = replace(config.corpus, cleaning=["length"], deduplicate="exact")
+    assert naming(replace(config, corpus=corpus), package, monkeypatch) == set()
+
+
+def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(rest: list[str]) -> set[str]:
+        """With versions of which all is the same that counts."""
+        numbers = {name: (["99", "1", "2"][: DECIDING.get(name, 0)] + rest)[:3] for name in (*DECIDING, *RECORDED)}
+        monkeypatch.setattr(packages, "_version", lambda name: ".".join(numbers[name]))
+        return {stage.key for stage in stages(config).values()}
+
+    assert keys(["3", "4", "5"]) == keys(["6", "7", "8"])
+
+
+FOLLOWING = {
+    *("torch", "transformers", "numpy", "scipy", "deepspeed", "xxhash"),  # calculate what is asked for, up to rounding
+    *("ray", "rich", "jsonargparse", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
+    *("pyarrow", "datasets", "fsspec", "safetensors"),  # read and write formats
+    *("jinja2", "markupsafe", "matplotlib"),  # reports
+}
+"""Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
+
+
+def test_every_package_is_known_to_decide_results_or_not() -> None:
+    found = set()
+    for file in (ROOT / "adapt").rglob("*.py"):
+        path = str(file.relative_to(ROOT))
+        found |= {each.name.split(".")[0] for each in imports(file.read_text(encoding="utf-8"), path)}
+    decide = {"sklearn" if package == "scikit-learn" else package for package in DECIDING}
+    assert found - sys.stdlib_module_names - {"adapt"} == FOLLOWING | decide
+
+
+# --- files
+
+Edit = Callable[[Path], object]
+
+
+def renamed(name: str) -> Edit:
+    return lambda file: file.rename(file.with_name(name))
+
+
+def rewritten(change: Callable[[bytes], bytes]) -> Edit:
+    return lambda file: file.write_bytes(change(file.read_bytes()))
+
+
+def packed(file: Path) -> None:
+    file.with_name(file.name + ".gz").write_bytes(gzip.compress(file.read_bytes()))
+    file.unlink()
+
+
+EDITS: dict[str, tuple[Edit, bool]] = {
+    "nothing": (lambda file: None, False),
+    "its time": (lambda file: os.utime(file, (5, 5)), False),
+    "its name": (renamed("y.jsonl"), False),
+    "another name of its format": (renamed("x.ndjson"), False),
+    "a file beside it": (lambda file: file.with_name("notes.md").write_text("x"), False),
+    "its format: text": (renamed("x.txt"), True),
+    "its format: csv": (renamed("x.csv"), True),
+    "its compression": (renamed("x.jsonl.gz"), True),
+    "a letter": (rewritten(lambda content: content.replace(b"text of", b"test of")), True),
+    "a letter, its time set back": (rewritten(lambda content: content.replace(b"text of", b"test of")), True),
+    "another field": (rewritten(lambda content: content.replace(b'"text"', b'"body"', 1)), True),
+    "the order of its records": (rewritten(lambda content: b"".join(content.splitlines(True)[::-1])), True),
+    "a record less": (rewritten(lambda content: content.splitlines(True)[0]), True),
+    "packed": (packed, True),  # the same text: bytes count, so that files need not be read twice
+}
+"""What may happen to a file, and whether keys change."""
+
+
+def texts_in(folder: Path) -> list[str] | str:
+    """What reading a folder gives: its texts, or why it cannot be read."""
+    corpus = CorpusConfig(paths=str(folder))
+    try:
+        manifest = build_manifest(corpus, Digests(folder.parent / "unused"))
+        slices = [each for item in items_of(manifest, corpus) for each in slices_of(item)]
+        return [str(text) for each in slices for text in read_slice(each, corpus) if not isinstance(text, Bad)]
+    except AdaptError as error:
+        return type(error).__name__
+
+
+def in_folders(config: Config, tmp_path: Path) -> Config:
+    """The same with a folder in place of each file."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        (tmp_path / "data" / f"{name}.jsonl").rename(tmp_path / name / "x.jsonl")
+    return replace(
+        config,
+        corpus=replace(
+            config.corpus,
+            sources=[replace(source, paths=source.name) for source in config.corpus.sources],
+            decontaminate=[EvaluationSet("questions", "questions")],
+        ),
+        mixture=MixtureConfig(replay_paths="replay"),
+        evaluation=replace(config.evaluation, general_paths="general"),
+        task=replace(config.task, train="train", dev="dev", test="test"),
+        tapt=replace(config.tapt, pool_paths="pool"),
+    )
+
+
+def corpora_keys(config: Config) -> dict[str, str]:
+    """Of what reads files of any kind: corpora, evaluation sets, and the text of tasks."""
+    dapt, tapt = Catalogue(config).dapt(), Catalogue(config).tapt()
+    catalogue = Catalogue(config)
+    texts = {split: catalogue.task_texts([config.task], [split]).key for split in ("train", "dev", "test")}
+    inputs = dapt.inputs["training"].inputs
+    return {
+        "a": inputs["a"].key,
+        "b": inputs["b"].key,
+        "questions": inputs["a"].key,
+        "replay": inputs["(replay)"].key,
+        "general": dapt.inputs["general"].key,
+        "pool": next(_ways(tapt, "select")).key,
+        **texts,
+    }
+
+
+def _ways(stage: Stage, kind: str) -> Iterator[Stage]:
+    if stage.stage == kind:
+        yield stage
+    for needed in stage.inputs.values():
+        yield from _ways(needed, kind)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_key_changes_when_what_is_read_changes(
+    config: Config, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "adapt.task.prepare.check_task", lambda task: None
+    )  # whether it can be read is not the question
+    config = in_folders(config, tmp_path)
+    edit, changes = EDITS[name]
+    before = corpora_keys(config)
+    for text in NAMES:
+        read = texts_in(tmp_path / text)
+        (file,) = (tmp_path / text).glob("x.*")
+        times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+        edit(file)
+        if "set back" in name:
+            os.utime(file, ns=times)
+        after, again = corpora_keys(config), texts_in(tmp_path / text)
+        assert (before[text] != after[text]) is changes, text
+        assert changes or read == again, text  # a key equal means a result equal
+        assert read != again or not changes or name == "packed", text  # and this table is right
+        before = after
