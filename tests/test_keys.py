@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,6 @@ from adapt.corpus.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
 from adapt.stages import Catalogue
 from adapt.stages.advising import Advising
-from adapt.task.texts import texts_of
 from tests.test_layers import ROOT, imports
 
 TEXT = json.dumps({"text": "a text", "label": "a"})

@@ -424,12 +424,9 @@ def finish(config: Config) -> None:
 
 
 def planned(config: Config) -> dict[str, Any]:
-    return {
-        line.folder.relative_to(Catalogue(config).root).as_posix()[: -DIGITS - 1]: "done"
-        if line.record
-        else line.changed
-        for line in plan(*job(config))
-    }
+    found = plan(*job(config))
+    names = [f"{line.folder.parent.name}/{line.folder.name[: -DIGITS - 1]}" for line in found]
+    return {name: "done" if line.record else line.changed for name, line in zip(names, found, strict=True)}
 
 
 NAMES = [

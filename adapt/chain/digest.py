@@ -42,8 +42,9 @@ class Digests:
         return digest
 
     def of_all(self, paths: Iterable[Path], root: Path | None = None) -> str:
-        """One digest for an ordered list of files that belong together: of their names, which say what each is for, and
-        their content. Where they lie does not enter.
+        """One digest for an ordered list of files that belong together.
+
+        It is of their content and of their names, which say what each is for, and not of where they lie.
 
         Args:
             paths: the files.
@@ -61,7 +62,7 @@ class Digests:
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """What changes when a file does. Its modification time can be set back (rsync, cp -p, touch), its status time not."""
+    """What changes when a file does. The modification time can be set back (rsync, cp -p), the status time cannot."""
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
 

@@ -111,10 +111,7 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
     from adapt.corpus.hub import commit_of
 
     folder = Path(str(corpus.dataset)).expanduser()
-    if folder.is_dir():
-        commit = digests.of_all(_dataset_files(folder), folder)
-    else:
-        commit = commit_of(corpus)
+    commit = digests.of_all(_dataset_files(folder), folder) if folder.is_dir() else commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
 
 

@@ -110,9 +110,9 @@ def test_a_file_system_without_locks_is_a_storage_error(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(StorageError, match=f"demo-1a1a1a1a.lock cannot be locked: {os.strerror(code)}") as caught:
-        with locked(folder):
-            pytest.fail("it was not alone")
+    said = f"demo-1a1a1a1a.lock cannot be locked: {os.strerror(code)}"
+    with pytest.raises(StorageError, match=said) as caught, locked(folder):
+        pytest.fail("it was not alone")
     assert "storage.root" in caught.value.fix
     assert not is_held(folder)
 

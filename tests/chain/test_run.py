@@ -18,9 +18,9 @@ import pytest
 from adapt.chain import Outcome, Record, Stage, Store, ensure, ensure_all, plan
 from adapt.chain.outputs import SPARE, check, settle
 from adapt.chain.versions import VERSIONS
-from adapt.errors import DataError, StageError, StorageError
 from adapt.corpus.online import INDEX_FILE
 from adapt.corpus.screen import REJECTS
+from adapt.errors import DataError, StageError, StorageError
 from adapt.train.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
 from tests.chain import toys
