@@ -83,10 +83,16 @@ def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict
 
 
 def ensure(stage: Stage, store: Store) -> Record:
-    """The record of a stage, after running it and its inputs where they are not finished."""
-    if record := store.find(stage.stage, stage.name, stage.key):
-        return record
-    return run(stage, {name: ensure(needed, store) for name, needed in stage.inputs.items()}, store)
+    """The record of a stage, after running it and its inputs where they are not finished.
+
+    Raises:
+        StageError: a finished stage that is needed has lost files; nothing was run then.
+        AdaptError: a stage failed.
+    """
+    waiting, done = unfinished([stage], store)
+    for each in waiting:
+        done[each.key] = run(each, {name: done[needed.key] for name, needed in each.inputs.items()}, store)
+    return done[stage.key]
 
 
 def run(stage: Stage, inputs: Mapping[str, Record], store: Store) -> Record:
