@@ -17,7 +17,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-TOKENIZER = (*VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,8 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
     name = name or str(folder)
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{name} has no config.json", "give a folder in Hugging Face format")
-    code = list(folder.glob("*.py")) if "auto_map" in read_json(folder / CONFIG) else []
-    return sorted([folder / CONFIG, *weight_files(folder, name), *tokenizer_files(folder), *code])
+    code = _code(folder, folder / CONFIG)
+    return sorted({folder / CONFIG, *weight_files(folder, name), *tokenizer_files(folder), *code})
 
 
 def weight_files(folder: Path, name: str = "") -> list[Path]:
@@ -169,8 +170,14 @@ def no_safetensors(folder: Path, name: str) -> ModelError:
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a folder's tokenizer, sorted by name; empty where it has none."""
-    return sorted({file for pattern in TOKENIZER for file in folder.glob(pattern)})
+    """The files of a folder's tokenizer, with its code if it has its own, sorted by name; empty where it has none."""
+    code = _code(folder, folder / TOKENIZER_CONFIG)
+    return sorted({*code, *(file for pattern in TOKENIZER for file in folder.glob(pattern))})
+
+
+def _code(folder: Path, config: Path) -> list[Path]:
+    """The code in a folder, where a config names some."""
+    return list(folder.glob("*.py")) if config.is_file() and "auto_map" in read_json(config) else []
 
 
 def has_tokenizer(folder: Path) -> bool:

@@ -55,6 +55,15 @@ def test_code_of_its_own_belongs_to_a_model(tmp_path: Path) -> None:
     assert tmp_path / "modeling.py" in model_files(tmp_path)
 
 
+def test_code_of_its_own_belongs_to_a_tokenizer(tmp_path: Path) -> None:
+    for name in ("tokenizer.json", "tokenization.py"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert "tokenization.py" not in [file.name for file in tokenizer_files(tmp_path)]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": {"AutoTokenizer": ["mine.T", None]}}))
+    assert "tokenization.py" in [file.name for file in tokenizer_files(tmp_path)]
+
+
 def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
     write(tmp_path, "config.json", "model-1.safetensors", "model-2.safetensors", "old.safetensors")
     index = {"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors", "c": "model-2.safetensors"}}
