@@ -3,6 +3,9 @@
 import importlib.util
 import json
 import os
+import secrets
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +23,10 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "WANDB_SILENT": "true",
 }
+NAME_FILE = "tracked.txt"
+"""Under which name trackers outside the stage's folder know a training."""
+_FAILED_S = 5.0
+"""How long trackers may take to close when the run has failed [s]: its error waits for them."""
 
 
 class Tracker(Protocol):
@@ -80,8 +87,19 @@ class Trackers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            for tracker in self._trackers:
+                tracker.close(failed=False)
+            return
+        closing = threading.Thread(target=self._give_up, daemon=True)
+        closing.start()
+        closing.join(_FAILED_S)
+
+    def _give_up(self) -> None:
+        """Closes what can be closed: why the run failed matters more than why a tracker does."""
         for tracker in self._trackers:
-            tracker.close(failed=kind is not None)
+            with suppress(Exception):
+                tracker.close(failed=True)
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Hands the metrics of one report to every tracker."""
@@ -93,11 +111,23 @@ def _open(job: Job, step: int) -> list[Tracker]:
     tracking = job.config.tracking
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]
+    name = _name(job, step) if tracking.mlflow_uri or tracking.wandb_project else ""
     if tracking.mlflow_uri:
-        trackers.append(MLflow(job, tracking.mlflow_uri))
+        trackers.append(MLflow(job, name, tracking.mlflow_uri))
     if tracking.wandb_project:
-        trackers.append(WandB(job, tracking.wandb_project))
+        trackers.append(WandB(job, name, tracking.wandb_project))
     return trackers
+
+
+def _name(job: Job, step: int) -> str:
+    """A new one for each training that begins, also under a key that was trained before: its steps are new ones.
+
+    Trackers take steps once only, so they would pass over all of them in the run that they know.
+    """
+    file = Path(job.folder) / NAME_FILE
+    if step == 0 or not file.exists():
+        write_atomically(file, f"{job.key[:24]}-{secrets.token_hex(4)}")
+    return file.read_text()
 
 
 def _settings(job: Job) -> dict[str, Any]:
@@ -154,41 +184,43 @@ class TensorBoard:
 
 
 class MLflow:
-    """One MLflow run a stage key; a resumed job continues it. Credentials come from the environment only."""
+    """One MLflow run a training; a resumed job continues it. Credentials come from the environment only."""
 
-    def __init__(self, job: Job, uri: str) -> None:
+    def __init__(self, job: Job, name: str, uri: str) -> None:
         import mlflow
 
-        self._mlflow = mlflow
         mlflow.set_tracking_uri(uri)
-        mlflow.set_experiment("dontstop")
-        earlier = mlflow.search_runs(filter_string=f"tags.`dontstop.key` = '{job.key}'", output_format="list")
+        self._mlflow, self._client = mlflow, mlflow.MlflowClient()
+        experiment = mlflow.set_experiment("dontstop").experiment_id
+        earlier = self._client.search_runs([experiment], f"tags.`dontstop.run` = '{name}'")
         self._known = earlier[0].data.metrics.get("step", 0) if earlier else 0
         if earlier:
-            mlflow.start_run(run_id=earlier[0].info.run_id)
+            self._run = earlier[0].info.run_id
+            self._client.update_run(self._run, status="RUNNING")
         else:
-            mlflow.start_run(run_name=job.config.name, tags={"dontstop.key": job.key})
-            mlflow.log_params(_settings(job))
+            tags = {"dontstop.key": job.key, "dontstop.run": name}
+            self._run = self._client.create_run(experiment, tags=tags, run_name=job.config.name).info.run_id
+            mlflow.log_params(_settings(job), run_id=self._run)
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """Logs the numbers, but for steps that are there already: it cannot take back what a crash did."""
         if step > self._known:
-            self._mlflow.log_metrics(metrics, step=step)
+            self._mlflow.log_metrics(metrics, step=step, run_id=self._run)
 
     def close(self, failed: bool) -> None:
-        """Ends the run."""
-        self._mlflow.end_run("FAILED" if failed else "FINISHED")
+        """Ends the run. From any thread, which MLflow's own current run does not allow."""
+        self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
 class WandB:
-    """One W&B run a stage key; a resumed job continues it. Credentials come from the environment only."""
+    """One W&B run a training; a resumed job continues it. Credentials come from the environment only."""
 
-    def __init__(self, job: Job, project: str) -> None:
+    def __init__(self, job: Job, name: str, project: str) -> None:
         import wandb
 
         self._run = wandb.init(
             project=project,
-            id=job.key[:32],
+            id=name,
             name=job.config.name,
             resume="allow",
             dir=job.folder,

@@ -3,11 +3,14 @@
 import importlib.util
 import json
 import os
+import shutil
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from adapt.config import Config, TrackingConfig, TrainingConfig
 from adapt.corpus.mixture import Mixture
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
+from adapt.train import track
 from adapt.train.job import METRICS_FILE, Job
 from adapt.train.track import ENVIRONMENT, File, Trackers, anchored, check_trackers, mlflow_folder
 
@@ -144,7 +148,7 @@ def runs(folder: Path) -> list[Any]:
     return list(client.search_runs([client.get_experiment_by_name("dontstop").experiment_id]))
 
 
-def test_mlflow_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
+def test_mlflow_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     store = tmp_path / "mlflow"
@@ -165,6 +169,24 @@ def test_mlflow_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
     for name in report(1, 1):
         history = MlflowClient(str(store)).get_metric_history(run.info.run_id, name)
         assert [(point.step, point.value) for point in history] == [(r["step"], r[name]) for r in expected]
+
+
+@pytest.mark.parametrize("folder_is_left", [False, True])
+def test_mlflow_has_another_run_for_a_training_that_is_made_anew(tmp_path: Path, folder_is_left: bool) -> None:
+    """Of the same key, once its folder was deleted, or no checkpoint in it is whole."""
+    from mlflow.tracking import MlflowClient
+
+    store = tmp_path / "mlflow"
+    job = a_job(tmp_path, mlflow_uri=str(store))
+    train(job, 0, 3)
+    if not folder_is_left:
+        shutil.rmtree(job.folder)
+    train(job, 0, 3, attempt=2)
+    found = runs(store)
+    assert [run.data.tags["dontstop.key"] for run in found] == [KEY, KEY]
+    losses = [MlflowClient(str(store)).get_metric_history(run.info.run_id, "loss") for run in found]
+    expected = [[(step, report(step, attempt)["loss"]) for step in (1, 2, 3)] for attempt in (1, 2)]
+    assert sorted([(point.step, point.value) for point in each] for each in losses) == expected
 
 
 # --- W&B
@@ -196,16 +218,17 @@ def finished(file: Path) -> list[Any]:
     return list(records(file))
 
 
-def test_wandb_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
+def test_wandb_continues_the_run_of_a_training_that_is_resumed(tmp_path: Path) -> None:
     job = a_job(tmp_path, wandb_project="tracks")
     Path(job.folder).mkdir()
     crash(job, 6)
     train(job, 4, 8, attempt=2)
-    steps = []
+    steps, ids = [], set()
     for file in sorted((tmp_path / "train" / "wandb").glob("offline-run-*/*.wandb"), key=lambda f: f.stat().st_mtime):
         found = finished(file)
         (run,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
-        assert (run.run_id, run.project, run.display_name) == (KEY[:32], "tracks", "tracked")
+        assert (run.project, run.display_name) == ("tracks", "tracked")
+        ids.add(run.run_id)
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
         assert config["training.learning_rate"] == 0.25
         assert not [name for name in config if name.startswith("tracking.")]
@@ -216,6 +239,69 @@ def test_wandb_continues_the_run_of_the_same_key(tmp_path: Path) -> None:
         (ended,) = (record.exit for record in found if record.WhichOneof("record_type") == "exit")
         assert ended.exit_code == (1 if len(steps) == 1 else 0)
     assert steps == [[1, 2, 3, 4, 5, 6], [5, 6, 7, 8]]
+    assert len(ids) == 1
+
+
+class Known:
+    """W&B, as far as runs have names: it passes over the steps that a run has already."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, list[int]] = {}
+
+    def init(self, id: str, **_: Any) -> SimpleNamespace:
+        steps = self.runs.setdefault(id, [])
+        taken = lambda _, step: steps.append(step) if step > max(steps, default=0) else None  # noqa: E731
+        return SimpleNamespace(log=taken, finish=lambda exit_code: None)
+
+
+def test_wandb_has_another_run_for_a_training_that_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    known = Known()
+    monkeypatch.setattr(wandb, "init", known.init)
+    job = a_job(tmp_path, wandb_project="tracks")
+    train(job, 0, 3)
+    shutil.rmtree(job.folder)
+    train(job, 0, 3)
+    train(job, 2, 5)
+    assert list(known.runs.values()) == [[1, 2, 3], [1, 2, 3, 4, 5]]
+
+
+# --- when the run fails
+
+
+class Stuck:
+    """A tracker whose server does not answer."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        pass
+
+    def close(self, failed: bool) -> None:
+        self.answer.wait(60)
+
+
+class Broken(Stuck):
+    def close(self, failed: bool) -> None:
+        raise OSError("no such server")
+
+
+@pytest.mark.parametrize("kind", [Stuck, Broken])
+def test_a_tracker_that_cannot_be_closed_does_not_hide_why_a_run_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Stuck]
+) -> None:
+    tracker = kind()
+    monkeypatch.setattr(track, "_open", lambda *_: [tracker])
+    monkeypatch.setattr(track, "_FAILED_S", 0.1)
+    began = time.monotonic()
+    with pytest.raises(CrashError), Trackers(a_job(tmp_path), 0, active=True):
+        raise CrashError
+    assert time.monotonic() - began < 10
+    tracker.answer.set()
 
 
 # --- secrets
