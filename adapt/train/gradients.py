@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -46,22 +47,45 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     resources, size = measuring.config.resources, measuring.config.das.importance_batch
     batches = list(enumerate(np.array_split(rows, -(-len(rows) // size))))  # alike: small ones have large gradients
     workers = min(resources.workers, len(batches))
-    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_measure)
-    with user_errors():
-        parts = ray.get([task.remote(measuring, batches[worker::workers], workers) for worker in range(workers)])
-    sums: Sums = reduce(add, (part for part, _ in parts))
+    task = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_measure_in_own_precision)
+
+    def measured(asked: Measuring) -> list[tuple[Sums, float, str]]:
+        with user_errors():
+            return list(ray.get([task.remote(asked, batches[worker::workers], workers) for worker in range(workers)]))
+
+    parts = measured(measuring)
+    seconds = sum(each for _, each, _ in parts)
+    if len({precision for *_, precision in parts}) > 1:  # of `auto`: which batch met which device must not matter
+        parts = measured(_in_fp32(measuring))
+        seconds += sum(each for _, each, _ in parts)
+    sums: Sums = reduce(add, (part for part, *_ in parts))
     if not all(each.isfinite().all() for each in sums.units.values()):
         raise TrainingError(
             "gradients are not finite, so importance cannot be measured",
             "check the loss of the training before; a smaller training.learning_rate may help",
         )
-    return sums, sum(seconds for _, seconds in parts)
+    return sums, seconds
+
+
+def _in_fp32(measuring: Measuring) -> Measuring:
+    config = measuring.config
+    return replace(measuring, config=replace(config, training=replace(config.training, precision="fp32")))
+
+
+def _measure_in_own_precision(measuring: Measuring, share: Share, workers: int) -> tuple[Sums, float, str]:
+    """The Ray task: one device's share of the batches, and the precision that it chose."""
+    hide_unreserved_gpus()
+    import torch
+
+    from adapt.train.precision import resolve
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return *_measure(measuring, share, workers), resolve(measuring.config.training.precision, device)
 
 
 def _measure(measuring: Measuring, share: Share, workers: int) -> tuple[Sums, float]:
-    """The Ray task: one device's share of the batches."""
+    """One device's share of the batches, and how long it was held [s]."""
     start = time.monotonic()
-    hide_unreserved_gpus()
     import torch
 
     from adapt.method.measure import gate_sizes

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
 
 from adapt.config import Config
 from adapt.method.base import Method
 from adapt.model.size import ModelSize
 from adapt.objective.base import Objective
+from adapt.train.agree import least_of_ranks
 from adapt.train.device import found, limited
 from adapt.train.fit import fit, sizes
 from adapt.train.memory import Memory
@@ -66,16 +66,10 @@ def passes(
         size = largest_that_runs(
             lambda rows: trial_pass(model, objective, method, rows, length, precision, reserved), candidates
         )
-    return micro_batch(training, resources.workers, _least_of_ranks(size, place.device))
+    return micro_batch(training, resources.workers, least_of_ranks(size, place.device))
 
 
 def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
     """What an engine takes besides the fp32 weights and gradients that a trial has already [bytes]."""
     held = memory.parameters + memory.gradients + memory.optimizer + memory.buffers
     return max(0, int(held) - 8 * parameters)
-
-
-def _least_of_ranks(number: int, device: torch.device) -> int:
-    agreed = torch.tensor(number, device=device)
-    dist.all_reduce(agreed, dist.ReduceOp.MIN)
-    return int(agreed)

@@ -28,6 +28,7 @@ from adapt.model.load import load_model, load_tokenizer
 from adapt.model.size import model_size
 from adapt.objective.base import Objective
 from adapt.objective.build import make
+from adapt.train.agree import agreed_precision
 from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
@@ -38,7 +39,6 @@ from adapt.train.loop import Loop
 from adapt.train.meter import Progress, peak_memory
 from adapt.train.options import apply_options
 from adapt.train.passes import Place, passes
-from adapt.train.precision import resolve
 from adapt.train.schedule import branch_step
 from adapt.train.track import Trackers
 from adapt.train.utilization import Utilization
@@ -93,7 +93,7 @@ class Parts:
         config, context = job.config, ray.train.get_context()
         training, world = config.training, context.get_world_size()
         device = _device(context.get_local_world_size())
-        precision = resolve(training.precision, device)
+        precision = agreed_precision(training.precision, device)
 
         start, method = job.pretrained, make_method(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)

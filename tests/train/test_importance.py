@@ -1,7 +1,9 @@
 """The stage: rows are sampled, measured by tasks of a cluster, and joined with what was important before."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from adapt.model.locate import Pretrained
 from adapt.model.units import KINDS, Gates
 from adapt.objective.base import Batch
 from adapt.objective.build import make
-from adapt.train.gradients import _measure
+from adapt.train.gradients import _measure, gradients_on_cluster
 from adapt.train.importance import EPOCH, Measuring, measure_importance, plasticity_under, saturated
 from tests.tokenizers import byte_level
 
@@ -221,6 +223,41 @@ def test_decoders(about: Any, llama: Path, corpus: Path, monkeypatch: pytest.Mon
         without = replace(asked, config=replace(job, das=replace(DAS, injected_dropout=0.0)))
         with pytest.raises(ModelError, match="has no dropout"):
             _measure(without, [(0, asked.rows()[:4])], workers=1)
+
+
+def tasks_on(has_bf16: list[bool], patch: pytest.MonkeyPatch) -> list[bool]:
+    """Runs Ray tasks in this process, one after another, each on the next of these machines."""
+    ran: list[bool] = []
+
+    def remote(task: Any, asked: Measuring, *arguments: Any) -> Any:
+        ran.append(has_bf16[len(ran) % len(has_bf16)])
+        patch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": ran[-1]})
+        return task(asked, *arguments)
+
+    patch.setattr("ray.remote", lambda **_: lambda task: SimpleNamespace(remote=partial(remote, task)))
+    patch.setattr("ray.get", lambda made: made)
+    patch.setattr("ray.cluster_resources", dict)
+    patch.setattr("adapt.train.gradients.hide_unreserved_gpus", lambda: None)
+    return ran
+
+
+@pytest.mark.parametrize(("has_bf16", "as_if"), [([True, False], "fp32"), ([False, False], "fp32"), ([True], "bf16")])
+def test_machines_of_two_kinds_measure_in_the_precision_of_both(
+    tiny_bert: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: list[bool], as_if: str
+) -> None:
+    def sums(precision: Any, machines: list[bool], tasks: int) -> Tensor:
+        job = config(workers=2)
+        asked = measuring(replace(job, training=replace(job.training, precision=precision)), tiny_bert, corpus)
+        with monkeypatch.context() as patch:
+            ran = tasks_on(machines, patch)
+            found, _ = gradients_on_cluster(asked, asked.rows())
+            assert len(ran) == tasks
+        return torch.cat([each.flatten() for each in found.units.values()])
+
+    is_mixed = len(set(has_bf16)) > 1
+    expected = sums(as_if, [True, True], 2)
+    assert torch.equal(sums("auto", has_bf16, 4 if is_mixed else 2), expected)
+    assert not torch.equal(sums("bf16" if as_if == "fp32" else "fp32", [True, True], 2), expected)
 
 
 def test_no_batch_is_small(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
