@@ -167,17 +167,23 @@ class Engine:
         are then not read: they stay as the model was built.
 
         Raises:
-            TrainingError: it was written by other ranks and cannot be converted. The model is as before.
+            TrainingError: it was written by other ranks and cannot be converted, or DeepSpeed does not load it. The
+                model is as before.
         """
         written = json.loads((folder / _STATE_FILE).read_text())
         shape = {key: written[key] for key in self._shape}
         if shape == self._shape or shape["zero_stage"] == self.zero_stage == 0:
-            self._engine.load_checkpoint(str(folder), tag=TAG)
+            self._read(folder)
         else:
             self._load_other(folder, shape)
         if self.scale:
             self._set_scale(LossScale(**written.get("scale", {})))
         return dict(written["progress"])
+
+    def _read(self, folder: Path) -> None:
+        loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
+        if loaded is None:  # DeepSpeed says no more than that, and would train on with the weights it has
+            raise TrainingError(f"DeepSpeed loads nothing from {folder}", "delete that folder and run again")
 
     @property
     def _shape(self) -> dict[str, int]:
@@ -202,7 +208,7 @@ class Engine:
                 self._adamw.state[parameter] = state
             return
         self._engine._config.load_universal_checkpoint = True
-        self._engine.load_checkpoint(str(parts), tag=TAG)
+        self._read(parts)
         self._engine._config.load_universal_checkpoint = False
         for state in self._adamw.state.values():  # stage 3 gives all parameters one counter, to be counted up by each
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)

@@ -103,6 +103,34 @@ def test_dropout_is_drawn_from_seed_step_and_rank(ranks):
     assert first.losses[0] != plain.losses[0]
 
 
+def load_nothing(case, written):
+    """What is told a rank for which DeepSpeed loads nothing of a checkpoint, and whether its weights are as before."""
+    train(replace(written, steps=1, save=case.load))
+    engine = build(case).engine
+    before = engine.full_state()
+    engine._engine.load_checkpoint = lambda *_, **__: (None, None)
+    try:
+        engine.load(case.load)
+    except TrainingError as error:
+        after = engine.full_state()
+        return error.what, error.fix, all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fix"),
+    [
+        (0, 0, "delete that folder and run again"),
+        (2, 2, "delete that folder and run again"),
+        (0, 2, "resume with the resources it was written with"),
+    ],
+)
+def test_a_checkpoint_that_deepspeed_does_not_load_is_refused(ranks, tmp_path: Path, before, after, fix):
+    what, told, untouched = ranks(1).run(load_nothing, Case(after, load=tmp_path), Case(before))[0]
+    assert "DeepSpeed loads nothing from " in what
+    assert told == fix
+    assert untouched
+
+
 def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
     """Each half in new processes, and stage 3 last in both: it leaves another `linear` behind in torch."""
     cases = [Case(stage, steps=6, dropout=0.1) for stage in STAGES]
