@@ -46,8 +46,8 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
     from adapt.runtime import connect
     from adapt.train.engine import Engine
     from adapt.train.loop import Loop
-    from adapt.train.meter import Progress
     from adapt.train.precision import resolve
+    from adapt.train.progress import Progress
     from benchmarks.ours import alone
     from benchmarks.texts import build_model
 

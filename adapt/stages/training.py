@@ -152,14 +152,14 @@ def _training_outcome(result: Mapping[str, Any], price_per_hour: float | None) -
     metrics = {
         "steps": result["step"],
         "tokens": result["tokens"],
-        "tokens_per_s": result["tokens"] / seconds,
+        "tokens_per_s": result["own_tokens"] / seconds,
         "data_wait_share": result["data_wait_seconds"] / seconds,
         "device_seconds": result["device_seconds"],
         "flops": result.get("flops"),
         "mfu": result.get("mfu"),
         "peak_memory_bytes": result["peak_memory_bytes"],
     }
-    cost = {**cost_of(result["device_seconds"], price_per_hour), "tokens": result["tokens"]}
+    cost = {**cost_of(result["device_seconds"], price_per_hour), "tokens": result["own_tokens"]}
     return Outcome(metrics, cost, {name: result[name] for name in RAN_ON})
 
 

@@ -4,6 +4,7 @@ Up to there a longer run of the same thing does the very same steps, since data 
 of (seed, step). So it starts from that state: constant rate with cooldowns, Hägele et al., arXiv 2405.18392.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,8 @@ from adapt.chain import Record, Stage, Store
 from adapt.chain.key import canonical
 from adapt.config import TrainingConfig
 from adapt.console import log
-from adapt.train.retain import checkpoints, is_whole, newest_whole, step_of
+from adapt.train.progress import as_inherited
+from adapt.train.retain import STATE_FILE, checkpoints, is_whole, newest_whole, rewrite, step_of
 from adapt.train.schedule import learning_rate
 
 BRANCHES = "branch"
@@ -89,10 +91,12 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
 
 
 def _link(source: Path, run_folder: Path) -> None:
-    """Checkpoints are never changed, so links do, where the file system has them."""
+    """Links do, where the file system has them, since files never change; but what the other run paid is left out."""
     aside = run_folder / f".{source.name}"
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(source, aside, copy_function=_link_or_copy)
+    state = json.loads((aside / STATE_FILE).read_text())
+    rewrite(aside, STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))
     target = run_folder / source.name
     shutil.rmtree(target, ignore_errors=True)  # torn, or it would have been the newest
     aside.rename(target)

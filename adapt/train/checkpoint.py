@@ -14,7 +14,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from adapt.errors import StorageError
 from adapt.train.engine import Engine
-from adapt.train.meter import Progress
+from adapt.train.progress import Progress
 from adapt.train.retain import folder_name, newest_whole, remove_torn, seal
 
 _NO_SPACE = 2**20

@@ -17,6 +17,7 @@ from adapt.train.memory import BUCKET
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
 from adapt.train.reshape import TAG, read_parameter, taken_apart
+from adapt.train.retain import STATE_FILE
 
 # DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
 # a failure where there is no compiler. gloo and nccl do the same work.
@@ -26,7 +27,6 @@ warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", Fu
 
 Offload = Literal["none", "optimizer", "all"]
 
-_STATE_FILE = "state.json"
 _REDUCED_ELEMENTS = 4_000_000
 
 
@@ -158,7 +158,7 @@ class Engine:
         self._engine.save_checkpoint(str(folder), tag=TAG)
         if dist.get_rank() == 0:
             scale = {"scale": asdict(self.scale)} if self.scale else {}
-            (folder / _STATE_FILE).write_text(json.dumps({**self._shape, **scale, "progress": progress}))
+            (folder / STATE_FILE).write_text(json.dumps({**self._shape, **scale, "progress": progress}))
 
     def load(self, folder: Path) -> dict[str, Any]:
         """Restores what `save` wrote, and returns its `progress`. All ranks call it.
@@ -170,7 +170,7 @@ class Engine:
             TrainingError: it was written by other ranks and cannot be converted, or DeepSpeed does not load it. The
                 model is as before.
         """
-        written = json.loads((folder / _STATE_FILE).read_text())
+        written = json.loads((folder / STATE_FILE).read_text())
         shape = {key: written[key] for key in self._shape}
         if shape == self._shape or shape["zero_stage"] == self.zero_stage == 0:
             self._read(folder)

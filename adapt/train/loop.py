@@ -15,7 +15,8 @@ from adapt.corpus.order import mix
 from adapt.errors import TrainingError
 from adapt.method.base import Method
 from adapt.objective.base import Batch, Objective
-from adapt.train.meter import Meter, Progress
+from adapt.train.meter import Meter
+from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step, learning_rate
 
 if TYPE_CHECKING:

@@ -2,27 +2,12 @@
 
 import resource
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-
-@dataclass
-class Progress:
-    """Where a run is. With the seed, all that a resumed run needs besides weights and optimizer."""
-
-    step: int = 0
-    """Steps done."""
-    tokens: int = 0
-    """Tokens trained on, over all ranks."""
-    seconds: float = 0.0
-    """Time spent on the steps that count (work lost to crashes left out)."""
-    data_wait_seconds: float = 0.0
-    """The part of it spent waiting for batches."""
-    device_seconds: float = 0.0
-    """Time of all devices together, also for the steps lost to crashes that this process saw."""
+from adapt.train.progress import Progress
 
 
 class Meter:

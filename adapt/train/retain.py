@@ -9,8 +9,12 @@ import json
 import shutil
 from pathlib import Path
 
+from adapt.chain.files import write_atomically
+
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 """Ray Train's list."""
+STATE_FILE = "state.json"
+"""In a checkpoint: how it was written, and the progress."""
 _NAME = "step-{:08d}"
 
 
@@ -28,6 +32,16 @@ def seal(folder: Path, rank: int, world: int) -> None:
     """Lists what a rank has written into its share of a checkpoint, as the last thing it writes there."""
     sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
     (folder / f"seal-{rank}-of-{world}.json").write_text(json.dumps(sizes))
+
+
+def rewrite(checkpoint: Path, name: str, text: str) -> None:
+    """Another content for a file of a whole checkpoint, and its size for the seal. Links to the old one keep it."""
+    write_atomically(checkpoint / name, text)
+    size = (checkpoint / name).stat().st_size
+    for sealed in checkpoint.glob("seal-*.json"):
+        sizes = json.loads(sealed.read_text())
+        if name in sizes:
+            write_atomically(sealed, json.dumps({**sizes, name: size}))
 
 
 def is_whole(checkpoint: Path) -> bool:

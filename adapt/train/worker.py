@@ -36,9 +36,10 @@ from adapt.train.flops import added_by, mean_length, together, workload
 from adapt.train.guard import alone, die_with_parent
 from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
-from adapt.train.meter import Progress, peak_memory
+from adapt.train.meter import peak_memory
 from adapt.train.options import apply_options
 from adapt.train.passes import Place, passes
+from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step
 from adapt.train.track import Trackers
 from adapt.train.utilization import Utilization
@@ -135,10 +136,11 @@ class Parts:
 
     def figures(self, progress: Progress) -> dict[str, Any]:
         """The final counts, for the record. All ranks call it."""
-        figures = {**asdict(progress), **self.resources, "peak_memory_bytes": peak_memory(self.loop.engine.device)}
+        peak, own = peak_memory(self.loop.engine.device), progress.own_tokens
+        figures = {**asdict(progress), "own_tokens": own, **self.resources, "peak_memory_bytes": peak}
         if self.utilization:
-            speed = progress.tokens / max(progress.seconds, 1e-9)
-            figures |= {"flops": progress.tokens * self.utilization.done, "mfu": self.utilization.mfu(speed)}
+            speed = own / max(progress.seconds, 1e-9)
+            figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
         return figures
 
 

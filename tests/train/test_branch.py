@@ -5,6 +5,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray.train
@@ -12,14 +13,18 @@ import torch
 
 from adapt.chain import Record, Stage, Store
 from adapt.config import TrainingConfig, what
+from adapt.stages.training import RAN_ON, _training_outcome
+from adapt.train import worker
 from adapt.train.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoint import Checkpoints
-from adapt.train.meter import Progress
+from adapt.train.progress import Progress
 from adapt.train.retain import checkpoints, folder_name, is_whole, seal
 from adapt.train.schedule import branch_step
+from adapt.train.utilization import Utilization
 from tests.train.toy import Case, build, feed
 
 WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
+PAID = Progress(step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0)
 CORPUS = Stage("prepare", "corpus", {}, lambda *_: None)
 
 
@@ -47,8 +52,13 @@ def kept(folder: Path, step: int) -> Path:
     state = folder / BRANCHES / folder_name(step)
     (state / "state").mkdir(parents=True)
     (state / "state" / "weights").write_text(f"of {folder.name}")
+    (state / "state.json").write_text(json.dumps({"workers": 1, "progress": vars(PAID)}))
     seal(state, 0, 1)
     return state
+
+
+def saved(checkpoint: Path) -> Progress:
+    return Progress(**json.loads((checkpoint / "state.json").read_text())["progress"])
 
 
 @pytest.fixture
@@ -158,6 +168,32 @@ def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> 
     assert [each.name for each in run_folder.iterdir()] == ["step-00000800"]
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_what_the_other_run_paid_is_not_paid_again(store: Store, monkeypatch, links) -> None:
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
+    start(store, settings())
+    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    assert is_whole(taken)
+    assert saved(taken) == Progress(step=800, tokens=9000, inherited_tokens=9000)
+    assert saved(taken).own_tokens == 0
+    assert is_whole(source)
+    assert saved(source) == PAID
+
+
+def test_a_record_holds_what_the_run_itself_paid(monkeypatch) -> None:
+    """6,000 tokens in 50 s on two devices, after 9,000 of another run."""
+    monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
+    loop = SimpleNamespace(engine=SimpleNamespace(device=None))
+    utilization = Utilization(needed=2.0, done=3.0, peak=1000.0)
+    parts = worker.Parts(loop, None, dict.fromkeys(RAN_ON, "x"), utilization)
+    outcome = _training_outcome(parts.figures(Progress(1000, 15000, 9000, 50.0, 5.0, 100.0)), price_per_hour=36.0)
+    assert outcome.cost == {"device_seconds": 100.0, "device_hours": 1 / 36, "cost": 1.0, "tokens": 6000}
+    expected = {"tokens": 15000, "tokens_per_s": 120.0, "data_wait_share": 0.1, "flops": 18000.0, "mfu": 0.24}
+    assert {name: outcome.metrics[name] for name in expected} == pytest.approx(expected)
+
+
 # The whole way, with the real engine and loop
 
 
@@ -192,8 +228,7 @@ def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stag
     folder = finished(store, short, 10)
     ranks(world).run(run, case(10), folder)
     assert [each.name for each in checkpoints(folder / BRANCHES)] == ["step-00000008"]
-    state = json.loads((folder / BRANCHES / "step-00000008" / "state.json").read_text())
-    assert Progress(**state["progress"]).step == 8
+    assert saved(folder / BRANCHES / "step-00000008").step == 8
 
     scratch, begun = ranks(world).run(run, case(20), store.root / "scratch")[0]
     assert begun == 0
@@ -201,6 +236,10 @@ def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stag
     start_from_branch(long, store, TrainingConfig(**WSD, max_steps=20), 20, new / "checkpoints")
     weights, begun = ranks(world).run(run, case(20), new)[0]
     assert begun == 8
+    whole, ended = (saved(store.root / name / "checkpoints" / "step-00000020") for name in ("scratch", "new"))
+    shared = saved(folder / BRANCHES / "step-00000008")
+    assert ended.tokens == whole.own_tokens == whole.tokens
+    assert ended.own_tokens == whole.tokens - shared.tokens
     assert all(torch.equal(value, scratch[name]) for name, value in weights.items())
     assert is_whole(new / BRANCHES / "step-00000016")
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from adapt.errors import StorageError
 from adapt.train.checkpoint import Checkpoints
-from adapt.train.meter import Progress
+from adapt.train.progress import Progress
 
 
 class Engine:

@@ -17,8 +17,8 @@ from adapt.objective.base import Batch
 from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
-from adapt.train.meter import Progress
 from adapt.train.precision import Precision
+from adapt.train.progress import Progress
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
