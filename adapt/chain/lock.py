@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,10 +14,14 @@ from adapt.errors import StorageError
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iterator[None]:
     """Holds the lock of a stage's folder, waiting while another process has it.
 
     The lock file stands beside the folder, so the folder itself may be cleared while it is held.
+
+    Args:
+        folder: the stage's.
+        waits_for: told who has the lock, where waiting begins; None for a line on this process's stderr.
 
     Raises:
         StorageError: the file system cannot be written, or has no locks.
@@ -29,7 +33,11 @@ def locked(folder: Path) -> Iterator[None]:
     with file:
         if not _try(file.fileno(), path):
             file.seek(0)
-            log(f"waiting for {folder.name}: another run works on it ({file.read().strip() or 'unknown process'})")
+            holder = file.read().strip() or "unknown process"
+            if waits_for:
+                waits_for(holder)
+            else:
+                log(f"waiting for {folder.name}: another run works on it ({holder})")
             while not _try(file.fileno(), path):
                 time.sleep(0.2)
         with suppress(OSError):  # only a hint for those who wait

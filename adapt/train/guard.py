@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from adapt.chain.lock import locked
+from adapt.train.notice import tell
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -27,5 +28,10 @@ def alone(folder: Path, rank: int) -> Iterator[None]:
     if rank:
         yield
         return
-    with locked(folder / "training"):
+
+    def waits_for(holder: str) -> None:
+        said = f"waiting for workers of an earlier run that still train in {folder} ({holder})"
+        tell(folder, f"{said}; end them if they hang")
+
+    with locked(folder / "training", waits_for):
         yield

@@ -19,6 +19,8 @@ PROGRESS_FILE = "progress.json"
 """The final counts."""
 FAILURE_FILE = "failure.json"
 """Why a run ended early, where repeating it would not help."""
+NOTICE_FILE = "notices.jsonl"
+"""What the user is to know while it runs; see `adapt.train.notice`."""
 CHECKPOINTS = "checkpoints"
 """Ray Train's storage: resumable checkpoints."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from adapt.chain.files import storage_error
 from adapt.errors import ConfigError, DataError, ModelError, StorageError, TrainingError
 from adapt.runtime import await_resources, causes, find_ours, gpus_per_worker, hide_unreserved_gpus
-from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, PROGRESS_FILE, Job
+from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, Job
 from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
 
@@ -33,10 +33,11 @@ def launch(job: Job) -> dict[str, Any]:
     run_folder = folder / CHECKPOINTS / job.run_name
     (folder / FAILURE_FILE).unlink(missing_ok=True)
     mend_run(run_folder)
-    with following(folder / METRICS_FILE):
+    with following(folder / METRICS_FILE, folder / NOTICE_FILE):
         _fit(_trainer(job), folder)
     _raise_told(folder / FAILURE_FILE)
     prune(run_folder, job.config.training.keep_checkpoints)
+    (folder / NOTICE_FILE).unlink(missing_ok=True)
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
 
 

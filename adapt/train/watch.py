@@ -25,12 +25,13 @@ class _Display(Protocol):
 
 
 @contextmanager
-def following(file: Path) -> Iterator[None]:
-    """Follows a metrics file that a worker writes, from its present end, until the block is left."""
+def following(metrics: Path, notices: Path) -> Iterator[None]:
+    """Shows what workers add to two files until the block is left: metrics, and lines for the user."""
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     display = _LiveLine() if on_terminal else _PlainLines()
     done = threading.Event()
-    thread = threading.Thread(target=_follow, args=(_Reports(file), display, done), daemon=True)
+    files = _Lines(metrics), _Lines(notices)
+    thread = threading.Thread(target=_follow, args=(*files, display, done), daemon=True)
     thread.start()
     try:
         yield
@@ -40,16 +41,18 @@ def following(file: Path) -> Iterator[None]:
         display.close()
 
 
-def _follow(reports: "_Reports", display: _Display, done: threading.Event) -> None:
+def _follow(metrics: "_Lines", notices: "_Lines", display: _Display, done: threading.Event) -> None:
     last = False
     while not last:
         last = done.wait(_PERIOD_S)
-        for metrics in reports.new():
-            display.update(metrics)
+        for notice in notices.new():
+            log(f"train: {notice['said']}")
+        for report in metrics.new():
+            display.update(report)
 
 
-class _Reports:
-    """The lines that are added to a file, which may not be there yet, and may be written anew, shorter."""
+class _Lines:
+    """What is added to a file of JSON lines, which may not be there yet, and may be written anew, shorter."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -65,10 +68,10 @@ class _Reports:
             while (line := lines.readline()).endswith(b"\n"):
                 self._position += len(line)
                 try:
-                    metrics = json.loads(line)
+                    values = json.loads(line)
                 except ValueError:
                     continue  # written anew and grown past our place before we looked
-                yield metrics
+                yield values
 
 
 class _PlainLines:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adapt.train.watch import _line, _Reports, describe, following
+from adapt.train.watch import _line, _Lines, describe, following
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,13 +41,13 @@ def file(tmp_path: Path) -> Path:
 # --- what is read
 
 
-def new(reports: _Reports) -> list[int]:
+def new(reports: _Lines) -> list[int]:
     return [metrics["step"] for metrics in reports.new()]
 
 
 def test_reading_starts_at_the_present_end(file: Path) -> None:
     file.write_text(lines(1, 2))
-    reports = _Reports(file)
+    reports = _Lines(file)
     assert new(reports) == []
     append(file, lines(3, 4))
     assert new(reports) == [3, 4]
@@ -55,7 +55,7 @@ def test_reading_starts_at_the_present_end(file: Path) -> None:
 
 
 def test_a_file_may_come_late_and_go(file: Path) -> None:
-    reports = _Reports(file)
+    reports = _Lines(file)
     assert new(reports) == []
     file.write_text(lines(1))
     assert new(reports) == [1]
@@ -68,7 +68,7 @@ def test_a_file_may_come_late_and_go(file: Path) -> None:
 
 
 def test_half_a_line_is_left_until_it_is_whole(file: Path) -> None:
-    reports = _Reports(file)
+    reports = _Lines(file)
     text = lines(1, 2)
     file.write_text(text[:-30])
     assert new(reports) == [1]
@@ -78,7 +78,7 @@ def test_half_a_line_is_left_until_it_is_whole(file: Path) -> None:
 
 
 def test_a_resumed_run_writes_the_file_anew(file: Path) -> None:
-    reports = _Reports(file)
+    reports = _Lines(file)
     file.write_text(lines(1, 2, 3, 4) + '{"step": 5, "lo')
     assert new(reports) == [1, 2, 3, 4]
     file.write_text(lines(1, 2))
@@ -88,7 +88,7 @@ def test_a_resumed_run_writes_the_file_anew(file: Path) -> None:
 
 
 def test_a_file_that_has_grown_again_before_we_look_does_no_harm(file: Path) -> None:
-    reports = _Reports(file)
+    reports = _Lines(file)
     file.write_text(lines(1, 2, 3, loss=2.25))
     assert new(reports) == [1, 2, 3]
     file.write_text(lines(1, loss=2.25) + lines(2, 3, 4, 5))
@@ -102,7 +102,7 @@ def test_a_file_that_has_grown_again_before_we_look_does_no_harm(file: Path) -> 
 
 def test_a_log_has_a_plain_line_a_report(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(lines(10))
-    with following(file):
+    with following(file, file.with_name("notices")):
         append(file, lines(20))
         append(file, lines(600, tokens_per_s=1.2, data_wait_share=0.5))
     out, err = capsys.readouterr()
@@ -115,13 +115,21 @@ def test_a_log_has_a_plain_line_a_report(file: Path, capsys: pytest.CaptureFixtu
 
 def test_an_error_does_not_keep_the_last_line_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
-        with following(file):
+        with following(file, file.with_name("notices")):
             file.write_text(lines(10))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert capsys.readouterr().err.startswith("step 10/600  loss 2.500")
+
+
+def test_a_workers_notice_is_shown_once(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notices = file.with_name("notices")
+    notices.write_text(json.dumps({"said": "of an earlier run"}) + "\n")
+    with following(file, notices):
+        append(notices, json.dumps({"said": "waiting for something"}) + "\n")
+    assert capsys.readouterr().err.splitlines() == ["train: waiting for something"]
 
 
 def test_utilization_is_shown_where_it_is_known() -> None:
@@ -138,7 +146,7 @@ from adapt.console import log
 from adapt.train.watch import following
 file, reports = Path(sys.argv[1]), json.loads(sys.argv[2])
 log("before")
-with following(file), file.open("a", buffering=1) as end:
+with following(file, file.with_name("notices")), file.open("a", buffering=1) as end:
     for number, report in enumerate(reports):
         end.write(json.dumps(report) + "\\n")
         time.sleep(0.4)  # so that each is drawn

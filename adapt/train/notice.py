@@ -1,0 +1,18 @@
+"""Words from a training's processes to the user, who sees none of their output: a file that the driver shows."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from adapt.train.job import NOTICE_FILE
+
+
+def tell(folder: Path, said: str) -> None:
+    """Adds a line.
+
+    Args:
+        folder: the stage's.
+        said: to the user.
+    """
+    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # what is going on matters more
+        file.write(json.dumps({"said": said}) + "\n")
