@@ -3,9 +3,10 @@
 import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import ray.train
@@ -15,8 +16,10 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from adapt.errors import StorageError
 from adapt.train.engine import Engine
 from adapt.train.progress import Progress
-from adapt.train.retain import folder_name, newest_whole, remove_torn, seal
+from adapt.train.retain import folder_name, is_whole, newest_whole, remove_torn, seal
 
+_ARRIVAL_S = 300.0
+"""How long a rank that has failed waits until what it saved is stored [s]. An upload that fails ends the run itself."""
 _NO_SPACE = 2**20
 """A disk with less is full [bytes]: a file that did not fit leaves some."""
 
@@ -36,6 +39,19 @@ class Checkpoints:
     run_folder: Path
     branches: Path | None = None
     branch_step: int | None = None
+    _sent: list[Path] = field(default_factory=list)
+    """Where what was saved is going to be."""
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Holds an error of the block back until what was saved last is stored: it ends all ranks, which store it."""
+        try:
+            yield
+        except Exception:
+            end = time.monotonic() + _ARRIVAL_S
+            while self._sent and not is_whole(self._sent[-1]) and time.monotonic() < end:
+                time.sleep(0.1)
+            raise
 
     def save(self, progress: Progress) -> None:
         """Saves the state of all ranks. Returns once it is on local disk; the rest happens in the background.
@@ -56,6 +72,7 @@ class Checkpoints:
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             delete_local_checkpoint_after_upload=True,
         )
+        self._sent.append(self.run_folder / folder_name(progress.step))
 
     def load(self) -> Progress:
         """Restores the newest whole checkpoint, if there is one, whatever resources it was written with.

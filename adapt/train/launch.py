@@ -1,16 +1,13 @@
 """Stage `train`: hands a job to Ray Train, shows its progress, and turns what went wrong into a message."""
 
 import json
-import os
-import re
 import threading
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import storage_error
-from adapt.errors import ConfigError, DataError, ModelError, StorageError, TrainingError
-from adapt.runtime import await_resources, causes, find_ours, gpus_per_worker, hide_unreserved_gpus
-from adapt.train.job import CHECKPOINTS, FAILURE_FILE, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, Job
+from adapt.runtime import await_resources, gpus_per_worker, hide_unreserved_gpus
+from adapt.train.failure import as_ours
+from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, Job
 from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
 
@@ -19,7 +16,7 @@ def launch(job: Job) -> dict[str, Any]:
     """Runs a training job on the cluster this process is connected to, resuming what an earlier run left.
 
     Returns:
-        The final counts (see `adapt.train.meter.Progress`) and what the workers ran on.
+        The final counts (see `adapt.train.progress.Progress`) and what the workers ran on.
 
     Raises:
         ClusterError: the workers cannot be placed.
@@ -31,11 +28,9 @@ def launch(job: Job) -> dict[str, Any]:
     await_resources(job.config.resources)
     folder = Path(job.folder)
     run_folder = folder / CHECKPOINTS / job.run_name
-    (folder / FAILURE_FILE).unlink(missing_ok=True)
     mend_run(run_folder)
     with following(folder / METRICS_FILE, folder / NOTICE_FILE):
         _fit(_trainer(job), folder)
-    _raise_told(folder / FAILURE_FILE)
     prune(run_folder, job.config.training.keep_checkpoints)
     (folder / NOTICE_FILE).unlink(missing_ok=True)
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
@@ -56,48 +51,18 @@ def _fit(trainer: Any, folder: Path) -> None:
     while thread.is_alive():
         thread.join(0.2)  # short, so that ctrl-C is noticed
     if errors:
-        _raise(errors[0], folder)
-
-
-def _raise_told(file: Path) -> None:
-    """The error of ours that all ranks met."""
-    if file.exists():
-        kind, what, fix = json.loads(file.read_text())
-        raise {each.__name__: each for each in (ConfigError, DataError, ModelError, TrainingError)}[kind](what, fix)
-
-
-def _raise(error: BaseException, folder: Path) -> None:
-    """What ended the run, as an error of ours."""
-    refusals = (_refusal(cause, folder) for cause in causes(error))
-    if found := find_ours(error) or next(filter(None, refusals), None):
-        raise found from error
-    ranks: dict[int, BaseException] = getattr(error, "worker_failures", {})
-    first = next((f"rank {rank}: {type(cause).__name__}: {cause}" for rank, cause in ranks.items()), str(error))
-    raise TrainingError(
-        f"the workers failed: {_short(first)}",
-        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
-    ) from error
-
-
-def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
-    """The operating system's refusal to write, in Python's words or, from safetensors, in Rust's."""
-    if isinstance(cause, OSError):
-        return storage_error(cause, folder)
-    number = re.search(r"\(os error (\d+)\)", str(cause))
-    return storage_error(OSError(int(number[1]), os.strerror(int(number[1]))), folder) if number else None
-
-
-def _short(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))
+        raise as_ours(errors[0], folder) from errors[0]
 
 
 def _trainer(job: Job) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    from adapt.train.verdict import EndAtOnce
+
     resources = job.config.resources
     gpus = gpus_per_worker(resources)
+    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]  # Ray declares those of its first version
     return TorchTrainer(
         train_loop_per_worker,
         train_loop_config={"job": job},
@@ -111,6 +76,7 @@ def _trainer(job: Job) -> Any:
             storage_path=str(Path(job.folder) / CHECKPOINTS),
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
+            callbacks=callbacks,
         ),
     )
 

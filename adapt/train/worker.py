@@ -21,7 +21,6 @@ from adapt.corpus.online import Online
 from adapt.corpus.serve import serve, served
 from adapt.corpus.stream import Feed, streamed
 from adapt.corpus.window import Columns
-from adapt.errors import ConfigError, DataError, ModelError, TrainingError
 from adapt.method.build import make_method
 from adapt.model.export import save_model
 from adapt.model.load import load_model, load_tokenizer
@@ -32,9 +31,10 @@ from adapt.train.agree import agreed_precision
 from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
+from adapt.train.failure import portable_errors
 from adapt.train.flops import added_by, mean_length, together, workload
 from adapt.train.guard import alone, die_with_parent
-from adapt.train.job import CHECKPOINTS, FAILURE_FILE, MODEL_FOLDER, PROGRESS_FILE, Job
+from adapt.train.job import CHECKPOINTS, MODEL_FOLDER, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
 from adapt.train.meter import peak_memory
 from adapt.train.options import apply_options
@@ -48,17 +48,13 @@ from adapt.train.utilization import Utilization
 def work(job: Job) -> None:
     """The whole life of a rank.
 
-    Errors that all ranks meet alike end the run at once, since trying again would end the same way. Any other error
-    is Ray Train's: it restarts the ranks from the last checkpoint.
+    Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
+    them. `adapt.train.verdict` says which errors end the run, too; after others it goes on from the last checkpoint.
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
-    try:
-        with alone(Path(job.folder), rank):
-            _train(job, rank)
-    except (ConfigError, DataError, ModelError, TrainingError) as error:
-        if rank == 0:
-            write_atomically(Path(job.folder) / FAILURE_FILE, json.dumps([type(error).__name__, error.what, error.fix]))
+    with portable_errors(), alone(Path(job.folder), rank):
+        _train(job, rank)
 
 
 def _train(job: Job, rank: int) -> None:
@@ -66,15 +62,16 @@ def _train(job: Job, rank: int) -> None:
     folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
     checkpoints = Checkpoints(parts.loop.engine, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
     progress = checkpoints.load()
-    feeding = _feeding(job, progress.step, parts.loop.objective)
-    with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
-        parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
-    state = parts.loop.method.merge(parts.loop.engine.full_state())
-    figures = parts.figures(progress)
-    if rank == 0:
-        _export(job, state, parts.tokenizer)
-        write_atomically(Path(job.folder) / PROGRESS_FILE, json.dumps(figures))
-    dist.barrier()
+    with checkpoints.arriving():
+        feeding = _feeding(job, progress.step, parts.loop.objective)
+        with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
+            parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
+        state = parts.loop.method.merge(parts.loop.engine.full_state())
+        figures = parts.figures(progress)
+        if rank == 0:
+            _export(job, state, parts.tokenizer)
+            write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
+        dist.barrier()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ TIMEOUT_S = 240
 
 # Ranks are forked from one process that has imported everything, which takes about ten seconds, and done nothing else.
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.train.toy"])
+_FORKS.set_forkserver_preload(["tests.train.toy", "adapt.train.worker"])
 
 
 class Ranks:

@@ -1,0 +1,83 @@
+"""What went wrong on a rank, on its way to the user: nothing of it may be lost between processes."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from adapt.chain.files import storage_error
+from adapt.errors import AdaptError, StorageError, TrainingError
+from adapt.runtime import causes, find_ours
+
+
+@contextmanager
+def portable_errors() -> Iterator[None]:
+    """Lets errors out in a form that survives the way to another process, which loses what led to them.
+
+    An error of ours comes out as itself, whatever stands in front of it; one that cannot be unpickled as its text.
+    """
+    try:
+        yield
+    except Exception as error:
+        if ours := find_ours(error):
+            raise ours from error
+        if not _travels(error):
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _travels(error: Exception) -> bool:
+    """Whether it can be pickled and read again: a class that wants other arguments than it keeps cannot."""
+    from ray import cloudpickle
+
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return False
+    return True
+
+
+def known(error: BaseException, folder: Path) -> AdaptError | None:
+    """An error of ours, or the operating system's refusal to write into a folder, among the causes of an error.
+
+    Trying again would end the same way. None for anything else, which may be bad luck.
+    """
+    if ours := find_ours(error):
+        return ours
+    refusals = (_refusal(cause, folder) for cause in causes(error))
+    return next(filter(None, refusals), None)
+
+
+def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
+    """In Python's words, or, from safetensors, in Rust's; shutil puts several of Python's into one text."""
+    if isinstance(cause, OSError) and cause.errno:
+        return storage_error(cause, folder)
+    number = re.search(r"\((?:os error )(\d+)\)|\[Errno (\d+)\]", str(cause))
+    code = int(number[1] or number[2]) if number else 0
+    return storage_error(OSError(code, os.strerror(code)), folder) if code else None
+
+
+def as_ours(error: BaseException, folder: Path) -> AdaptError:
+    """What ended a training, as an error of ours."""
+    if found := known(error, folder):
+        return found
+    ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
+    return TrainingError(
+        f"the workers failed: {first_of(ranks) or _short(str(error))}",
+        "mend the cause (see --debug for the whole story), then run the same command: it resumes",
+    )
+
+
+def first_of(ranks: Mapping[int, BaseException]) -> str:
+    """The failure that led to the others, for people: a rank that died breaks the connections of those that live."""
+    dead = {rank: getattr(error, "health_check_failure", None) for rank, error in ranks.items()}
+    for rank, error in [*dead.items(), *ranks.items()]:
+        if error:
+            return f"rank {rank}: {type(error).__name__}: {_short(str(error))}"
+    return ""
+
+
+def _short(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no message"]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))

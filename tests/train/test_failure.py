@@ -1,0 +1,293 @@
+"""An error on one rank alone, at any point, ends the training in time and arrives as its message."""
+
+import errno
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from ray import cloudpickle
+
+from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.errors import AdaptError, DataError, StorageError, TrainingError
+from adapt.model.locate import Pretrained
+from adapt.train import launch
+from adapt.train.failure import as_ours, portable_errors
+from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, Job
+from adapt.train.retain import checkpoints, is_whole, step_of
+from adapt.train.verdict import EndAtOnce
+from tests.train.ranks import Ranks
+
+STEPS, LENGTH = 4, 16
+
+
+def a_job(folder: Path, model: Path, max_failures: int = 3) -> Job:
+    """Four steps on two workers, a checkpoint each."""
+    training = TrainingConfig(
+        max_steps=STEPS,
+        global_batch_size=4,
+        micro_batch=2,
+        sequence_length=LENGTH,
+        precision="fp32",
+        checkpoint_interval_steps=1,
+        log_interval_steps=1,
+    )
+    config = Config("failing", training=training, resources=ResourcesConfig(workers=2, max_failures=max_failures))
+    return Job(config, "ab" * 32, str(folder), (), None, Pretrained(model, model), STEPS)
+
+
+# --- every phase of a rank's life, with the real worker on two ranks without Ray
+
+PHASES = {
+    "building": "load_model",
+    "feeding": "_columns",
+    "stepping": "Loop.step",
+    "reporting": "Trackers.log",
+    "saving": "Engine.save",
+    "exporting": "_export",
+}
+ON_RANK_0_ALONE = ("reporting", "exporting")
+SAVED = {"building": [], "exporting": list(range(1, STEPS + 1))}
+"""Steps whose checkpoints are whole when a rank fails in a phase; else the first, as it fails at the second."""
+
+
+def _columns(step: int, rank: int) -> dict[str, np.ndarray]:
+    """A rank's share of a batch."""
+    tokens = np.random.default_rng((step, rank)).integers(5, 20, (2, LENGTH))
+    starts = np.zeros((2, LENGTH), bool)
+    starts[:, 0] = True
+    rows = np.arange(2) + 2 * rank
+    return {"tokens": tokens, "lengths": np.full(2, LENGTH), "epochs": rows * 0, "rows": rows, "starts": starts}
+
+
+def live(job: Job, phase: str, at_rank: int) -> list[Any]:
+    """A rank's life with an error in one phase: what comes out of it and after how long [s], and the steps saved then.
+
+    The other rank goes on in a thread, as far as it gets alone, and its checkpoints take a while to be stored.
+    """
+    from adapt.train import worker
+
+    rank = dist.get_rank()
+    run_folder = Path(job.folder) / "checkpoints" / job.run_name
+    owner, _, name = f"worker.{PHASES[phase]}".rpartition(".")
+    holder = attrgetter(owner)(SimpleNamespace(worker=worker))
+    working, calls = getattr(holder, name, _columns), 0
+    broken = 0.0
+
+    def fail(*arguments: Any) -> Any:
+        nonlocal calls, broken
+        calls += 1
+        if calls == 1 and phase not in SAVED:
+            return working(*arguments)
+        broken = time.monotonic()
+        raise DataError(f"broken while {phase}", "mend it")
+
+    @contextmanager
+    def feeding(_: Job, first: int, __: Any) -> Iterator[Iterator[dict[str, np.ndarray]]]:
+        yield (worker._columns(step, rank) for step in range(first, STEPS))  # type: ignore[attr-defined]
+
+    def store(metrics: Any, checkpoint: Any, checkpoint_dir_name: str, **_: Any) -> None:
+        arguments, options = (checkpoint.path, run_folder / checkpoint_dir_name), {"dirs_exist_ok": True}
+        threading.Timer(0.0 if rank == at_rank else 0.5, shutil.copytree, arguments, options).start()
+
+    context = SimpleNamespace(get_world_rank=lambda: rank, get_world_size=lambda: 2, get_local_world_size=lambda: 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.train.get_context", lambda: context)
+        patch.setattr("ray.train.report", store)
+        patch.setattr(worker, "die_with_parent", lambda: None)
+        patch.setattr(worker, "_columns", _columns, raising=False)
+        patch.setattr(worker, "_feeding", feeding)
+        if rank == at_rank:
+            patch.setattr(holder, name, fail)
+        ended = Path(job.folder) / "ended"
+        if rank != at_rank:
+            threading.Thread(target=worker.work, args=(job,), daemon=True).start()
+            _eventually(ended.exists)
+            return []
+        try:
+            worker.work(job)
+        except Exception as error:
+            seconds, whole = time.monotonic() - broken, filter(is_whole, checkpoints(run_folder))
+            return [type(error), str(error), seconds, [step_of(each) for each in whole]]
+        finally:
+            ended.touch()
+    raise AssertionError(f"rank {rank} ended well")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Callable[..., list[Any]]]:
+    """Runs a function on two ranks, which come to an end with it."""
+    group = Ranks(2)
+
+    def run(*call: Any) -> list[Any]:
+        try:
+            return group.run(*call)
+        finally:
+            group.stop()
+
+    yield run
+    group.stop()
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_an_error_of_one_rank_comes_out_of_it_at_once(
+    pair: Callable[..., list[Any]], tmp_path: Path, tiny_bert: Path, phase: str
+) -> None:
+    at_rank = 0 if phase in ON_RANK_0_ALONE else 1
+    kind, message, seconds, saved = pair(live, a_job(tmp_path, tiny_bert), phase, at_rank)[at_rank]
+    assert (kind, message) == (DataError, f"broken while {phase}\n  fix: mend it")
+    assert seconds < 10
+    assert saved == SAVED.get(phase, [1])
+
+
+# --- with Ray Train: what ends the training, and what is tried again
+
+
+def _toy(config: dict[str, Any]) -> None:
+    """Ranks that meet in a collective, where rank 1 does not arrive: its error depends on the start's number."""
+    import torch
+
+    from adapt.train.failure import portable_errors
+
+    folder, rank = Path(config["job"].folder), dist.get_rank()
+    number = len(list(folder.glob(f"start-{rank}-*")))
+    (folder / f"start-{rank}-{number}").touch()
+    dist.barrier()
+    with portable_errors():
+        if rank == 1 and number < 2:
+            (folder / "failed-at").write_text(str(time.time()))
+            raise DataError("the shard is broken", "mend it") if number == 0 else KeyError("no such thing")
+        dist.all_reduce(torch.zeros(1))
+    (folder / PROGRESS_FILE).write_text(json.dumps({"step": 4}))
+
+
+def test_ours_ends_the_training_and_others_are_tried_again(
+    ray_cluster: None,
+    tmp_path: Path,
+    tiny_bert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """While rank 0 waits for rank 1 in a collective. Another training can start in the same process then."""
+    import ray
+
+    monkeypatch.setattr(launch, "train_loop_per_worker", lambda config, toy=_toy: toy(config))
+    job = a_job(tmp_path, tiny_bert)
+    with pytest.raises(DataError, match="the shard is broken") as caught:
+        launch.launch(job)
+    assert time.time() - float((tmp_path / "failed-at").read_text()) < 20
+    assert caught.value.fix == "mend it"
+    assert len(list(tmp_path.glob("start-0-*"))) == 1
+    assert "again" not in capsys.readouterr().err
+    _eventually(lambda: ray.available_resources().get("CPU") == 2)
+
+    assert launch.launch(job) == {"step": 4}
+    assert len(list(tmp_path.glob("start-0-*"))) == 3  # one that failed with a KeyError, and one that did not
+    assert "train: rank 1: KeyError: 'no such thing'; all ranks begin again" in capsys.readouterr().err
+
+
+def _eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def verdict(*errors: Exception, folder: Path = Path("/runs/train/x")) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "30")  # which it changes
+        EndAtOnce(folder).after_exception(None, dict(enumerate(errors)))
+
+
+GLOO = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34710.")
+RAYS = OSError(errno.ENOSPC, "No space left on device"), RuntimeError("I/O error: No space left (os error 28)")
+
+
+@pytest.mark.parametrize("other", [[], [GLOO]])
+@pytest.mark.parametrize("kind", [TrainingError, StorageError, DataError])
+def test_an_error_of_ours_on_any_rank_ends_the_training(kind: type[AdaptError], other: list[Exception]) -> None:
+    with pytest.raises(kind, match="it is so"):
+        verdict(*other, kind("it is so", "change it"))
+
+
+@pytest.mark.parametrize("error", [*RAYS, shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])])
+def test_a_full_disk_ends_the_training(error: Exception) -> None:
+    with pytest.raises(StorageError, match="no space left while writing /runs/train/x"):
+        verdict(error)
+
+
+@pytest.mark.parametrize("error", [GLOO, KeyError("x"), SystemExit(3), OSError("[Errno 111] Connection refused")])
+def test_anything_else_is_left_to_ray_train_and_told(tmp_path: Path, error: Exception) -> None:
+    verdict(error, folder=tmp_path)
+    (line,) = (tmp_path / NOTICE_FILE).read_text().splitlines()
+    assert json.loads(line)["said"].startswith(f"rank 0: {type(error).__name__}: {error}; all ranks begin again")
+    verdict(error, folder=tmp_path / "that cannot be written")
+
+
+# --- the message
+
+
+class DeadError(Exception):
+    """As Ray Train has it of a process that is gone."""
+
+    health_check_failure = RuntimeError("The actor died.\n\tpid: 7\nKilled for using too much memory")
+
+
+def group_error(**ranks: Exception) -> Exception:
+    error = RuntimeError("Training failed due to worker errors:\n...")
+    error.worker_failures = {int(name[1:]): each for name, each in ranks.items()}  # type: ignore[attr-defined]
+    return error
+
+
+def test_the_rank_that_failed_is_named() -> None:
+    found = as_ours(group_error(r1=KeyError("no such thing")), Path("x"))
+    assert (type(found), found.what) == (TrainingError, "the workers failed: rank 1: KeyError: 'no such thing'")
+
+
+def test_a_rank_that_died_goes_before_those_that_lost_their_connection_to_it() -> None:
+    found = as_ours(group_error(r0=GLOO, r1=DeadError()), Path("x"))
+    assert found.what.endswith("rank 1: RuntimeError: The actor died. ... Killed for using too much memory")
+
+
+def test_an_error_without_text_has_a_message() -> None:
+    assert as_ours(group_error(r0=AssertionError()), Path("x")).what.endswith("rank 0: AssertionError: no message")
+
+
+class WantsMoreError(Exception):
+    """Cannot be made from what it keeps."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} at {where}")
+
+
+def leaves(error: Exception) -> Exception:
+    """What comes out of a rank, in another process; on the way something closes, and fails when it was ours."""
+
+    def rank() -> None:
+        with portable_errors():
+            try:
+                raise error
+            except DataError as cause:
+                raise RuntimeError("closing failed, too") from cause
+
+    try:
+        rank()
+    except Exception as seen:
+        return cloudpickle.loads(cloudpickle.dumps(seen))  # type: ignore[no-any-return]
+    raise AssertionError("nothing came out")
+
+
+def test_errors_survive_the_way_to_the_driver() -> None:
+    assert repr(leaves(KeyError("x"))) == "KeyError('x')"
+    assert repr(leaves(WantsMoreError("odd", "noon"))) == "RuntimeError('WantsMoreError: odd at noon')"
+    ours = leaves(DataError("broken", "mend it"))
+    assert (type(ours), ours.args) == (DataError, ("broken", "mend it"))
