@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 TOKENS = "tokens"
 """Column of a token shard: one list of token ids a document, special tokens included."""
 
+KEYS = "key"
+"""Column of a token shard: what each document is known by, a hash of its normalised text (`adapt.corpus.heldout`)."""
+
 STARTS = "starts"
 """Column of a batch: where documents start, which a shard's offsets say."""
 

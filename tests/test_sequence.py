@@ -29,8 +29,12 @@ jobs = pytest.fixture(drive.jobs)
 def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
     """The configuration, by section."""
     folder = tmp_path_factory.mktemp("sequence")
+    both = [text.upper() for text in sentences(150, 0)[::10]]  # of the first domain, in the others and in general text
     sources = [
-        {"name": name, "paths": write(folder / f"{name}.jsonl", [{"text": text} for text in sentences(150, seed)])}
+        {
+            "name": name,
+            "paths": write(folder / f"{name}.jsonl", [{"text": text} for text in [*sentences(150, seed), *both]]),
+        }
         for seed, name in enumerate(("one", "two", "three"))
     ]
     task = {
@@ -44,7 +48,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
         "corpus": {"sources": sources, "heldout_fraction": 0.1},
         "evaluation": {
             "sequence_length": 64,
-            "general_paths": write(folder / "general.jsonl", [{"text": text} for text in sentences(60, 20)]),
+            "general_paths": write(folder / "general.jsonl", [{"text": t} for t in [*sentences(60, 20), *both[:5]]]),
         },
         "training": {"sequence_length": 64, "global_batch_size": 4, "max_steps": 12, "precision": "fp32"},
         "das": {"importance_sequences": 16, "importance_batch": 4},
@@ -102,6 +106,14 @@ def test_the_figures_are_those_of_the_matrices(das: Record) -> None:
     assert found["general_change"] == pytest.approx(rows[2]["general"] - rows[0]["general"])
     first = [sum(row["first"]) / 2 for row in found["scores"]["rows"][1:]]
     assert found["forgetting"] == pytest.approx(first[0] - first[1])
+
+
+def test_no_measured_text_was_trained_on(das: Record) -> None:
+    assert das.metrics["overlap"] == 0
+    assert metrics(das, "export 2")["heldout_overlap"] == metrics(das, "export 2")["general_overlap"] == 0
+    assert metrics(das, "losses 2")["one_overlap"] == 0
+    assert metrics(das, "text of one")["dropped"] == {"measured": 10}  # five texts, and their copies in capitals
+    assert metrics(das, "text of two")["dropped"] == {"measured": 5}
 
 
 def test_importance_only_grows(das: Record) -> None:

@@ -165,6 +165,38 @@ def test_a_domain_added_later_brings_its_evaluation_sets(config: Config) -> None
     assert [set(each) for each in sets] == [{"cs"}, {"cs"}, {"cs", "sentiment"}]
 
 
+def test_domains_and_replay_leave_out_the_same_measured_text(config: Config) -> None:
+    """Also where a part of the sequence works on one domain: general text is that of the whole."""
+    mixture = replace(config.mixture, replay_paths="data/more.jsonl", replay_fraction=0.1)
+    sources = [*config.corpus.sources, SourceConfig("wiki", paths="data/general.jsonl")]  # which is measured too
+    for corpus, share in ((config.corpus, 1.0), (replace(config.corpus, sources=sources), 0.01)):
+        stage = sequence(replace(config, mixture=mixture, corpus=corpus), order=list(DOMAINS))
+        general = {export.inputs["general"].key for name, export in stage.inputs.items() if name.startswith("export ")}
+        texts = [text for training in trainings(stage) for text in training.inputs.values() if text.stage == "prepare"]
+        assert len(texts) == 6
+        assert {text.inputs["measured general"].key for text in texts} == general
+        assert {text.inputs["measured general"].what["corpus"]["heldout_fraction"] for text in texts} == {share}
+
+
+def test_of_near_copies_the_domain_that_is_listed_later_gives_way(config: Config) -> None:
+    near = replace(config, corpus=replace(config.corpus, deduplicate="near"))
+    stage = sequence(near)
+    general = stage.inputs["text of cs"].inputs["measured general"].inputs["manifest"].key
+    manifests = [stage.inputs[f"text of {name}"].inputs["manifest"].key for name in DOMAINS]
+    for place, name in enumerate(DOMAINS):
+        dedup = stage.inputs[f"text of {name}"].inputs["dedup"]
+        assert keys([*dedup.inputs.values()]) == [general, *manifests[: place + 1]]
+    other = sequence(near, order=["reviews", "cs", "bio"])  # what is learnt first does not count
+    assert {n: t.key for n, t in other.inputs.items() if n.startswith("text")} == {
+        n: t.key for n, t in stage.inputs.items() if n.startswith("text")
+    }
+    fewer = replace(near, tasks=[], corpus=replace(near.corpus, sources=near.corpus.sources[:2]))
+    assert keys(trainings(sequence(fewer))) == keys(trainings(stage))[:2]
+    twice = [*near.corpus.sources, replace(source("cs"), name="again")]
+    with pytest.raises(ConfigError, match="cs and again read the same text"):
+        sequence(replace(near, corpus=replace(near.corpus, sources=twice)))
+
+
 def test_importance_is_measured_on_the_sources_themselves(config: Config) -> None:
     """Of a corpus of several, and of all tasks: what gathers them holds what is held out alone."""
     inputs = Catalogue(replace(config, tasks=[])).dapt().inputs["training"].inputs

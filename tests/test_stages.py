@@ -86,7 +86,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "training.max_gradient_norm": (0.0, TRAINED),
     "training.global_batch_size": (16, TRAINED),
     "training.sequence_length": (64, TRAINED),
-    "evaluation.general_text_field": ("body", {"general", *MEASURED}),
+    "evaluation.general_text_field": ("body", {"general", *DOMAIN}),
     "evaluation.max_documents": (7, MEASURED),
     "evaluation.max_tokens": (7, MEASURED),
     "evaluation.sequence_length": (64, MEASURED),
@@ -242,8 +242,10 @@ def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, na
 
 def test_duplicates_are_known_before_the_corpus_is_prepared(config: Config) -> None:
     prepared = Catalogue(changed(config, "corpus.deduplicate", "near")).dapt().inputs["domain"]
-    assert {stage.stage for stage in prepared.inputs.values()} == {"manifest", "dedup"}
-    assert prepared.inputs["dedup"].inputs["manifest-000"].key == prepared.inputs["manifest"].key
+    assert {stage.stage for stage in prepared.inputs.values()} == {"manifest", "dedup", "prepare"}
+    general, corpus = prepared.inputs["dedup"].inputs.values()
+    assert corpus.key == prepared.inputs["manifest"].key
+    assert general.key == prepared.inputs["measured general"].inputs["manifest"].key
 
 
 def test_however_a_cleaning_block_is_written_it_is_the_same(config: Config) -> None:
@@ -350,7 +352,7 @@ def append(name: str) -> Tamper:
 
 CONTENTS: list[tuple[str, Tamper, set[str]]] = [
     ("a byte of the corpus", append("data/b.jsonl"), {"domain.manifest", *DOMAIN}),
-    ("a byte of the general corpus", append("data/general.jsonl"), {"general.manifest", "general", *MEASURED}),
+    ("a byte of the general corpus", append("data/general.jsonl"), {"general.manifest", "general", *DOMAIN}),
     ("a byte of the weights", append("model/model.safetensors"), {"before", *TRAINED}),
     ("a byte of the model's config", append("model/config.json"), {"before", *TRAINED}),
     ("a byte of the tokenizer", append("model/tokenizer.json"), ALL - MANIFESTS),
@@ -386,9 +388,57 @@ def test_the_order_of_corpus_files_counts(config: Config) -> None:
     assert differing(keys(config), keys(turned)) == {"domain.manifest", *DOMAIN}
 
 
-def test_a_general_corpus_changes_only_what_is_measured(config: Config) -> None:
+def test_what_is_measured_as_general_text_is_left_out_of_what_is_trained_on(config: Config) -> None:
     without = changed(config, "evaluation.general_paths", [])
-    assert differing(keys(config), keys(without)) == {"general", "general.manifest", *MEASURED}
+    assert differing(keys(config), keys(without)) == {"general", "general.manifest", *DOMAIN}
+
+
+def heldout_of_general(config: Config) -> float:
+    fraction: float = Catalogue(config).dapt().inputs["general"].what["corpus"]["heldout_fraction"]
+    return fraction
+
+
+def replayed(config: Config, *paths: str) -> Config:
+    return changed(config, "mixture.replay_paths", list(paths))
+
+
+def test_general_text_is_measured_whole_unless_its_files_are_trained_on(config: Config, tmp_path: Path) -> None:
+    """Then its held-out share is, which everything that is trained on leaves out."""
+    (tmp_path / "data" / "other.jsonl").write_text('{"text": "another"}\n')
+    shutil.copy("data/general.jsonl", tmp_path / "copy.jsonl")
+    assert heldout_of_general(config) == 1
+    assert heldout_of_general(replayed(config, "data/other.jsonl")) == 1
+    for paths in (["data/general.jsonl"], ["data/other.jsonl", "copy.jsonl"]):  # by content, wherever it lies
+        shared = replayed(config, *paths)
+        assert heldout_of_general(shared) == 0.01
+        export = Catalogue(shared).dapt()
+        general, replay = export.inputs["general"], export.inputs["training"].inputs["(replay)"]
+        assert replay.inputs["measured general"].key == general.key
+        assert replay.what["corpus"]["heldout_fraction"] == 0.01
+    sources = [SourceConfig(name, paths=f"data/{name}.jsonl") for name in ("a", "general")]
+    assert heldout_of_general(replace(config, corpus=CorpusConfig(sources=sources))) == 0.01
+
+
+def test_general_text_that_cannot_be_measured(config: Config) -> None:
+    domain = refused(ConfigError, changed(config, "corpus.paths", "data/general.jsonl"))
+    assert "evaluation.general_paths and corpus.paths read the same text" in domain
+    whole = replayed(changed(config, "corpus.heldout_fraction", 0.0), "data/general.jsonl")
+    message = refused(ConfigError, whole)
+    assert "evaluation.general_paths and mixture.replay_paths read the same text" in message
+    assert "corpus.heldout_fraction is 0" in message
+
+
+def test_near_copies_of_what_is_measured_are_looked_for_in_all_that_is_trained_on(config: Config) -> None:
+    """And of what is mixed in, in what the domain measures."""
+    near = replayed(changed(config, "corpus.deduplicate", "near"), "data/b.jsonl")
+    training = Catalogue(near).dapt().inputs["training"]
+    looked = {name: [*text.inputs["dedup"].inputs.values()] for name, text in training.inputs.items()}
+    general = training.inputs["domain"].inputs["measured general"].inputs["manifest"].key
+    domain, replay = (training.inputs[name].inputs["manifest"].key for name in ("domain", "(replay)"))
+    assert [stage.key for stage in looked["domain"]] == [general, replay, domain]
+    assert [stage.key for stage in looked["(replay)"]] == [general, replay]
+    held = changed(near, "corpus.heldout_fraction", 0.1)
+    assert Catalogue(held).dapt().inputs["domain"].inputs["dedup"].key != training.inputs["domain"].inputs["dedup"].key
 
 
 def test_the_place_of_the_model_does_not_count(config: Config, tmp_path: Path, model: Path) -> None:
@@ -430,7 +480,7 @@ def planned(config: Config) -> dict[str, Any]:
 
 
 NAMES = [
-    *("manifest/dapt", "prepare/dapt", "manifest/dapt-general", "prepare/dapt-general"),
+    *("manifest/dapt", "manifest/dapt-general", "prepare/dapt-general", "prepare/dapt"),
     *("train/dapt", "evaluate/dapt-before", "evaluate/dapt-after", "export/dapt"),
 ]
 

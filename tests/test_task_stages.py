@@ -223,6 +223,27 @@ def test_general_text_is_mixed_into_tapt(config: Config) -> None:
     assert training.inputs[REPLAY].inputs["unseen"].what["splits"] == ["dev", "test"]
 
 
+def test_all_that_tapt_trains_on_leaves_out_what_it_measures(config: Config) -> None:
+    mixture, tapt = replace(config.mixture, replay_paths="data/more.jsonl"), TaptConfig(pool_paths="data/pool.jsonl")
+    evaluation = replace(config.evaluation, general_paths="data/pool.jsonl")
+    given = replace(config, mixture=mixture, tapt=tapt, evaluation=evaluation)
+    for changes, left_out in (({}, ["general", "dev"]), ({"transductive": True}, ["general"])):
+        export = Catalogue(replace(given, tapt=replace(tapt, **changes))).tapt()
+        measured = {"general": export.inputs["general"].key, "dev": export.inputs["domain"].key}
+        texts = [each for each in export.inputs["training"].inputs.values() if each.stage == "prepare"]
+        assert len(texts) == 3
+        for text in texts:
+            found = {n.removeprefix("measured "): s.key for n, s in text.inputs.items() if n.startswith("measured ")}
+            assert found == {name: measured[name] for name in left_out}
+        assert export.inputs["general"].what["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
+    random = Catalogue(replace(given, tapt=replace(tapt, random_per_example=3))).tapt()
+    drawn = random.inputs["training"].inputs["(pool)"].inputs["texts"]
+    assert {"measured general", "measured dev"} < drawn.inputs.keys()
+    near = replace(given, corpus=replace(config.corpus, deduplicate="near"))
+    pool = Catalogue(near).tapt().inputs["training"].inputs["(pool)"]
+    assert pool.inputs["dedup"].inputs["unseen"].key == pool.inputs["unseen"].key  # ordinals count the same documents
+
+
 def prepared(documents: int, tokens: int) -> Record:
     found = {"train_documents": documents, "train_tokens": tokens}
     return Record("prepare", "", "", 1, {}, {}, found, {}, {}, {}, {}, "")

@@ -1,17 +1,20 @@
 """The stages that write the text for TAPT. They need no Ray."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapt.chain import Record, Stage, Store, ensure
+from adapt.chain import Outcome, Record, Stage, Store, ensure
 from adapt.config import Config, ModelConfig, StorageConfig, TaptConfig, TaskConfig
+from adapt.corpus.heldout import is_heldout
 from adapt.errors import DataError
 from adapt.select import TEXTS_FILE
 from adapt.stages import Catalogue
+from tests.corpus.test_heldout import shards
 
 TRAIN = ["the first text", "the second text", "The  DEV text", "the first text", "the test text"]
 DEV = ["the dev text", "another dev text"]
@@ -122,6 +125,27 @@ def test_nothing_of_a_pool_can_be_drawn(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [{"text": TEST[1]}])
     with pytest.raises(DataError, match="no document of the pool"):
         drawn(config, 3)
+
+
+def test_what_is_measured_is_never_drawn(config: Config, tmp_path: Path) -> None:
+    """Neither general text nor the share that is held out of every corpus."""
+    pool = [json.loads(line)["text"] for line in (tmp_path / "pool.jsonl").read_text().splitlines()][:40]
+    shards(tmp_path / "general", [], [text.upper() for text in pool[:7]])
+    held = replace(config.corpus, heldout_fraction=0.3)
+    given = replace(config, corpus=held, tapt=TaptConfig(pool_paths=str(tmp_path / "pool.jsonl"), random_per_example=9))
+    catalogue = Catalogue(given)
+    general = Stage("prepare", "general", {}, lambda folder, _: copied(tmp_path / "general", folder))
+    unseen, task = catalogue.task_texts([given.task], ["dev", "test"]), catalogue.task(given.task)
+    texts, record = run(catalogue.random_texts([task], unseen, {"measured general": general}), given)
+    wanted = {text for text in pool[7:] if not is_heldout(text, 0.3)}
+    assert set(texts) == wanted
+    assert 10 < len(wanted) < 33
+    assert record.metrics["dropped"]["measured"] == 7
+
+
+def copied(source: Path, folder: Path) -> Outcome:
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    return Outcome({})
 
 
 def test_test_text_is_never_drawn(config: Config) -> None:

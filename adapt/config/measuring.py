@@ -12,7 +12,8 @@ class EvaluationConfig:
     """The held-out measurement before and after."""
 
     general_paths: str | list[str] = how_list()
-    """A second corpus, of general text: its loss before and after shows what was forgotten."""
+    """A second corpus, of general text: its loss before and after shows what was forgotten. What is trained on leaves
+    its documents out; of files that are trained on too (mixture.replay_paths), the held-out share is measured."""
     general_text_field: str = how("text")
     """Field that holds the text of the general corpus."""
     max_documents: PositiveInt = 1000

@@ -118,7 +118,8 @@ class CorpusConfig:
     max_bad_fraction: Fraction = how(0.01)
     """Largest share of unreadable records (malformed JSON, no text, invalid UTF-8) before the job fails."""
     heldout_fraction: Fraction = 0.01
-    """Share of documents held out of training for evaluation, chosen by a hash of their text."""
+    """Share of documents held out of training for evaluation, chosen by a hash of their text without case and spaces;
+    the same documents of replayed text and of pools are not trained on."""
     streaming: bool = False
     """Read, clean and tokenize while training, in one pass, instead of before: for corpora too large to prepare.
     The length of the run must be given in steps or tokens; it ends earlier where the corpus does."""

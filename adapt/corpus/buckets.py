@@ -51,7 +51,8 @@ class Parts:
 
         Args:
             documents: numbers in order, int64 [documents].
-            column: `digest` (uint64 [documents, 2]) or `signature` (uint32 [documents, permutations]).
+            column: `digest` (uint64 [documents, 2]), `signature` (uint32 [documents, permutations]) or `heldout`
+                (uint8 [documents, 1]).
         """
         found = []
         of_part = np.searchsorted(self.starts, documents, "right") - 1
@@ -60,6 +61,11 @@ class Parts:
             array = values.flatten().to_numpy().reshape(len(values), -1)
             found.append(array[documents[of_part == part] - self.starts[part]])
         return np.concatenate(found)
+
+    def sources(self, documents: np.ndarray) -> np.ndarray:
+        """The source of each document, int64."""
+        found: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
+        return found
 
     def excerpt(self, document: int) -> str:
         """The beginning of a document."""
@@ -79,7 +85,13 @@ def bucket_file(key: Key) -> str:
 
 
 def write_chunk(
-    folder: Path, key: Key, digests: np.ndarray, signed: np.ndarray, buckets: np.ndarray, excerpts: list[str]
+    folder: Path,
+    key: Key,
+    digests: np.ndarray,
+    signed: np.ndarray,
+    buckets: np.ndarray,
+    excerpts: list[str],
+    heldout: np.ndarray,
 ) -> None:
     """Writes both files of a chunk.
 
@@ -90,8 +102,9 @@ def write_chunk(
         signed: signatures, uint32 [documents, permutations], or without columns.
         buckets: uint64 [documents, buckets of a document].
         excerpts: beginnings of the documents.
+        heldout: which of them are held out, uint8 [documents].
     """
-    known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string())}
+    known = {"digest": _lists(digests), "excerpt": pa.array(excerpts, pa.string()), "heldout": _lists(heldout[:, None])}
     if signed.shape[1]:
         known["signature"] = _lists(signed)
     _write(folder / document_file(key), pa.table(known))

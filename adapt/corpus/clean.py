@@ -1,8 +1,7 @@
 """Which documents enter, and which are held out. Every document that leaves does so for a named reason."""
 
-import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -11,6 +10,7 @@ from adapt.corpus.cleaning.block import Block, Drop, count
 from adapt.corpus.cleaning.catalogue import blocks_of
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.formats import Bad
+from adapt.corpus.heldout import MEASURED, TRAINED
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
@@ -24,6 +24,8 @@ Check = Callable[[str], Drop | None]
 Reject = Callable[[str, str, int, str], None]
 """Takes the reason why a document leaves, its file, its number there from 1 on, and its text."""
 DUPLICATE = Drop("duplicate")
+_LAST = (DUPLICATE, MEASURED, TRAINED)
+"""Reasons why a document leaves that passes all that looks at it alone."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,11 @@ class Sieve:
 
     contaminated: Check | None = None
     """Says which texts an evaluation set knows: as they come, and again as the blocks have changed them."""
-    duplicates: Container[int] = frozenset()
-    """Ordinals of the documents to leave out: their numbers among those of the item that pass all else, from 0 on."""
+    measured: Check | None = None
+    """Says which texts are measured. It sees them as they would be trained on, after all blocks."""
+    duplicates: Mapping[int, Drop] = field(default_factory=dict)
+    """What stage `dedup` leaves out, and why, by ordinal: the number among the item's documents that pass all blocks
+    and evaluation sets, from 0 on."""
     reject: Reject | None = None
     """Gets what is dropped."""
 
@@ -97,8 +102,10 @@ def clean(
         cleaned = _known(text, sieve) or _passed(text, blocks, tally)
         if cleaned != text and not isinstance(cleaned, Drop):  # an entity or a boilerplate line may have hidden it
             cleaned = _known(cleaned, sieve) or cleaned
-        if not isinstance(cleaned, Drop) and tally.kept + tally.dropped.get(DUPLICATE, 0) in sieve.duplicates:
-            cleaned = DUPLICATE
+        if not isinstance(cleaned, Drop):
+            ordinal = tally.kept + sum(tally.dropped.get(reason, 0) for reason in _LAST)
+            measured = sieve.measured(cleaned) if sieve.measured else None
+            cleaned = measured or sieve.duplicates.get(ordinal) or cleaned
         if isinstance(cleaned, Drop):
             count(tally.dropped, cleaned)
             if sieve.reject:
@@ -151,9 +158,3 @@ def _moved(record: Tagged, text: str) -> list[Span]:
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
     spans = (tuple(min(max(kept[place] - stripped, 0), len(text)) for place in span) for span in record.entities)
     return [(start, end) for start, end in spans if start < end]
-
-
-def is_heldout(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the held-out share: a function of its text, so that its copies go with it."""
-    position = int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
-    return position < fraction * 2**64

@@ -27,6 +27,35 @@ def clusters(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return documents, documents[first[labels]] if size else documents
 
 
+def kept_apart(
+    firsts: np.ndarray, sources: np.ndarray, heldout: np.ndarray, before: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which documents of clusters leave, so that none has a copy beside it, or a copy on the other side before it.
+
+    The first sources are there to stay apart from: none of theirs leaves. Of the others, a document leaves as a
+    duplicate that is not the first of theirs in its cluster; and one that is trained on leaves where any of the first
+    sources' documents in its cluster is held out, and the other way round. So who comes first stays as it is, and what
+    comes later gives way, both in what is measured and in what is trained on.
+
+    Args:
+        firsts: the first document of each one's cluster, for documents in stream order, int64 [documents].
+        sources: of each, int64 [documents].
+        heldout: whether it is, bool [documents].
+        before: how many sources come first.
+
+    Returns:
+        Which are duplicates and which have a copy on the other side: bool [documents] each.
+    """
+    _, clusters = np.unique(firsts, return_inverse=True)
+    mine, size = sources >= before, int(clusters.max(initial=-1)) + 1
+    _, kept = np.unique(clusters[mine], return_index=True)
+    duplicate = mine.copy()
+    duplicate[np.flatnonzero(mine)[kept]] = False
+    beside = np.zeros((2, size), bool)
+    beside[heldout[~mine].astype(np.int64), clusters[~mine]] = True
+    return duplicate, mine & beside[1 - heldout.astype(np.int64), clusters]
+
+
 def reduced(pairs: np.ndarray) -> np.ndarray:
     """The fewest pairs with the same clusters: each document with the first of its cluster, int64 [pairs, 2]."""
     documents, first = clusters(pairs)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import CorpusConfig
+from adapt.corpus.clean import Check
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.evaluation import read_set
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
@@ -140,5 +141,5 @@ class Shared:
         """As the check itself."""
         import ray
 
-        check: Index = ray.get(self.reference)
+        check: Check = ray.get(self.reference)
         return check(text)

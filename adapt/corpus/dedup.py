@@ -1,5 +1,8 @@
 """Stage `dedup`: which documents of some sources are duplicates of one that comes before, over all files and sources.
 
+Near copies must not stand on both sides either, one measured and one trained on: sources that come before, which are
+not thinned out, say what has to give way (`adapt.corpus.clusters.kept_apart`).
+
 Tasks read and clean as `prepare` does and write a digest, a signature and the sorted buckets of each document. Then
 each partition of the buckets (a range of hashes) gives pairs of duplicates, and their clusters keep the document that
 comes first in stream order. Neither the number of workers nor that of partitions, nor the order in which tasks end
@@ -20,8 +23,10 @@ from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.buckets import Parts, candidates, duplicates, write_chunk
-from adapt.corpus.clusters import clusters, reduced
+from adapt.corpus.clean import DUPLICATE
+from adapt.corpus.clusters import clusters, kept_apart, reduced
 from adapt.corpus.dedup_report import write_report
+from adapt.corpus.heldout import MEASURED, TRAINED, in_share, key_of_normalised
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.minhash import band_hashes, bands_for, signatures
 from adapt.corpus.prepare import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
@@ -33,6 +38,8 @@ ENTRIES_PER_PARTITION = 8_000_000
 """Buckets that a task sorts at once: some 400 MB of memory."""
 PAIRS_HELD = 4_000_000
 EXCERPT_CHARACTERS = 200
+Source = tuple[str, Manifest, CorpusConfig]
+"""A name, its files, and how they are read."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,20 @@ class Sign:
     source: int
     folder: Path
     alike: Alike
+    heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
         """The chunk's key and its number of documents."""
         os.environ["RAYON_NUM_THREADS"] = "1"  # rensa's; the tasks are the parallelism
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
-        sign_chunk(self.folder, key, row["texts"], self.alike)
+        sign_chunk(self.folder, key, row["texts"], self.alike, self.heldout_fraction)
         return {"source": [key[0]], "item": [key[1]], "chunk": [key[2]], "documents": [len(row["texts"])]}
 
 
-def sign_chunk(folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: Alike) -> None:
+def sign_chunk(
+    folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: Alike, heldout_fraction: float = 0.0
+) -> None:
     """Writes digests, signatures and buckets of a chunk; see `adapt.corpus.buckets`."""
     plain = [normalised(text) for text in texts]
     integers = [xxh3_128_intdigest(text.encode("utf-8", "replace")) for text in plain]
@@ -83,7 +93,8 @@ def sign_chunk(folder: Path, key: tuple[int, int, int], texts: Sequence[str], al
     if alike.near:
         signed = signatures(plain, alike.n, alike.permutations)
         buckets = np.concatenate([buckets, band_hashes(signed, *alike.bands)], axis=1)
-    write_chunk(folder, key, digests, signed, buckets, [text[:EXCERPT_CHARACTERS] for text in texts])
+    heldout = np.array([in_share(key_of_normalised(text), heldout_fraction) for text in plain], np.uint8)
+    write_chunk(folder, key, digests, signed, buckets, [text[:EXCERPT_CHARACTERS] for text in texts], heldout)
 
 
 @dataclass(frozen=True)
@@ -110,18 +121,25 @@ class Match:
 
 
 def deduplicate(
-    sources: Sequence[tuple[str, Manifest, CorpusConfig]], alike: Alike, folder: Path, entity_field: str | None = None
+    sources: Sequence[Source],
+    alike: Alike,
+    folder: Path,
+    entity_field: str | None = None,
+    before: Sequence[Source] = (),
 ) -> dict[str, Any]:
-    """Writes `duplicates-SOURCE.arrow` (item, ordinal) for each source, and the report, into `folder`.
+    """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings; in stream order.
+        sources: names, files and settings; in stream order. Of one whose `deduplicate` is none, only what the sources
+            before do not allow is left out.
         alike: what counts as alike.
         folder: emptied first.
         entity_field: of the records, as `prepare` will read it, for records with malformed entities have no ordinal.
+        before: sources that stay as they are, and that the others must stay apart from.
 
     Returns:
-        Metrics: documents and duplicates, in all and by source.
+        Metrics: documents and duplicates, in all and by source, and of the duplicates those left out for a copy on the
+        other side in the sources before.
 
     Raises:
         DataError: a file is broken.
@@ -136,14 +154,18 @@ def deduplicate(
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     chunks: list[dict[str, int]] = []
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
-        for number, (_, manifest, corpus) in enumerate(sources):
+        for number, (_, manifest, corpus) in enumerate([*before, *sources]):
             read = Read(corpus, CHUNK_CHARACTERS, entity_field, screen_of(replace(corpus, write_rejects=False), folder))
             if items := numbered_items(manifest, corpus):
                 chunks += (
                     ray.data.from_items(items)
                     .map_batches(read, batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool)
                     .map_batches(
-                        Sign(number, work, alike), batch_size=1, batch_format="pyarrow", num_cpus=0.9, compute=pool
+                        Sign(number, work, alike, corpus.heldout_fraction),
+                        batch_size=1,
+                        batch_format="pyarrow",
+                        num_cpus=0.9,
+                        compute=pool,
                     )
                     .take_all()
                 )
@@ -155,12 +177,19 @@ def deduplicate(
         )
         linked = merged(np.stack([b["first"], b["document"]], axis=1) for b in found.iter_batches(batch_size=None))
     documents, firsts = clusters(linked)
-    dropped = documents[documents != firsts]
+    heldout = parts.values(documents, "heldout")[:, 0] if len(documents) else np.zeros(0, np.uint8)
+    duplicate, opposed = kept_apart(firsts, parts.sources(documents), heldout.astype(bool), len(before))
+    thinned = np.array([corpus.deduplicate != "none" for _, _, corpus in (*before, *sources)], bool)
+    duplicate &= thinned[parts.sources(documents)]
+    reasons = np.where(opposed, np.where(heldout, TRAINED, MEASURED), DUPLICATE)
+    leaves = duplicate | opposed
     for number in range(len(sources)):
-        write_duplicates(folder / duplicates_file(number), parts, dropped, number)
-    metrics = write_report(folder, [name for name, _, _ in sources], parts, documents, firsts, alike.bands)
+        file = folder / duplicates_file(number)
+        write_duplicates(file, parts, documents[leaves], reasons[leaves], len(before) + number)
+    names = [name for name, _, _ in (*before, *sources)]
+    metrics = write_report(folder, names, parts, documents, firsts, leaves, alike.bands)
     shutil.rmtree(work)
-    return metrics
+    return {**metrics, **({"on_the_other_side": int(opposed.sum())} if before else {})}
 
 
 def duplicates_file(source: int) -> str:
@@ -185,20 +214,22 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
     return reduced(np.concatenate(held))
 
 
-def write_duplicates(file: Path, parts: Parts, dropped: np.ndarray, source: int) -> None:
-    """Writes the item and the ordinal in it of a source's duplicates, in order, as an Arrow file.
+def write_duplicates(file: Path, parts: Parts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
+    """Writes the item, the ordinal in it and the reason of each document that leaves a source, in order, as Arrow.
 
     Args:
         file: to write.
         parts: all chunks.
         dropped: numbers of the documents to leave out, in order, int64.
+        reasons: why, of each.
         source: whose.
     """
     of_part = np.searchsorted(parts.starts, dropped, "right") - 1
     first_of_item = np.searchsorted(_items(parts.keys), _items(parts.keys[of_part]))
     ordinals = dropped - parts.starts[first_of_item]
     mine = parts.keys[of_part, 0] == source
-    batch = pa.record_batch({"item": parts.keys[of_part, 1][mine], "ordinal": ordinals[mine]})
+    why = pa.array(reasons[mine].tolist(), pa.string())
+    batch = pa.record_batch({"item": parts.keys[of_part, 1][mine], "ordinal": ordinals[mine], "reason": why})
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
 

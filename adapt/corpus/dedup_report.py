@@ -16,7 +16,13 @@ SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
 def write_report(
-    folder: Path, names: list[str], parts: Parts, documents: np.ndarray, firsts: np.ndarray, bands: tuple[int, int]
+    folder: Path,
+    names: list[str],
+    parts: Parts,
+    documents: np.ndarray,
+    firsts: np.ndarray,
+    leaves: np.ndarray,
+    bands: tuple[int, int],
 ) -> dict[str, Any]:
     """Writes `report.json` and `report.md`.
 
@@ -26,14 +32,14 @@ def write_report(
         parts: all documents.
         documents: those in clusters, in order, int64.
         firsts: the first document of each one's cluster, int64.
+        leaves: which of them are left out, bool.
         bands: bands and rows; (0, 0) where only equal texts are duplicates.
 
     Returns:
         The stage's metrics.
     """
     read = np.bincount(parts.keys[:, 0], np.diff(parts.starts), len(names)).astype(int)
-    sources = parts.keys[np.searchsorted(parts.starts, documents, "right") - 1, 0]
-    dropped = np.bincount(sources[documents != firsts], minlength=len(names))
+    dropped = np.bincount(parts.sources(documents[leaves]), minlength=len(names))
     metrics = {
         "documents": int(read.sum()),
         "duplicates": int(dropped.sum()),

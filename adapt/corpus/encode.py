@@ -10,13 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from adapt.corpus.clean import is_heldout
 from adapt.corpus.entities import Span, tagged
 from adapt.corpus.form import PLAIN, Form
+from adapt.corpus.heldout import in_share, key_of
 from adapt.corpus.marks import Marker
 from adapt.corpus.tokens import write_shard
 from adapt.model.locate import Pretrained
-from adapt.schema import TOKENS
+from adapt.schema import KEYS, TOKENS
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,27 @@ class Encode:
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
-        columns, heldout, counts = self.tokens(row)
+        columns, keys, counts = self.tokens(row)
+        columns, heldout = {**columns, KEYS: keys}, self.heldout(keys)
         for kind, wanted in (("train", False), ("heldout", True)):
             chosen = {
                 name: [value for value, out in zip(values, heldout, strict=True) if out is wanted]
                 for name, values in columns.items()
             }
-            documents = chosen.pop(TOKENS)
+            documents, known = chosen.pop(TOKENS), chosen.pop(KEYS)
             counts[f"{kind}_documents"] = len(documents)
             counts[f"{kind}_tokens"] = sum(map(len, documents))
             if documents:
                 name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_shard(self.folder / name, documents, len(_tokenizer(self.pretrained)), chosen)
+                write_shard(self.folder / name, documents, len(_tokenizer(self.pretrained)), chosen, known)
         return {"item": [row["item"]], "tally": [row["tally"]], "counts": [json.dumps(counts)]}
 
-    def tokens(self, row: dict[str, Any]) -> tuple[dict[str, list[Any]], list[bool], Counter[str]]:
-        """Token ids and marks of each document of a chunk, which of them are held out, and counts."""
+    def heldout(self, keys: list[int]) -> list[bool]:
+        """Which documents are held out."""
+        return [in_share(key, self.heldout_fraction) for key in keys]
+
+    def tokens(self, row: dict[str, Any]) -> tuple[dict[str, list[Any]], list[int], Counter[str]]:
+        """Token ids and marks of each document of a chunk, their keys, and counts."""
         tokenizer, texts = _tokenizer(self.pretrained), row["texts"]
         columns = self._columns(tokenizer.backend_tokenizer, texts, json.loads(row["entities"]))
         counts = Counter(characters=sum(map(len, texts)))
@@ -54,7 +59,7 @@ class Encode:
             counts["unknown_tokens"] = sum(ids.count(tokenizer.unk_token_id) for ids in columns[TOKENS])
         if self.form.ends:
             _end(columns[TOKENS], tokenizer.eos_token_id)
-        return columns, [is_heldout(text, self.heldout_fraction) for text in texts], counts
+        return columns, [key_of(text) for text in texts], counts
 
     def _columns(self, tokenizer: Any, texts: list[str], entities: list[list[Span]]) -> dict[str, list[Any]]:
         """Token ids and marks of each text."""

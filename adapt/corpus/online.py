@@ -7,7 +7,7 @@ time. So it begins with the item of its first window, and nothing before that is
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ class Online:
         cut: Cut,
         folder: Path,
         duplicates: Path | None = None,
+        measured: Sequence[Path] = (),
     ) -> "Online":
         """Of the parts of a manifest.
 
@@ -79,9 +80,10 @@ class Online:
             cut: makes batches.
             folder: of the stage.
             duplicates: what stage `dedup` has found, to be left out.
+            measured: prepared corpora whose measured text is left out.
         """
         items = tuple(numbered_items(manifest, corpus))
-        read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates))
+        read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen_of(corpus, folder, duplicates, measured))
         encode = Encode(pretrained, folder, corpus.heldout_fraction, form)
         return cls(items, read, encode, cut, folder / INDEX_FILE)
 
@@ -154,8 +156,8 @@ class Tokenize:
     def __call__(self, table: pa.Table) -> pa.Table:
         """One row: tokens, starts and marks of all documents together."""
         row = table.to_pylist()[0]
-        columns, heldout, _ = self.encode.tokens(row)
-        kept = [number for number, out in enumerate(heldout) if not out]
+        columns, keys, _ = self.encode.tokens(row)
+        kept = [number for number, out in enumerate(self.encode.heldout(keys)) if not out]
         lengths = [len(columns[TOKENS][number]) for number in kept]
         flat = {name: pa.array(_flat([values[n] for n in kept], name)) for name, values in columns.items()}
         starts = np.zeros(sum(lengths), bool)

@@ -7,7 +7,7 @@ Memory holds a few chunks, whatever the corpus weighs, and any number of workers
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from adapt.corpus.clean import Tally, clean
 from adapt.corpus.encode import Encode
 from adapt.corpus.entities import Tagged
 from adapt.corpus.form import PLAIN, Form
+from adapt.corpus.heldout import MEASURED
 from adapt.corpus.ids import IdWriter, count_repeats
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.screen import PASS, Screen, screen_of
@@ -41,6 +42,7 @@ def prepare(
     folder: Path,
     form: Form = PLAIN,
     duplicates: Path | None = None,
+    measured: Sequence[Path] = (),
 ) -> dict[str, Any]:
     """Reads, cleans, tokenizes and writes a corpus into `folder`.
 
@@ -51,6 +53,7 @@ def prepare(
         folder: emptied first.
         form: what the objective needs beyond tokens.
         duplicates: what stage `dedup` has found in this source, to be left out.
+        measured: prepared corpora whose measured text is left out, by exact normalised text.
 
     Returns:
         Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, and how
@@ -66,7 +69,7 @@ def prepare(
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
-    screen = screen_of(corpus, folder, duplicates)
+    screen = screen_of(corpus, folder, duplicates, measured)
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         chunks = (
@@ -179,9 +182,16 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
         )
     if bad:
         log(f"skipped {bad} of {tally.seen} records: {cases}")
+    first = manifest.parts[0].path if manifest.parts else "no part"
+    if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
+        raise DataError(
+            f"nothing is left to train on of {first}: {measured} of its documents are measured as well"
+            " (evaluation.general_paths, or a task's dev split)",
+            "give evaluation.general_paths other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
+            " name the same file in both fields, so that its held-out share is measured and the rest trained on",
+        )
     if not tally.kept:
         dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
-        first = manifest.parts[0].path if manifest.parts else "no part"
         raise DataError(
             f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
             "check corpus.paths, corpus.text_field and corpus.cleaning",

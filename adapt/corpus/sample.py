@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from adapt.corpus.clean import is_heldout
 from adapt.corpus.encode import Encode
+from adapt.corpus.heldout import is_heldout
 from adapt.corpus.online import Online
 from adapt.corpus.order import permute
 from adapt.errors import DataError

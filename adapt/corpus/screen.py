@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,9 @@ import pyarrow as pa
 from adapt.chain.files import storage_errors
 from adapt.config import CorpusConfig
 from adapt.corpus.clean import Check, Reject, Sieve
+from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.decontaminate import Shared, evaluation_index
+from adapt.corpus.heldout import Measured
 
 REJECTS = "rejects"
 """Folder of the dropped documents, one file for each item of reading."""
@@ -28,7 +30,9 @@ class Screen:
     contaminated: Check | None = None
     """Says which texts an evaluation set knows."""
     duplicates: Path | None = None
-    """The file of stage `dedup` for this source: an Arrow table of `item` and `ordinal`, sorted."""
+    """The file of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted."""
+    measured: Check | None = None
+    """Says which texts are measured."""
     rejects: Path | None = None
     """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
     evaluation_texts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -38,40 +42,45 @@ class Screen:
     def of(self, item: int) -> Iterator[Sieve]:
         """What the documents of an item must pass."""
         with _rejects(self.rejects, item) as reject:
-            yield Sieve(self.contaminated, _ordinals(self.duplicates, item), reject)
+            yield Sieve(self.contaminated, self.measured, _ordinals(self.duplicates, item), reject)
 
 
 PASS = Screen()
 """Lets everything pass."""
 
 
-def screen_of(corpus: CorpusConfig, folder: Path, duplicates: Path | None = None) -> Screen:
-    """The screen of a source; puts the index of the evaluation sets into Ray's object store.
+def screen_of(
+    corpus: CorpusConfig, folder: Path, duplicates: Path | None = None, measured: Sequence[Path] = ()
+) -> Screen:
+    """The screen of a source; puts what evaluation sets and measured corpora hold into Ray's object store.
 
     Args:
         corpus: has the evaluation sets and says whether rejects are written.
         folder: of the stage.
         duplicates: what stage `dedup` has found in this source.
+        measured: prepared corpora whose measured text is left out.
 
     Raises:
-        DataError: an evaluation set cannot be read or is empty.
+        DataError: an evaluation set or a measured corpus cannot be read, or a set is empty.
     """
     import ray
 
     rejects = folder / REJECTS if corpus.write_rejects else None
+    known = Shared(ray.put(Measured.of(measured))) if measured else None
     if not corpus.decontaminate:
-        return Screen(None, duplicates, rejects)
+        return Screen(None, duplicates, known, rejects)
     index = evaluation_index(corpus)
-    return Screen(Shared(ray.put(index)), duplicates, rejects, index.counts)
+    return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
 
 
-def _ordinals(file: Path | None, item: int) -> frozenset[int]:
+def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
     if file is None:
-        return frozenset()
+        return {}
     with pa.memory_map(str(file)) as source:
         table = pa.ipc.open_file(source).get_batch(0)
     first, last = np.searchsorted(table.column("item").to_numpy(), [item, item + 1])
-    return frozenset(table.column("ordinal").slice(int(first), int(last - first)).to_pylist())
+    ordinals, reasons = (table.column(name).slice(int(first), int(last - first)) for name in ("ordinal", "reason"))
+    return dict(zip(ordinals.to_pylist(), map(Drop, reasons.to_pylist()), strict=True))
 
 
 @contextmanager

@@ -21,13 +21,17 @@ import pyarrow as pa
 from adapt.chain.files import storage_errors
 from adapt.chain.record import load_record
 from adapt.errors import DataError
-from adapt.schema import STARTS, TOKENS, TOKENS_IN, token_schema
+from adapt.schema import KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
 
 def write_shard(
-    path: Path, documents: Documents, vocabulary_size: int, marks: Mapping[str, Documents] | None = None
+    path: Path,
+    documents: Documents,
+    vocabulary_size: int,
+    marks: Mapping[str, Documents] | None = None,
+    keys: Sequence[int] | None = None,
 ) -> None:
     """Writes tokenized documents aside and renames the file into place.
 
@@ -36,10 +40,13 @@ def write_shard(
         documents: token ids of each document.
         vocabulary_size: decides their type.
         marks: further columns by name; of each document as many truth values as it has tokens.
+        keys: what each document is known by.
     """
     marks = marks or {}
     schema = token_schema(vocabulary_size, tuple(marks))
     columns = [pa.array(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
+    if keys is not None:
+        schema, columns = schema.append(pa.field(KEYS, pa.uint64())), [*columns, pa.array(keys, pa.uint64())]
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     with storage_errors(path):
         with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:

@@ -31,7 +31,8 @@ def export(config: Config, folder: Path, inputs: Mapping[str, Record]) -> Outcom
         inputs: the corpora `domain` and perhaps `general`, `training`, and the evaluations `before` and `after`.
 
     Returns:
-        Metrics: held-out losses before and after with their change and 95% intervals, and the cost of training.
+        Metrics: held-out losses before and after with their change and 95% intervals, how many of the held-out
+        documents were trained on, and the cost of training.
     """
     training = inputs["training"]
     results = [
@@ -41,7 +42,9 @@ def export(config: Config, folder: Path, inputs: Mapping[str, Record]) -> Outcom
     ]
     _link(training.path / MODEL_FOLDER, folder)
     write_atomically(folder / "README.md", model_card(redacted(_facts(config, inputs, results))))
-    return Outcome({**_loss_metrics(results), **training.metrics}, training.cost, training.resources)
+    overlap = {f"{prefix}_overlap": inputs["after"].metrics.get(f"{name}_overlap") for name, prefix in CORPORA.items()}
+    found = {name: number for name, number in overlap.items() if name != "general_overlap" or "general" in inputs}
+    return Outcome({**_loss_metrics(results), **found, **training.metrics}, training.cost, training.resources)
 
 
 def comparison(corpus: str, before: Path, after: Path, samples: int) -> dict[str, Any]:

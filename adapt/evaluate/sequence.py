@@ -26,7 +26,8 @@ def summarize(
     Returns:
         Metrics: `scores` and `losses`, each with `columns` (task or domain -> number of the domain) and `rows`, one for
         the model to begin with and one after each domain; `plasticity` before each domain; `model` and `models`,
-        folders; and the figures of `adapt.statistics.continual`. Cost: the device time of all stages.
+        folders; `overlap`, how many measured documents were trained on; and the figures of
+        `adapt.statistics.continual`. Cost: the device time of all stages.
     """
     order, mode = list(identity["order"]), identity["mode"]
     steps = len(order)
@@ -49,6 +50,7 @@ def summarize(
         ],
         "model": str(list(exports.values())[-1].path),
         "models": _models(order, exports),
+        "overlap": _overlap(done),
         **sequence_figures(scores, losses, mode),
     }
     return Outcome(metrics, _cost(done))
@@ -108,6 +110,15 @@ def _losses(order: list[str], mode: str, exports: Mapping[int, Record], done: Ma
         "columns": {name: columns[name] for name in known},
         "rows": [{name: row[name] for name in known if name in row} for row in rows],
     }
+
+
+def _overlap(done: Mapping[str, Record]) -> int | None:
+    """How many measured documents were trained on, summed over what was measured of every model; None: not known."""
+    exports = [record.metrics for name, record in done.items() if name.startswith("export ")]
+    found = [metrics[name] for metrics in exports for name in ("heldout_overlap", "general_overlap") if name in metrics]
+    others = [record.metrics for name, record in done.items() if name.startswith("losses ")]
+    found += [value for metrics in others for name, value in metrics.items() if name.endswith("_overlap")]
+    return None if None in found else sum(found)
 
 
 def _cost(done: Mapping[str, Record]) -> dict[str, Any]:

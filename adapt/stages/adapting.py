@@ -6,9 +6,11 @@ from pathlib import Path
 
 from adapt.chain import Outcome, Stage
 from adapt.config import TaskConfig
+from adapt.corpus.roles import FILES
 from adapt.errors import ConfigError
 from adapt.stages.base import Inputs
 from adapt.stages.comparing import Comparing
+from adapt.stages.corpora import MEASURED
 from adapt.stages.importance import Importances
 from adapt.stages.texts import Texts
 
@@ -35,22 +37,24 @@ class Adapting(Comparing, Texts, Importances):
         Raises:
             ConfigError: a part of a pool is asked for, and there is none.
         """
-        domainless = replace(self.config.corpus, sources=[], streaming=False)  # their weights are not those of tasks
-        self.config = replace(self.config, corpus=domainless)
+        domainless = replace(self.config.corpus, **FILES, paths=[])  # nor are its sources' weights those of tasks
+        self.config = self.whole = replace(self.config, corpus=domainless)
         tapt, tasks = self.config.tapt, [self.config.task, *self.config.tasks]
         if tapt.random_per_example and not tapt.pool_paths:
             raise ConfigError(
                 "tapt.random_per_example is set, but tapt.pool_paths is not", "name the pool, or remove it"
             )
-        sources = {task.name: self._train_text(task, tasks) for task in tasks}
+        dev = self.prepared_texts(self.task_texts(tasks, ["dev"]), heldout=True)
+        measured = {**self.measured(), **({} if tapt.transductive else {f"{MEASURED}dev": dev})}
+        sources = {task.name: self._train_text(task, tasks, measured) for task in tasks}
         unseen = None if tapt.transductive else self.task_texts(tasks, ["dev", "test"])
         if tapt.pool_paths:
-            sources["(pool)"] = self._from_pool(tasks, unseen)
+            sources["(pool)"] = self._from_pool(tasks, unseen, measured)
         text = next(iter(sources.values())) if len(sources) == 1 else self.gathered(sources)
-        corpora = {"domain": self.prepared_texts(self.task_texts(tasks, ["dev"]), heldout=True), **self._general()}
+        corpora = {"domain": dev, **self._general()}
         training = self.trained(
             sources,
-            self.general_text(unseen),
+            self.general_text(unseen, measured),
             tapt.batch_examples,
             tapt.transductive,
             self.general_importance(list(sources.values())),
@@ -59,17 +63,18 @@ class Adapting(Comparing, Texts, Importances):
         self._digests.save()
         return stage
 
-    def _train_text(self, task: TaskConfig, tasks: list[TaskConfig]) -> Stage:
+    def _train_text(self, task: TaskConfig, tasks: list[TaskConfig], measured: Mapping[str, Stage]) -> Stage:
         """What TAPT may see of a task."""
         if self.config.tapt.transductive:
-            return self.prepared_texts(self.task_texts([task], ["train", "dev", "test"]))
+            return self.prepared_texts(self.task_texts([task], ["train", "dev", "test"]), measured=measured)
         others = [other for other in tasks if other != task]
-        return self.prepared_texts(self.task_texts([task], ["train"], without=["dev", "test"], others=others))
+        texts = self.task_texts([task], ["train"], without=["dev", "test"], others=others)
+        return self.prepared_texts(texts, measured=measured)
 
-    def _from_pool(self, tasks: list[TaskConfig], unseen: Stage | None) -> Stage:
+    def _from_pool(self, tasks: list[TaskConfig], unseen: Stage | None, measured: Mapping[str, Stage]) -> Stage:
         if not self.config.tapt.random_per_example:
-            return self.pool(unseen)
-        return self.prepared_texts(self.random_texts([self.task(task) for task in tasks], unseen))
+            return self.pool(unseen, measured)
+        return self.prepared_texts(self.random_texts([self.task(task) for task in tasks], unseen, measured))
 
     def exported(self, needed: Mapping[str, Stage], corpora: list[str]) -> Stage:
         """The deliverable: the trained model, its card, and what it gained and lost on held-out text."""

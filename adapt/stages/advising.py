@@ -9,12 +9,12 @@ from adapt.chain import Outcome, Record, Stage, Store
 from adapt.config import CorpusConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest
+from adapt.corpus.roles import general_corpus, pooled_corpus
 from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.model.size import model_size
 from adapt.preflight import check_weights
 from adapt.stages.base import Inputs
-from adapt.stages.corpora import general_corpus
 from adapt.stages.texts import Texts
 
 Listed = list[tuple[Manifest, CorpusConfig]]
@@ -79,7 +79,7 @@ class Advising(Texts):
         if config.evaluation.general_paths:
             yield "general", [general_corpus(config)]
         if config.tapt.pool_paths:
-            yield "pool", [self._pool_corpus()]
+            yield "pool", [pooled_corpus(config)]
 
     def _look(self, texts: Mapping[str, Listed], tasks: Mapping[str, Path]) -> Outcome:
         from adapt.advise.look import look

@@ -56,6 +56,8 @@ class Base:
     def __init__(self, config: Config, start: Start | None = None) -> None:
         root = Path(config.storage.root).expanduser().absolute()
         self.config = config
+        self.whole = config
+        """Also where a copy works on a part of it, such as one domain: what is measured of all is said here."""
         self.root = root
         self._digests = Digests(root / ".digests.json")
         self._listings: dict[tuple[str, str], tuple[Manifest, Stage]] = {}

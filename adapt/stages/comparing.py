@@ -81,6 +81,10 @@ def _side_by_side(inputs: Inputs, domains: list[str], samples: int, folder: Path
 
     losses = {model: record.path for model, record in _of_models(inputs, LOSS).items()}
     metrics = compare_models(losses, domains, samples, folder)
+    metrics["overlap"] = {
+        model: {domain: record.metrics[f"{domain}_overlap"] for domain in domains}
+        for model, record in _of_models(inputs, LOSS).items()
+    }
     if found := _of_models(inputs, NEIGHBOURS):
         tasks = next(iter(found.values())).metrics
         metrics["knn"] = {

@@ -93,12 +93,19 @@ class Continual(Adapting):
         return [task for task in given if domain_of(task) in order]
 
     def _texts(self, order: list[str]) -> dict[str, Stage]:
-        """The domains' text, each by itself: what one holds says nothing of what another may."""
-        sources = dict(sources_of(self.config.corpus))
-        return {
-            name: self.prepared(sources[name], f"{self.config.name}-{name}", self.deduplicated([(name, sources[name])]))
-            for name in order
-        }
+        """The domains' text, each by itself: what one trains on says nothing of what another may.
+
+        Only what one measures another must not train on: all hold out the same documents, and of near copies, where
+        those are looked for, the domain that is listed later gives way.
+        """
+        near, measured = self.config.corpus.deduplicate == "near", self.measured()
+        before, texts = self._beside(), {}
+        for name, corpus in sources_of(self.config.corpus):
+            if name in order:
+                dedup = self.deduplicated([(name, corpus)], before)
+                texts[name] = self.prepared(corpus, f"{self.config.name}-{name}", dedup, measured=measured)
+                before = [*before, (name, corpus)] if near else []
+        return {name: texts[name] for name in order}
 
     def _models(self, order: list[str], texts: Mapping[str, Stage]) -> Iterator[Learnt]:
         mode = self.config.sequence.mode

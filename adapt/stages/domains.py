@@ -64,9 +64,9 @@ def check_distinct(texts: Mapping[str, Stage]) -> None:
     Raises:
         ConfigError: names them.
     """
-    known: dict[str, str] = {}
+    known: dict[tuple[str, str], str] = {}
     for name, text in texts.items():
-        other = known.setdefault(text.key, name)
+        other = known.setdefault((text.inputs["manifest"].key, repr(text.what["corpus"])), name)
         if other != name:
             raise ConfigError(
                 f"corpus.sources: {other} and {name} read the same text",

@@ -6,9 +6,9 @@ from typing import Any
 
 from adapt.chain import Outcome, Stage
 from adapt.chain.packages import deciding
+from adapt.chain.record import load_record
 from adapt.config import what
 from adapt.stages.base import Inputs, made_by
-from adapt.stages.corpora import general_corpus
 from adapt.stages.tasks import Tasks
 
 
@@ -54,19 +54,20 @@ class Measuring(Tasks):
         }
 
     def _general(self) -> dict[str, Stage]:
-        """General text to measure on, if there is any."""
-        if not self.config.evaluation.general_paths:
-            return {}
-        return {"general": self.prepared(general_corpus(self.config), f"{self.config.name}-general")}
+        general = self.general()
+        return {"general": general} if general else {}
 
     def _evaluate(self, folder: Path, inputs: Inputs) -> Outcome:
         from adapt.evaluate.measure import Measurement, measure
+        from adapt.evaluate.overlap import overlaps
         from adapt.runtime import connect
 
         connect(self.config.resources)
         model = made_by(inputs["training"], self.pretrained) if "training" in inputs else self.pretrained
-        corpora = {name: str(path) for name, path in paths_of(inputs, "prepare").items()}
-        return Outcome(measure(Measurement(self.config, model, corpora), folder))
+        corpora = paths_of(inputs, "prepare")
+        found = overlaps(corpora, inputs.get("training") or load_record(model.model))
+        measurement = Measurement(self.config, model, {name: str(path) for name, path in corpora.items()})
+        return Outcome({**measure(measurement, folder), **found})
 
     def _classify(self, inputs: Inputs) -> Outcome:
         from adapt.evaluate.embed import nearest_neighbours

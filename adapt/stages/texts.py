@@ -1,20 +1,21 @@
 """The stages that write text to train on: that of tasks without its labels, and what is taken of a pool."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adapt.chain import Outcome, Stage
 from adapt.chain.files import write_atomically
-from adapt.config import CorpusConfig, EvaluationSet, TaskConfig, what
+from adapt.config import CorpusConfig, TaskConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.roles import FILES, pooled_corpus, replayed_corpus
 from adapt.errors import DataError
 from adapt.select import TEXTS_FILE
 from adapt.stages.base import Inputs
-from adapt.stages.corpora import FILES, replayed_corpus
+from adapt.stages.corpora import NOTHING, without
 from adapt.stages.tasks import Tasks
 
 
@@ -54,8 +55,14 @@ class Texts(Tasks):
         settings = {name: value for name, value in what(task).items() if name in ("kind", "text_field", "pair_field")}
         return {**settings, **{split: self._split(task, split).digest for split in splits}}
 
-    def prepared_texts(self, texts: Stage, heldout: bool = False) -> Stage:
-        """The text that a stage wrote, as token shards: all of it to train on, or all of it to measure on."""
+    def prepared_texts(self, texts: Stage, heldout: bool = False, measured: Mapping[str, Stage] = NOTHING) -> Stage:
+        """The text that a stage wrote, as token shards.
+
+        Args:
+            texts: the stage.
+            heldout: all of it is to be measured on, and not to be trained on.
+            measured: prepared text that it leaves out, because it is measured.
+        """
         corpus = replace(self.config.corpus, **FILES, **_AS_IT_IS, heldout_fraction=1.0 if heldout else 0.0)
         identity = {
             "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
@@ -67,78 +74,89 @@ class Texts(Tasks):
             file = str(inputs["texts"].path / TEXTS_FILE)
             return self._prepare(build_manifest(replace(corpus, paths=file), self._digests), corpus, folder, inputs, 0)
 
-        return Stage("prepare", texts.name, identity, run, {"texts": texts})
+        return Stage("prepare", texts.name, identity, run, {"texts": texts, **measured})
 
-    def pool(self, unseen: Stage | None) -> Stage:
+    def pool(self, unseen: Stage | None, measured: Mapping[str, Stage] = NOTHING) -> Stage:
         """All of the pool, as token shards.
 
         Args:
             unseen: texts that it must not hold.
+            measured: prepared text that it leaves out, because it is measured.
         """
-        return self._prepared_without(self._pool_corpus(), f"{self.config.name}-pool", unseen)
+        return self._prepared_without(pooled_corpus(self.config), f"{self.config.name}-pool", unseen, measured)
 
-    def general_text(self, unseen: Stage | None) -> Stage | None:
+    def general_text(self, unseen: Stage | None, measured: Mapping[str, Stage] = NOTHING) -> Stage | None:
         """The general text that is mixed in, if there is any, as token shards.
 
         Args:
             unseen: texts that it must not hold.
+            measured: prepared text that it leaves out, because it is measured.
         """
         if not self.config.mixture.replay_paths:
             return None
-        return self._prepared_without(replayed_corpus(self.config), f"{self.config.name}-replay", unseen)
+        return self._prepared_without(replayed_corpus(self.config), f"{self.config.name}-replay", unseen, measured)
 
-    def _prepared_without(self, corpus: CorpusConfig, name: str, unseen: Stage | None) -> Stage:
+    def _prepared_without(
+        self, corpus: CorpusConfig, name: str, unseen: Stage | None, measured: Mapping[str, Stage]
+    ) -> Stage:
         manifest, listed = self._listed(corpus, name)
+        beside = self._beside(replay=False)
+        dedup = self.deduplicated([("", corpus)], beside, unseen) if beside else None
         identity = {
-            "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": 0.0},
+            "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
             **self._tokenizer_identity(),
             **self._form_identity(),
         }
 
         def run(folder: Path, inputs: Inputs) -> Outcome:
-            return self._prepare(manifest, _without(corpus, inputs), folder, inputs, 0)
+            return self._prepare(manifest, without(corpus, inputs), folder, inputs, 0)
 
-        inputs = {"manifest": listed, **({"unseen": unseen} if unseen else {})}
+        needed = {"manifest": listed, "dedup": dedup, "unseen": unseen}
+        inputs = {**{name: stage for name, stage in needed.items() if stage}, **measured}
         return Stage("prepare", name, identity, run, inputs)
 
-    def random_texts(self, tasks: Sequence[Stage], unseen: Stage | None) -> Stage:
+    def random_texts(
+        self, tasks: Sequence[Stage], unseen: Stage | None, measured: Mapping[str, Stage] = NOTHING
+    ) -> Stage:
         """Documents of the pool at random, so many for each of some tasks' train examples (RAND-TAPT).
 
         Args:
             tasks: say how many examples there are.
             unseen: texts that must not be chosen.
+            measured: prepared text that must not be chosen, because it is measured.
         """
-        corpus, (manifest, listed) = self._pool_corpus(), self._listed(self._pool_corpus(), f"{self.config.name}-pool")
+        corpus = pooled_corpus(self.config)
+        manifest, listed = self._listed(corpus, f"{self.config.name}-pool")
         identity = {
             "way": "random",
             "per_example": self.config.tapt.random_per_example,
-            "corpus": reading_identity(corpus, self._digests),
+            "corpus": {**reading_identity(corpus, self._digests), "heldout_fraction": corpus.heldout_fraction},
             "seed": self.config.seed,
         }
 
         def run(folder: Path, inputs: Inputs) -> Outcome:
             examples = sum(inputs[name].metrics["examples"]["train"] for name in named)
-            return self._select(manifest, _without(corpus, inputs), examples, folder)
+            paths = [inputs[name].path for name in measured]
+            return self._select(manifest, without(corpus, inputs), examples, paths, folder)
 
         named = {f"task-{place}" if place else "task": task for place, task in enumerate(tasks)}
-        inputs = {"manifest": listed, **named, **({"unseen": unseen} if unseen else {})}
+        inputs = {"manifest": listed, **named, **({"unseen": unseen} if unseen else {}), **measured}
         return Stage("select", f"{self.config.name}-random", identity, run, inputs, needs={"CPU": 1})
 
-    def _pool_corpus(self) -> CorpusConfig:
-        tapt, own = self.config.tapt, self.config.corpus
-        settings: dict[str, Any] = {"decontaminate": [], "deduplicate": "none", "heldout_fraction": 0.0}
-        return replace(own, **FILES, **settings, paths=tapt.pool_paths, text_field=tapt.pool_text_field)
-
-    def _select(self, manifest: Manifest, corpus: CorpusConfig, examples: int, folder: Path) -> Outcome:
+    def _select(
+        self, manifest: Manifest, corpus: CorpusConfig, examples: int, measured: Sequence[Path], folder: Path
+    ) -> Outcome:
         from adapt.corpus.clean import Sieve, Tally, clean
         from adapt.corpus.decontaminate import evaluation_index
+        from adapt.corpus.heldout import Measured, is_heldout
         from adapt.corpus.sources import items_of, read_slice, slices_of
         from adapt.select.random import choose
 
         index = evaluation_index(corpus) if corpus.decontaminate else None
-        tally, sieve = Tally(), Sieve(index)
+        tally, sieve = Tally(), Sieve(index, Measured.of(measured) if measured else None)
         slices = [each for item in items_of(manifest, corpus) for each in slices_of(item)]
         texts = (text for part in slices for text in clean(read_slice(part, corpus), corpus, tally, part.place, sieve))
+        texts = (text for text in texts if not is_heldout(text, corpus.heldout_fraction))
         wanted = (self.config.tapt.random_per_example or 0) * examples
         chosen = choose(texts, wanted, self.config.seed)
         if not chosen:
@@ -157,14 +175,6 @@ _AS_IT_IS: dict[str, Any] = {
     "deduplicate": "none",
 }
 """Text that was chosen already is read as it is."""
-
-
-def _without(corpus: CorpusConfig, inputs: Inputs) -> CorpusConfig:
-    """The same corpus with none of the texts that must not be seen."""
-    if "unseen" not in inputs:
-        return corpus
-    file = str(inputs["unseen"].path / TEXTS_FILE)
-    return replace(corpus, decontaminate=[*corpus.decontaminate, EvaluationSet("dev-and-test", file)])
 
 
 def _write_texts(

@@ -11,7 +11,7 @@ from adapt.console import log
 from adapt.model.locate import Pretrained
 from adapt.preflight import check_memory, check_space
 from adapt.stages.base import Inputs
-from adapt.stages.corpora import REPLAY
+from adapt.stages.corpora import MEASURED, REPLAY
 from adapt.stages.lengths import Lengths, texts_of, weights_of
 from adapt.train.branch import start_from_branch
 from adapt.train.flops import together
@@ -132,8 +132,10 @@ class Training(Lengths):
             return None
         from adapt.corpus.dedup import duplicates_file
 
-        dedup = inputs["domain"].inputs.get("dedup")
-        return self._online(self._streamed, folder, Path(dedup["path"]) / duplicates_file(0) if dedup else None)
+        needed = inputs["domain"].inputs
+        duplicates = Path(needed["dedup"]["path"]) / duplicates_file(0) if "dedup" in needed else None
+        measured = [Path(each["path"]) for name, each in needed.items() if name.startswith(MEASURED)]
+        return self._online(self._streamed, folder, duplicates, measured)
 
 
 def _method(config: Config) -> dict[str, Any]:

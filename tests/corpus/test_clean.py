@@ -1,17 +1,15 @@
 """What enters the corpus, what leaves it and why, and what is held out."""
 
 import json
-import random
 from collections import Counter
 from collections.abc import Callable
-from math import sqrt
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Sieve, Tally, _without_control, clean, is_heldout
+from adapt.corpus.clean import Sieve, Tally, _without_control, clean
 from adapt.corpus.decontaminate import build_index
 from adapt.corpus.formats import Bad
 
@@ -157,38 +155,6 @@ def test_tallies_add_up_and_the_first_case_stays_the_first() -> None:
         kept=2, bad={"a": 2, "b": 1}, dropped={"empty": 2}, first_bad={"a": "file, record 1", "b": "later, record 2"}
     )
     assert first.seen == 7
-
-
-# Held out
-
-
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5])
-def test_share_that_is_held_out(fraction: float) -> None:
-    draw = random.Random(0)
-    texts = {f"document {draw.random()}" for _ in range(20_000)}
-    held = sum(is_heldout(text, fraction) for text in texts)
-    expected = fraction * len(texts)
-    assert abs(held - expected) < 4 * sqrt(expected * (1 - fraction))  # binomial, 4 deviations
-
-
-def test_none_and_all() -> None:
-    texts = [f"document {number}" for number in range(2000)]
-    assert not any(is_heldout(text, 0.0) for text in texts)
-    assert all(is_heldout(text, 1.0) for text in texts)
-
-
-def test_a_larger_share_contains_the_smaller() -> None:
-    texts = [f"document {number}" for number in range(5000)]
-    small, large = ({text for text in texts if is_heldout(text, fraction)} for fraction in (0.05, 0.2))
-    assert small < large
-
-
-def test_held_out_is_a_function_of_the_text() -> None:
-    """Fixed by example: were it to change, text held out of earlier runs would be trained on in later ones."""
-    texts = ["the first document", "the second document", "the third document", "the 4th document", "été 東京"]
-    expected = [True, False, False, False, True]
-    assert [is_heldout(text, 0.5) for text in texts] == expected
-    assert [is_heldout(text, 0.5) for text in reversed(texts)] == expected[::-1]
 
 
 @given(st.text(st.characters(max_codepoint=0x130), max_size=60))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.corpus.clusters import clusters, reduced
+from adapt.corpus.clusters import clusters, kept_apart, reduced
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=60)
 
@@ -44,3 +44,25 @@ def test_the_order_of_pairs_and_reducing_parts_of_them_change_nothing(
     assert linked.tolist() == reduced(array).tolist()
     assert reduced(linked).tolist() == linked.tolist()
     assert len(linked) == sum(document != first for document, first in searched(pairs).items())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=40),  # source, cluster, held out
+    st.integers(0, 3),
+)
+def test_no_copy_of_what_stays_is_on_the_other_side_or_beside_it(
+    drawn: list[tuple[int, int, bool]], before: int
+) -> None:
+    documents = sorted(drawn, key=lambda document: document[0])
+    sources, clusters, heldout = (
+        (np.array(column) for column in zip(*documents, strict=True)) if documents else [[]] * 3
+    )
+    found = {number: list(clusters).index(number) for number in set(clusters)}
+    firsts = np.array([found[number] for number in clusters], np.int64)
+    sources, heldout = np.array(sources, np.int64), np.array(heldout, bool)
+    duplicate, opposed = kept_apart(firsts, sources, heldout, before)
+    for number, (source, cluster, out) in enumerate(documents):
+        mine = [other for other in range(number) if documents[other][:2] >= (before,) and clusters[other] == cluster]
+        beside = [other[2] for other in documents if other[0] < before and other[1] == cluster]
+        assert duplicate[number] == (source >= before and bool(mine))
+        assert opposed[number] == (source >= before and (not out) in beside)

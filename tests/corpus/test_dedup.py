@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from adapt.corpus.dedup import (
     sign_chunk,
     write_duplicates,
 )
+from adapt.corpus.heldout import is_heldout
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.prepare import prepare
 from adapt.corpus.shingles import normalised, shingles
@@ -144,8 +146,8 @@ def test_chunks_and_sources_without_a_document(tmp_path: Path, alike: Alike) -> 
     chunks = [{"source": 0, "item": n, "chunk": 0, "documents": n % 2} for n in (2, 1, 3, 0)]
     match = Match(parts_of(tmp_path, chunks), 1, None)
     assert match({"id": np.zeros(1, np.int64)})["document"].tolist() == [1]
-    write_duplicates(tmp_path / duplicates_file(0), match.parts, np.array([1]), 0)
-    write_duplicates(tmp_path / duplicates_file(1), parts_of(tmp_path, []), np.zeros(0, np.int64), 1)
+    write_duplicates(tmp_path / duplicates_file(0), match.parts, np.array([1]), np.array(["why"]), 0)
+    write_duplicates(tmp_path / duplicates_file(1), parts_of(tmp_path, []), np.zeros(0, np.int64), np.array([], str), 1)
     assert dropped(tmp_path, 0) == [(3, 0)]
     assert dropped(tmp_path, 1) == []
     assert Match(parts_of(tmp_path, []), 1, None)({"id": np.zeros(1, np.int64)})["document"].tolist() == []
@@ -176,6 +178,61 @@ def test_a_large_bucket_gives_pairs_in_proportion_and_links_all() -> None:
 def jsonl(path: Path, texts: Sequence[str]) -> str:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return str(path)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_near_copies_never_stand_on_both_sides(tmp_path: Path, tiny_bert: Path) -> None:
+    """The later one gives way: trained on to what is measured before it, and measured to what is trained on."""
+    draw, kept = random.Random(5), sentences(80, 6, shortest=60, longest=120)
+    keep = CorpusConfig(deduplicate="near", heldout_fraction=0.3)
+    before = {"general": kept[:20], "domain": kept[20:60]}
+    later = [*(edited(text, 1, draw) for text in kept[:60]), *kept[60:], kept[60].upper(), kept[20].title()]
+    corpora = {
+        "general": replace(keep, heldout_fraction=1.0),
+        "domain": keep,
+        "later": keep,
+        "mixed in": replace(keep, deduplicate="none"),
+    }
+    texts = {**before, "later": later, "mixed in": later}
+    digests = Digests(tmp_path / "digests.json")
+
+    def listed(name: str) -> Any:
+        corpus = replace(corpora[name], paths=jsonl(tmp_path / f"{name}.jsonl", texts[name]))
+        return name, build_manifest(corpus, digests), corpus
+
+    def out(name: str, text: str) -> bool:
+        return is_heldout(text, corpora[name].heldout_fraction)
+
+    def fits(text: str) -> bool:
+        """Whether nothing before is alike and on the other side; what was edited is at least .85 alike."""
+        alike = [(name, one) for name, some in before.items() for one in some if jaccard(one, text) > 0.8]
+        return all(out(name, one) == out("later", text) for name, one in alike)
+
+    first = [listed(name) for name in before]
+    for name, repeated in (("later", 1), ("mixed in", 0)):
+        (tmp_path / name).mkdir()
+        source = listed(name)
+        metrics = deduplicate([source], NEAR, tmp_path / name, None, first)
+        expected = [number for number, text in enumerate(later) if not fits(text)]
+        twice = [80] if repeated else []  # the copy of the one that comes before it in upper case
+        twice += [81] if repeated and 81 not in expected else []
+        assert dropped(tmp_path / name, 0) == [(0, number) for number in sorted({*expected, *twice})]
+        assert metrics["on_the_other_side"] == len(expected)
+        (tmp_path / f"{name} prepared").mkdir()
+        result = prepare(
+            source[1],
+            source[2],
+            Pretrained(tiny_bert, tiny_bert),
+            tmp_path / f"{name} prepared",
+            duplicates=tmp_path / name / duplicates_file(0),
+        )
+        counts = {
+            "measured": sum(not out("later", later[number]) for number in expected),
+            "trained on elsewhere": sum(out("later", later[number]) for number in expected),
+            "duplicate": len(twice),
+        }
+        assert result["dropped"] == {reason: count for reason, count in counts.items() if count}
+        assert min(counts["measured"], counts["trained on elsewhere"]) > 5
 
 
 def dropped(folder: Path, source: int) -> list[tuple[int, int]]:

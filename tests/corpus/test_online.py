@@ -14,14 +14,14 @@ from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, ObjectiveConfig
 from adapt.corpus import online as module
 from adapt.corpus import sample
-from adapt.corpus.clean import is_heldout
 from adapt.corpus.form import PLAIN, Form
+from adapt.corpus.heldout import Measured, is_heldout, key_of
 from adapt.corpus.index import Index
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.online import Online
 from adapt.corpus.sample import sample_heldout
 from adapt.corpus.serve import Server, serve, served
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.tokens import TokenStream, write_shard
 from adapt.corpus.window import Columns, Cut
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
@@ -234,6 +234,25 @@ def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny
         "heldout_tokens": sum(map(len, wanted.elements())),
         "evaluation_texts": {},
     }
+
+
+def test_what_is_measured_elsewhere_is_neither_streamed_nor_sampled(
+    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path
+) -> None:
+    with_general = of(corpus, tiny_bert, tmp_path)
+    general = [text.upper() for text in TEXTS[::7]]
+    write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])
+    measured = Measured.of([tmp_path])
+    read = replace(with_general.read, screen=replace(with_general.read.screen, measured=measured))
+    with_general = replace(with_general, read=read)
+    tokenizer, rest = AutoTokenizer.from_pretrained(tiny_bert), [t for n, t in enumerate(TEXTS) if n % 7]
+    for side in (False, True):
+        wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in rest if is_heldout(text, 0.1) is side)
+        if side:
+            sample_heldout(with_general, tmp_path)
+            assert heldout(tmp_path) == wanted
+        else:
+            assert documents(list(with_general.batches(0, parallel=False)), tiny_bert) == wanted
 
 
 def test_the_sample_is_bounded_and_from_many_places(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus import prepare as module
-from adapt.corpus.clean import is_heldout
+from adapt.corpus.heldout import Measured, is_heldout
 from adapt.corpus.manifest import Manifest, Part, build_manifest
 from adapt.corpus.prepare import prepare
 from adapt.corpus.tokens import TokenStream
@@ -39,10 +40,17 @@ def jsonl(path: Path, texts: list[str]) -> str:
     return str(path)
 
 
-def run(paths: str | list[str], folder: Path, pretrained: Pretrained, corpus: CorpusConfig = CORPUS) -> dict[str, Any]:
+def run(
+    paths: str | list[str],
+    folder: Path,
+    pretrained: Pretrained,
+    corpus: CorpusConfig = CORPUS,
+    measured: Sequence[Path] = (),
+) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     corpus = replace(corpus, paths=paths)
-    return prepare(build_manifest(corpus, Digests(folder.parent / "digests.json")), corpus, pretrained, folder)
+    manifest = build_manifest(corpus, Digests(folder.parent / "digests.json"))
+    return prepare(manifest, corpus, pretrained, folder, measured=measured)
 
 
 def documents(folder: Path, pattern: str) -> list[list[int]]:
@@ -171,6 +179,25 @@ def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, pretrained:
     path = jsonl(tmp_path / "a.jsonl", [*TEXTS[:10], *japanese])
     with pytest.raises(DataError, match=r"\d\d% of the tokens are unknown to the tokenizer"):
         run(path, tmp_path / "out", pretrained)
+
+
+def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:
+    """Whatever file and form it comes in; held out or not, nothing of it is among the tokens that are trained on."""
+    general, out = tmp_path / "general", tmp_path / "out"
+    run(jsonl(tmp_path / "a.jsonl", TEXTS[:40]), general, pretrained, replace(CORPUS, heldout_fraction=1.0))
+    copies = [text.upper().replace(" ", "  ") for text in TEXTS[20:60]]
+    path = jsonl(tmp_path / "b.jsonl", [*TEXTS[100:300], *copies])
+    metrics = run(path, out, pretrained, measured=[general])
+    kept = [*TEXTS[100:300], *copies[20:]]
+    assert metrics["dropped"] == {"measured": 20}
+    assert documents(out, SHARD_GLOB) == expected(kept, pretrained.model, heldout=False)
+    assert documents(out, HELDOUT_GLOB) == expected(kept, pretrained.model, heldout=True)
+    assert Measured.of([general, out]).count_in([out]) == 0
+
+    with pytest.raises(DataError, match="nothing is left to train on of") as caught:
+        run(jsonl(tmp_path / "c.jsonl", TEXTS[:20]), tmp_path / "again", pretrained, measured=[general])
+    assert "20 of its documents are measured" in caught.value.what
+    assert all(name in str(caught.value) for name in ("evaluation.general_paths", "mixture.replay_paths"))
 
 
 def test_docstrings(tmp_path: Path, pretrained: Pretrained) -> None:

@@ -71,7 +71,8 @@ def stages(tmp_path: Path) -> Callable[..., dict[str, Record]]:
         evaluations = {}
         for seed, (label, means) in enumerate({"before": (2.0, 1.5), "after": (1.6, 1.7)}.items()):
             measured = {name: losses(seed, mean, documents[name]) for name, mean in zip(documents, means, strict=False)}
-            metrics = {f"{name}_documents": count for name, count in documents.items()}
+            metrics: dict[str, int | None] = {f"{name}_documents": count for name, count in documents.items()}
+            metrics |= {f"{name}_overlap": None if label == "before" else 0 for name in documents}
             evaluations[label] = record(tmp_path / label, "evaluate", label * 10, metrics=metrics)
             (tmp_path / label / LOSSES_FILE).write_text(json.dumps(measured))
         return {**corpora, "training": training, **evaluations}
@@ -105,7 +106,8 @@ def test_metrics(stages: Make, tmp_path: Path) -> None:
     assert outcome.metrics["heldout_loss_change"] == pytest.approx(-0.4, abs=0.1)
     assert outcome.metrics["general_loss_change"] == pytest.approx(0.2, abs=0.1)
     names = {f"{corpus}_loss_{name}{end}" for corpus in ("heldout", "general") for name in expected for end in ENDS}
-    assert outcome.metrics.keys() == names | TRAINED.keys()
+    assert outcome.metrics.keys() == names | TRAINED.keys() | {"heldout_overlap", "general_overlap"}
+    assert outcome.metrics["heldout_overlap"] == outcome.metrics["general_overlap"] == 0
     assert {name: outcome.metrics[name] for name in TRAINED} == TRAINED
     assert outcome.cost == inputs["training"].cost
     assert outcome.resources == inputs["training"].resources

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Sieve, Tally, clean
+from adapt.corpus.clean import DUPLICATE, Sieve, Tally, clean
 from adapt.corpus.cleaning.block import Drop, Edit, edited
 from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
 from adapt.corpus.cleaning.length import Length
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.corpus.entities import Tagged
+from adapt.corpus.heldout import MEASURED, TRAINED
 from adapt.errors import ConfigError
 
 WRONG = [
@@ -101,21 +102,29 @@ def test_blocks_work_in_their_order_and_count_only_what_stays() -> None:
     assert cleaned(["Share this"], ["boilerplate"])[1].dropped == {"empty": 1}
 
 
-def test_a_sieve_drops_evaluation_texts_first_and_duplicates_by_their_ordinal() -> None:
+def test_a_sieve_drops_evaluation_texts_first_and_measured_texts_and_duplicates_without_shifting_ordinals() -> None:
     rejected: list[tuple[str, str, int, str]] = []
     sieve = Sieve(
         contaminated=lambda text: Drop("in evaluation set x") if "question" in text else None,
-        duplicates={0, 2},
+        measured=lambda text: MEASURED if text.endswith("measured") else None,
+        duplicates={0: DUPLICATE, 3: TRAINED},
         reject=lambda *row: rejected.append(row),
     )
-    records = ["one is a copy", "question", "", "two stays", "three is a copy", "four stays"]
+    records = ["one is a copy", "question", "", "two stays", "a\x00n exam, measured", "three has a copy", "four stays"]
     texts, tally = cleaned(records, [{"length": {"min_characters": 9}}], sieve)
     assert texts == ["two stays", "four stays"]
-    assert tally.dropped == {"duplicate": 2, "in evaluation set x": 1, "empty": 1}
-    assert tally.seen == 6
+    assert tally.dropped == {
+        "duplicate": 1,
+        "in evaluation set x": 1,
+        "empty": 1,
+        "measured": 1,
+        "trained on elsewhere": 1,
+    }
+    assert tally.seen == 7
     assert rejected == [
         ("duplicate", "file", 1, "one is a copy"),
         ("in evaluation set x", "file", 2, "question"),
         ("empty", "file", 3, ""),
-        ("duplicate", "file", 5, "three is a copy"),
+        ("measured", "file", 5, "an exam, measured"),
+        ("trained on elsewhere", "file", 6, "three has a copy"),
     ]

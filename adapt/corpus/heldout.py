@@ -1,0 +1,92 @@
+"""Which documents are measured, so that no text is both measured and trained on.
+
+A document is known by its key, a 64-bit hash of its normalised text. Two rules keep measured and trained text apart,
+whatever file either comes from: the held-out share of a corpus are the documents with the smallest keys, and every
+corpus of a configuration leaves out the same share; and where text is measured as a whole (general text, the dev split
+of a task), what is trained on leaves out every document whose key is among the measured.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.shingles import normalised
+from adapt.errors import DataError
+from adapt.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
+
+MEASURED = Drop("measured")
+"""The document, or one like it, is measured, so it is not trained on."""
+TRAINED = Drop("trained on elsewhere")
+"""The document would be measured, but one like it is trained on in a corpus that comes before."""
+
+
+def key_of(text: str) -> int:
+    """What a document is known by, whatever its case, spaces and Unicode form."""
+    return key_of_normalised(normalised(text))
+
+
+def key_of_normalised(text: str) -> int:
+    """The same of a text that is normalised already."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
+
+
+def in_share(key: int, fraction: float) -> bool:
+    """Whether a document of this key belongs to the held-out share."""
+    return key < fraction * 2**64
+
+
+def is_heldout(text: str, fraction: float) -> bool:
+    """Whether a document belongs to the held-out share: a function of its text, so that its copies go with it."""
+    return in_share(key_of(text), fraction)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured documents of some prepared corpora: 8 bytes each, which processes of a machine share."""
+
+    keys: np.ndarray
+    """Sorted, each once: uint64."""
+
+    @classmethod
+    def of(cls, folders: Iterable[Path]) -> "Measured":
+        """Of folders of stage `prepare`.
+
+        Raises:
+            DataError: a shard cannot be read.
+        """
+        found = [keys for folder in folders for keys in _keys(folder, HELDOUT_GLOB)]
+        return cls(np.unique(np.concatenate([np.zeros(0, np.uint64), *found])))
+
+    def __call__(self, text: str) -> Drop | None:
+        """The reason to drop a document that is measured."""
+        return MEASURED if self._among(np.array([key_of(text)], np.uint64))[0] else None
+
+    def count_in(self, trained: Sequence[Path]) -> int:
+        """How many of them stand in the training text of some prepared corpora, whose keys are read shard by shard."""
+        found = [np.zeros(0, np.uint64)]
+        found += [np.unique(keys[self._among(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)]
+        return len(np.unique(np.concatenate(found)))
+
+    def _among(self, keys: np.ndarray) -> np.ndarray:
+        if not len(self.keys):
+            return np.zeros(len(keys), bool)
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        same: np.ndarray = self.keys[places] == keys
+        return same
+
+
+def _keys(folder: Path, pattern: str) -> Iterator[np.ndarray]:
+    """The keys of each shard, mapped into memory."""
+    for path in sorted(folder.glob(pattern)):
+        try:
+            with pa.memory_map(str(path)) as source:
+                yield pa.ipc.open_file(source).get_batch(0).column(KEYS).to_numpy()
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise DataError(
+                f"{path} cannot be read: {error}", f"delete {folder} to prepare the corpus again"
+            ) from error

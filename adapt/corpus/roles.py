@@ -1,0 +1,52 @@
+"""The corpora of a configuration beside the domain's: general text, replayed text, the pool of TAPT."""
+
+from dataclasses import replace
+from typing import Any
+
+from adapt.config import Config, CorpusConfig
+from adapt.corpus.sources import sources_of
+
+FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "id_field": None, "streaming": False}
+"""What a second corpus, which is always given as paths, does not take from the first."""
+MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
+"""The same of one that is trained on beside it."""
+
+
+def general_corpus(config: Config) -> CorpusConfig:
+    """All of it is held out: it is measured on, unless some of it is trained on (`Corpora.general`)."""
+    evaluation = config.evaluation
+    return replace(
+        config.corpus,
+        **FILES,
+        paths=evaluation.general_paths,
+        text_field=evaluation.general_text_field,
+        decontaminate=[],
+        heldout_fraction=1.0,
+    )
+
+
+def replayed_corpus(config: Config) -> CorpusConfig:
+    """It is trained on, but for the share that is held out of every corpus: a domain may hold the same text."""
+    mixture = config.mixture
+    return replace(config.corpus, **MIXED_IN, paths=mixture.replay_paths, text_field=mixture.replay_text_field)
+
+
+def pooled_corpus(config: Config) -> CorpusConfig:
+    """The pool of TAPT; as replayed text."""
+    tapt = config.tapt
+    given: dict[str, Any] = {**MIXED_IN, "decontaminate": [], "text_field": tapt.pool_text_field}
+    return replace(config.corpus, **given, paths=tapt.pool_paths)
+
+
+def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:
+    """What a configuration trains on besides the text of tasks: by field, each source's name for folders and corpus."""
+    corpus, name = config.corpus, config.name
+    found: dict[str, list[tuple[str, CorpusConfig]]] = {}
+    if corpus.paths or corpus.sources or corpus.source != "files":
+        sources = [(f"{name}-{source}" if source else name, each) for source, each in sources_of(corpus)]
+        found["corpus.sources" if corpus.sources else "corpus.paths"] = sources
+    elif config.tapt.pool_paths:
+        found["tapt.pool_paths"] = [(f"{name}-pool", pooled_corpus(config))]
+    if config.mixture.replay_paths:
+        found["mixture.replay_paths"] = [(f"{name}-replay", replayed_corpus(config))]
+    return found

@@ -1,0 +1,56 @@
+"""General text that is trained on too: which field reads the same files, and what is left to measure of them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapt.corpus.manifest import Manifest
+from adapt.errors import ConfigError, DataError
+
+GENERAL = "evaluation.general_paths"
+
+
+def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], heldout_fraction: float) -> str | None:
+    """The field that reads a file of the general text too, wherever its copy lies; None where no field does.
+
+    Args:
+        general: the files that are measured on.
+        trained: for each field that names text to train on, the files of its sources.
+        heldout_fraction: what is left to measure of files that are trained on.
+
+    Raises:
+        ConfigError: all general text is the domain, or nothing of it would be left.
+    """
+    measured = _contents([general])
+    field = next((field for field, sources in trained.items() if measured & _contents(sources)), None)
+    if field is None:
+        return None
+    if field.startswith("corpus.") and measured == _contents(trained[field]):
+        raise ConfigError(
+            f"{GENERAL} and {field} read the same text, so the loss on general text would be that of the domain",
+            f"give {GENERAL} text that is not of the domain, or remove it",
+        )
+    if not heldout_fraction:
+        raise ConfigError(
+            f"{GENERAL} and {field} read the same text, and corpus.heldout_fraction is 0, so all of it is trained on"
+            " and none is left to measure",
+            f"set corpus.heldout_fraction, or give {GENERAL} text of its own",
+        )
+    return field
+
+
+def check_heldout(metrics: Mapping[str, Any], field: str) -> None:
+    """Refuses general text of which nothing is held out, once it is prepared.
+
+    Raises:
+        DataError: names the field that trains on the rest of it.
+    """
+    if not metrics["heldout_documents"]:
+        raise DataError(
+            f"{GENERAL} and {field} read the same text, and none of its {metrics['train_documents']} documents falls"
+            " into the share that is held out, so none is left to measure",
+            f"raise corpus.heldout_fraction, or give {GENERAL} text of its own",
+        )
+
+
+def _contents(manifests: Sequence[Manifest]) -> set[str]:
+    return {part.digest for manifest in manifests for part in manifest.parts}

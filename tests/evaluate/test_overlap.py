@@ -1,0 +1,57 @@
+"""The count of measured documents that were trained on finds what is planted, along a model's whole descent."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain import Record
+from adapt.evaluate.overlap import overlaps
+from tests.corpus.test_heldout import shards
+
+TEXTS = [f"text {number}" for number in range(12)]
+
+
+def record(folder: Path, stage: str, what: dict[str, Any] | None = None, **inputs: Record) -> Record:
+    folder.mkdir(exist_ok=True)
+    needed = {name: {"stage": each.stage, "key": each.key, "path": str(each.path)} for name, each in inputs.items()}
+    made = Record(stage, folder.name, folder.name, 1, what or {}, needed, {}, {}, {}, {}, {}, "", folder)
+    made.save()
+    return made
+
+
+@pytest.fixture
+def lineage(tmp_path: Path) -> dict[str, Record]:
+    """A training on texts 4 to 7 and general text 8 and 9, after one on texts 2 and 3 in capitals."""
+    first, second, replay = (
+        record(shards(tmp_path / name, texts, TEXTS[:1]), "prepare")
+        for name, texts in (
+            ("first", [text.upper() for text in TEXTS[2:4]]),
+            ("second", TEXTS[4:8]),
+            ("replay", TEXTS[8:10]),
+        )
+    )
+    before = record(tmp_path / "before", "train", domain=first)
+    training = record(tmp_path / "training", "train", domain=second, **{"(replay)": replay, "(start)": before})
+    return {"training": training, "before": before, "export": record(tmp_path / "e", "export", training=training)}
+
+
+@pytest.mark.parametrize(("model", "expected"), [("training", 3), ("export", 3), ("before", 1)])
+def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
+    lineage: dict[str, Record], tmp_path: Path, model: str, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpora = {
+        "domain": shards(tmp_path / "measured", TEXTS[4:], [TEXTS[0], TEXTS[3], "Text  7", TEXTS[9], TEXTS[11]]),
+        "general": shards(tmp_path / "general", [], TEXTS[10:]),
+    }
+    assert overlaps(corpora, lineage[model]) == {"domain_overlap": expected, "general_overlap": 0}
+    assert f"trained on {expected} of the documents that are measured as domain" in capsys.readouterr().err
+
+
+def test_what_is_not_known_is_not_said_to_be_none(lineage: dict[str, Record], tmp_path: Path) -> None:
+    corpora = {"domain": shards(tmp_path / "measured", [], TEXTS)}
+    assert overlaps(corpora, None) == {"domain_overlap": None}
+    (lineage["before"].path / "stage.json").unlink()
+    assert overlaps(corpora, lineage["training"]) == {"domain_overlap": None}
+    streamed = record(tmp_path / "streamed", "prepare", {"streaming": True})
+    assert overlaps(corpora, record(tmp_path / "on", "train", domain=streamed)) == {"domain_overlap": None}
