@@ -6,7 +6,7 @@ finished before is then done anew, with all that needs it. Stages whose inputs a
 
 VERSIONS = {
     "compare": 1,
-    "dedup": 1,
+    "dedup": 2,  # sides of near copies, and why a document leaves
     "evaluate": 1,
     "evidence": 1,
     "export": 1,
@@ -15,9 +15,9 @@ VERSIONS = {
     "manifest": 1,
     "neighbours": 1,
     "perplexity": 1,
-    "prepare": 1,
+    "prepare": 2,  # held out by normalised text, whose hashes the shards hold
     "scores": 1,
-    "select": 1,
+    "select": 2,  # without the held-out share
     "sequence": 1,
     "similarity": 1,
     "task": 1,
