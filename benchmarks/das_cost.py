@@ -38,9 +38,9 @@ class Plan:
 
     @classmethod
     def of(cls, size: str, quick: bool) -> "Plan":
-        """The paper's batch on a GPU, in four passes; on CPUs one pass of some seconds."""
+        """A pass: of the paper's batch on a GPU, on CPUs one of some seconds."""
         if machine()["gpu"]:
-            return cls(Case(size, "grouped", STEP_ROWS, LENGTH, micro_batch=STEP_ROWS // 4), 3 if quick else 10)
+            return cls(Case(size, "grouped", STEP_ROWS, LENGTH), 3 if quick else 10)
         return cls(Case(size, "grouped", 4 if quick else 16, LENGTH), 2 if quick else 5)
 
 

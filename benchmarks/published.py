@@ -81,9 +81,9 @@ def columns_of_heads() -> Iterator[None]:
 def other_texts() -> Iterator[None]:
     """Contrasts neighbours: rows are repeated whole, one after another, and then read as pairs."""
 
-    def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float) -> Tensor:
+    def of_neighbours(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)
-        return info_nce(pairs[:, 0], pairs[:, 1], previous, temperature)
+        return info_nce(pairs[:, 0], pairs[:, 1], previous, temperature, most)
 
     with patch("adapt.method.contrast.info_nce", of_neighbours):
         yield

@@ -143,6 +143,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.embeddings": (DAS, "frequency", set()),  # of domains, of which a sequence has several
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
+    "das.contrast_documents": (DAS, 62, TRAINED),
     "das.contrast_cost": (DAS, "exact", TRAINED),
     "das.economy_fraction": (DAS | {"das.contrast_cost": "economy"}, 0.5, TRAINED),
 }

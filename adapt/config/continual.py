@@ -71,11 +71,16 @@ class DasConfig:
     """Weight of the contrast between what the model knows and what it has learnt; 0 leaves it out."""
     contrast_temperature: PositiveFloat = 0.05
     """Temperature of the contrast."""
+    contrast_documents: PositiveInt = 248
+    """Documents that are told apart from each other: those of a global batch are compared in groups of about equal
+    size, none larger than this. The more, the harder. A step of several micro-batches computes the same, but makes the
+    views twice."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
-    """`exact` trains through all three passes (2.9 times plain training); `lean` has the same value, but the pass of
-    previous knowledge gets no gradient (2.2 times); `economy` does so on a part of the documents (1.3 times)."""
+    """`exact` trains through all three passes (2.9 times plain training; 3.8 where a step has several micro-batches);
+    `lean` has the same value, but the pass of previous knowledge gets no gradient (2.2; 2.9 times); `economy` does so
+    on a part of the documents (1.3; 1.7 times)."""
     economy_fraction: OpenFraction = 0.25
-    """`economy`: share of the documents of a pass."""
+    """`economy`: share of the documents of a global batch."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """The rows of the embeddings, which the paper leaves free: masked too, by how past domains' loss depends on a token
     (`gradient`), or how often it comes in their text (`frequency`). General knowledge masks none."""

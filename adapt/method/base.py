@@ -5,7 +5,7 @@ masks (HAT, CPT), growth (ELLE) and experts (DEMIX) need when written down toget
 corpora and importance is a stage of its own, so neither is a hook.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -33,20 +33,28 @@ class Method:
         return None
 
     def losses(
-        self, model: torch.nn.Module, corrupted: Corrupted, objective: Objective, step: int
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The objective's summed loss of a micro-batch, and what is added to it as `extra_loss` says.
+        self, model: torch.nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """The passes of a step, one after another: whoever asks goes back through one before asking for the next.
 
-        A method that computes both in one pass overrides this instead of `extra_loss`. All ranks call it at the same
-        time, except in a trial of how much memory it takes (see `adapt.method.gather.alone`).
+        A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
+        `extra_loss`. All ranks call it at the same time, except in a trial of how much memory it takes (see
+        `adapt.method.gather.alone`).
 
         Args:
             model: the engine, or in a trial the model itself.
-            corrupted: the micro-batch.
+            parts: this rank's micro-batches of the step, in the order of the global batch; all ranks have as many.
             objective: of the training.
             step: number of the optimizer step, from 0.
+            predictions: of the global batch.
+
+        Yields:
+            For each micro-batch the objective's summed loss, and what it adds to the loss of the step, or None. Of that
+            the gradient counts, added up over micro-batches and ranks; its value need not mean anything.
         """
-        return objective.loss(model, corrupted), self.extra_loss(model, corrupted, step)
+        for part in parts:
+            loss, extra = objective.loss(model, part), self.extra_loss(model, part, step)
+            yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
     def report(self) -> dict[str, float]:
         """Figures since the last call, for the training's log. All ranks call it, as they do `losses`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -56,22 +56,16 @@ class Das(Method):
             self._contrast = Contrast(config, gates, known, injected(model, config.injected_dropout))
 
     def losses(
-        self, model: torch.nn.Module, corrupted: Corrupted, objective: Objective, step: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """The objective's summed loss, and the weight times the mean contrast over the documents of all ranks.
-
-        The loop weighs what is added by a rank's predictions, which here belong to all ranks together: that is undone.
-        (A rank without predictions adds nothing; its documents are only told apart from.)
-        """
+        self, model: torch.nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Adds the weight times the mean contrast over the documents of the global batch."""
         if self._contrast is None:
-            return super().losses(model, corrupted, objective, step)
-        loss, each = self._contrast.losses(model, corrupted)
-        own = len(corrupted.targets)
-        documents, predictions = summed(torch.tensor([len(each), own], device=each.device)).tolist()
-        counted = torch.stack((each.detach().sum(), each.new_tensor(len(each))))
-        self._counted = self._counted.to(each.device) + counted
-        share = predictions / max(own, 1) / max(documents, 1)
-        return loss, each.sum() * (self._config.contrast_weight * share)
+            yield from super().losses(model, parts, objective, step, predictions)
+            return
+        for loss, added, each in self._contrast.losses(model, parts):
+            counted = torch.stack((each.sum(), each.new_tensor(len(each))))
+            self._counted = self._counted.to(each.device) + counted
+            yield loss, added
 
     def report(self) -> dict[str, float]:
         """The mean contrast [nats] of all documents since the last report, and how much of the units' movement is left.

@@ -35,6 +35,16 @@ def summed(number: Tensor) -> Tensor:
     return total
 
 
+def counted(own: int, device: torch.device) -> tuple[list[int], int]:
+    """How many each rank has, and this rank's place among them. All ranks call it."""
+    if is_alone():
+        return [own], 0
+    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    counts[dist.get_rank()] = own
+    dist.all_reduce(counts)
+    return counts.tolist(), dist.get_rank()
+
+
 def gathered(rows: Tensor) -> tuple[Tensor, int]:
     """The rows of all ranks, which all call it, with and later in the backward pass.
 
@@ -49,12 +59,9 @@ def gathered(rows: Tensor) -> tuple[Tensor, int]:
     """
     if is_alone():
         return rows, 0
-    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=rows.device)
-    counts[dist.get_rank()] = len(rows)
-    dist.all_reduce(counts)
-    sizes = counts.tolist()
+    sizes, rank = counted(len(rows), rows.device)
     together: Tensor = _Gather.apply(rows, sizes)  # type: ignore[no-untyped-call]
-    return together, sum(sizes[: dist.get_rank()])
+    return together, sum(sizes[:rank])
 
 
 class _Gather(torch.autograd.Function):

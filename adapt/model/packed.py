@@ -127,12 +127,16 @@ class Packed:
             Documents(torch.cat(ends), max(part.documents.longest for part in parts)),
         )
 
-    def first(self, documents: int) -> "Packed":
-        """The first documents alone, at least one."""
-        cumulative = self.documents.cumulative[: documents + 1]
-        tokens = int(cumulative[-1])
+    def only(self, numbers: Tensor) -> "Packed":
+        """Some documents alone, by their numbers in rising order, int64 [documents]."""
+        if len(numbers) == len(self.documents):
+            return self
+        lengths = self.documents.cumulative.diff()
+        kept = torch.zeros(len(lengths), dtype=torch.bool, device=lengths.device).index_fill_(0, numbers, True)
+        inside = kept.repeat_interleave(lengths, output_size=self.tokens)
+        cumulative = torch.cat((lengths.new_zeros(1), lengths[numbers].cumsum(0))).int()
         return Packed(
-            self.input_ids[:, :tokens], self.position_ids[:, :tokens], Documents(cumulative, self.documents.longest)
+            self.input_ids[:, inside], self.position_ids[:, inside], Documents(cumulative, self.documents.longest)
         )
 
     @classmethod

@@ -32,7 +32,14 @@ IMPORTANCE = "(importance)"
 """An input: the units that past domains need."""
 METHOD_INPUTS = {IMPORTANCE: "importance"}
 """Inputs that a method asks for, and what it calls them."""
-CONTRAST = ("contrast_weight", "contrast_temperature", "contrast_cost", "economy_fraction", "injected_dropout")
+CONTRAST = (
+    "contrast_weight",
+    "contrast_temperature",
+    "contrast_documents",
+    "contrast_cost",
+    "economy_fraction",
+    "injected_dropout",
+)
 
 
 class Training(Lengths):

@@ -7,6 +7,7 @@ from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.model.size import ModelSize
 from adapt.train.device import Device
+from adapt.train.flops import added_by
 from adapt.train.memory import GIB, Memory, Setting, estimate
 from adapt.train.schedule import micro_batch
 
@@ -60,10 +61,14 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
 
 
 def sizes(config: Config, on_gpu: bool) -> list[int]:
-    """The micro-batches that `auto` chooses from, largest first: they divide a worker's share of the global batch."""
+    """The micro-batches that `auto` chooses from, largest first: they divide a worker's share of the global batch.
+
+    A method that compares rows has more to do in several passes than in one, so there one is tried first.
+    """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)
-    return [number for number in range(min(share, most), 0, -1) if share % number == 0]
+    whole = [share] if share > most and added_by(config).trained else []
+    return whole + [number for number in range(min(share, most), 0, -1) if share % number == 0]
 
 
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:

@@ -21,20 +21,21 @@ class Added:
     """Forward only."""
 
 
-def added_by(config: Config, is_known: bool = True) -> Added:
+def added_by(config: Config, is_known: bool = True, passes: int = 1) -> Added:
     """What the configured method adds (see `adapt.method.contrast`).
 
     Args:
         config: of the job.
         is_known: whether there is something that was known before, to be told apart from.
+        passes: of a step; where there are several, all that is trained through is seen before.
     """
     das = config.das
     if config.method.kind != "das" or not das.contrast_weight:
         return Added()
     share = das.economy_fraction if das.contrast_cost == "economy" else 1.0
-    if not is_known:
-        return Added(share)
-    return Added(2.0) if das.contrast_cost == "exact" else Added(share, share)
+    is_exact = is_known and das.contrast_cost == "exact"
+    trained, seen = (2.0, 0.0) if is_exact else (share, share * is_known)
+    return Added(trained, seen + (1 + trained) * (passes > 1))
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ def forecast(
             refusal = str(error)
     else:
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
-    work = workload(config.objective, training.sequence_length, document_length, added_by(config))
+    added = added_by(config, passes=chosen.accumulation if chosen else 1)
+    work = workload(config.objective, training.sequence_length, document_length, added)
     flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
     rate, rate_from = _rate(config, device, store) if flops else (None, "")
     if tokens is None:

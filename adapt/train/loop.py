@@ -88,8 +88,7 @@ class Loop:
         """One optimizer step over this rank's share of a global batch.
 
         The loss is summed over the predictions of all ranks and divided once by their number, so it does not depend
-        on how the global batch is cut into ranks and micro-batches. What the method adds is averaged over micro-batches
-        and ranks, each weighing as many predictions as it holds, for the same reason.
+        on how the global batch is cut into ranks and micro-batches. Nor does what the method adds.
 
         Returns:
             This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
@@ -103,10 +102,10 @@ class Loop:
         targets = max(targets, 1)  # documents of one token have none under the causal objective
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
-        for part in corrupted.split(self.micro_batch):
-            loss, extra = self.method.losses(self.engine.model, part, self.objective, step)
+        parts = corrupted.split(self.micro_batch)
+        for loss, extra in self.method.losses(self.engine.model, parts, self.objective, step, targets):
             loss = loss / targets
-            self.engine.backward(loss if extra is None else loss + extra * (len(part.targets) / targets))
+            self.engine.backward(loss if extra is None else loss + extra)
             total += loss.detach()
             try:
                 norm = self.engine.step(rate)

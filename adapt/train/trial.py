@@ -53,9 +53,11 @@ def trial_pass(
     taken = torch.empty(reserved, dtype=torch.uint8, device=device)
     try:
         corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns(), device))
+        passes = method.losses(model, [corrupted], objective, 0, max(1, len(corrupted.targets)))
         with torch.autocast(device.type, dtype, enabled=precision != "fp32"):
-            loss, extra = method.losses(model, corrupted, objective, step=0)
+            loss, extra = next(passes)
         (loss if extra is None else loss + extra).backward()
+        next(passes, None)
     finally:
         method.report()  # so that it counts anew when training begins
         model.zero_grad(set_to_none=True)

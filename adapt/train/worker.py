@@ -120,9 +120,8 @@ class Parts:
         }
         utilization = None
         if dimensions:
-            work = workload(
-                config.objective, training.sequence_length, document_length, added_by(config, bool(job.past))
-            )
+            added = added_by(config, bool(job.past), accumulation)
+            work = workload(config.objective, training.sequence_length, document_length, added)
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)
         return cls(loop, tokenizer, resources, utilization)

@@ -15,8 +15,9 @@ from adapt.method.das import Das
 from adapt.method.importance import Importance, save_importance
 from adapt.model.load import load_model
 from adapt.model.units import by_parameter
+from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
-from tests.method.test_contrast import LENGTHS, alone, gradients, importance, rows
+from tests.method.test_contrast import LENGTHS, alone, importance, rows
 from tests.model.families import documents, ready
 
 TEMPERATURE = DasConfig().contrast_temperature
@@ -42,6 +43,17 @@ def test_the_configuration_says_which_method() -> None:
     assert type(make_method(Config(method=MethodConfig(kind="das")))) is Das
 
 
+def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The summed loss of a step's micro-batches, the sum of what was added to them, and the gradient of both."""
+    model.zero_grad()
+    total, more = torch.zeros(()), torch.zeros(())
+    for loss, extra in method.losses(model, parts, OBJECTIVE, 0, sum(len(part.targets) for part in parts)):
+        assert extra is not None
+        (loss + extra).backward()
+        total, more = total + loss.detach(), more + extra.detach()
+    return total, more, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
 def contrast_alone(texts: list[Tensor]) -> Tensor:
     """The contrast of documents without previous knowledge, by the loops of test_contrast, at its temperature."""
     return alone(ready("bert"), texts, "lean", None, None)
@@ -52,22 +64,22 @@ def test_what_is_added_is_the_weighted_mean_over_documents(monkeypatch: pytest.M
     model, method = prepared({}, contrast_weight=0.3)
     texts = documents(*LENGTHS)
     seen = rows(texts)
-    loss, extra = method.losses(model, seen, OBJECTIVE, 0)
-    torch.testing.assert_close(loss, OBJECTIVE.loss(ready("bert"), seen))
-    torch.testing.assert_close(extra, 0.3 * contrast_alone(texts).mean(), rtol=1e-4, atol=1e-5)
+    loss, extra, _ = passed(method, model, seen)
+    torch.testing.assert_close(loss, OBJECTIVE.loss(ready("bert"), seen).detach())
+    torch.testing.assert_close(extra, 0.3 * contrast_alone(texts).detach().mean(), rtol=1e-4, atol=1e-5)
 
 
 def test_it_reports_the_mean_since_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over documents: passes hold different numbers of them."""
+    """Over documents: steps hold different numbers of them."""
     monkeypatch.setattr("tests.method.test_contrast.TEMPERATURE", TEMPERATURE)
     model, method = prepared({})
     texts = documents(*LENGTHS, 5, 6)
     batches = texts[:2], texts[2:]
     for batch in batches:
-        method.losses(model, rows(batch), OBJECTIVE, 0)
+        passed(method, model, rows(batch))
     both = torch.cat([contrast_alone(batch) for batch in batches])
     assert method.report() == {"plasticity": 1.0, "contrast": pytest.approx(both.mean().item(), rel=1e-4)}
-    method.losses(model, rows(batches[0]), OBJECTIVE, 1)
+    passed(method, model, rows(batches[0]))
     assert method.report()["contrast"] == pytest.approx(both[:2].mean().item(), rel=1e-4)
 
 
@@ -90,8 +102,7 @@ def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: di
         model, method = prepared(learnt, soft_mask=soft_mask)
         start = ready("bert").state_dict()
         torch.testing.assert_close(OBJECTIVE.loss(model, seen), OBJECTIVE.loss(ready("bert"), seen))
-        loss, extra = method.losses(model, seen, OBJECTIVE, 0)
-        (loss + extra).backward()
+        passed(method, model, seen)
         torch.optim.SGD(model.parameters(), lr=0.1).step()
         weights = method.merge({name: each.detach().clone() for name, each in model.state_dict().items()})
         moved.append({name: weights[name] - start[name] for name, _ in ready("bert").named_parameters()})
@@ -103,7 +114,7 @@ def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: di
 def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
     model, method = prepared(learnt, contrast_weight=0.0)
     seen = rows(documents(*LENGTHS))
-    loss, extra = method.losses(model, seen, OBJECTIVE, 0)
+    loss, extra = next(method.losses(model, [seen], OBJECTIVE, 0, 1))
     assert extra is None
     assert loss == OBJECTIVE.loss(model, seen)
 
@@ -124,8 +135,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path
             for layer in model.bert.encoder.layer:
                 layer.compile()
         texts = [text % 20 + 5 for text in documents(*LENGTHS)]
-        loss, extra = method.losses(model, rows(texts), OBJECTIVE, 0)
-        found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
+        found.append(passed(method, model, rows(texts)))
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
@@ -142,8 +152,9 @@ def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPa
             for layer in model.model.layers:
                 layer.compile()
         for seed in (0, 1):  # other lengths, and back from a pass that knows
-            loss, extra = method.losses(model, rows(documents(*LENGTHS, *[3] * seed)), OBJECTIVE, 0)
-        found.append((loss.detach(), extra.detach(), gradients(model, loss + extra)))
+            seen = rows(documents(*LENGTHS, *[3] * seed))
+            outcome = passed(method, model, seen)
+        found.append(outcome)
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 

@@ -39,10 +39,15 @@ def test_documents_joined_and_taken_out_again():
     assert both.documents.cumulative.tolist() == [0, 2, 3, 6, 8, 9]
     assert both.documents.cumulative.dtype == torch.int32
     assert (both.tokens, len(both.documents), both.documents.longest) == (9, 5, 3)
-    first = both.first(3)
-    assert first.input_ids.tolist() == [[10, 11, 12, 10, 11, 12]]
-    assert first.position_ids.tolist() == [[0, 1, 0, 0, 1, 2]]
-    assert first.documents.cumulative.tolist() == [0, 2, 3, 6]
+    some = both.only(torch.tensor([0, 2, 4]))
+    assert some.input_ids.tolist() == [[10, 11, 10, 11, 12, 12]]
+    assert some.position_ids.tolist() == [[0, 1, 0, 1, 2, 0]]
+    assert some.documents.cumulative.tolist() == [0, 2, 5, 6]
+    assert some.documents.cumulative.dtype == torch.int32
+    assert both.only(torch.arange(5)) is both
+    nothing = both.only(torch.tensor([], dtype=torch.int64))
+    assert (nothing.tokens, len(nothing.documents)) == (0, 0)
+    assert Packed.joined(both, nothing).documents.cumulative.tolist() == both.documents.cumulative.tolist()
 
 
 @settings(max_examples=50, deadline=None)

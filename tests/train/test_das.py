@@ -1,7 +1,7 @@
 """DAS in the real loop: the same whatever the ranks and the ZeRO stage, and plain training where it has no work."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from adapt.method.importance import Importance, save_importance
 from adapt.model.units import ones
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
+from adapt.train.options import checkpoint
 from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments, rate, settings
 
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
@@ -38,6 +39,8 @@ def trained(case: Case, config: DasConfig | None, inputs: dict[str, Path]) -> Ou
     method = Das(config) if config else Method()
     toy, training = model(case.dropout), settings(**case.training)
     method.prepare_model(toy, inputs)
+    if training.gradient_checkpointing:
+        checkpoint(toy)
     passes = GLOBAL_BATCH // dist.get_world_size() // case.micro_batch
     engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes)
     loop = Loop(engine, Objective(), method, training, case.micro_batch, case.steps, seed=5)
@@ -82,25 +85,40 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return saved(tmp_path_factory.mktemp("das") / "importance", 1.0)
 
 
-@pytest.fixture(scope="module", params=["exact", "lean"])
+@pytest.fixture(scope="module", params=["exact", "lean", "economy", "groups"])
 def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasConfig, Outcome]:
-    """One rank that passes the whole global batch at once: all documents tell each other apart."""
-    config = DasConfig(contrast_cost=request.param, contrast_temperature=0.2, injected_dropout=NOTHING)
+    """One rank that passes the whole global batch at once. `groups` of 2 and 3 documents lie on both of two ranks."""
+    changes = {"economy": {"contrast_cost": "economy", "economy_fraction": 0.4}, "groups": {"contrast_documents": 3}}
+    options: dict[str, Any] = changes.get(request.param, {"contrast_cost": request.param})
+    config = DasConfig(**options, contrast_temperature=0.2, injected_dropout=NOTHING)
     case = Case(steps=2, micro_batch=GLOBAL_BATCH, training=FREE)
     return config, ranks(1).run(trained, case, config, learnt)[0]
 
 
-def test_two_ranks_are_one_at_every_stage(ranks, learnt, single: tuple[DasConfig, Outcome]) -> None:
-    """Documents of all ranks are negatives: the same rows give the same gradients, steps and report."""
+def cut(config: DasConfig, learnt: dict[str, Path], stage: int, size: int, **training: Any) -> Any:
+    """A run that cuts the global batch so."""
+    return Case(stage, 2, size, training={**FREE, **training}), config, learnt
+
+
+def test_it_is_the_same_however_the_global_batch_is_cut(ranks, learnt, single: tuple[DasConfig, Outcome]) -> None:
+    """Into ranks and passes, at every stage: the same rows give the same gradients, steps and report."""
     config, expected = single
-    cases = [(Case(stage, 2, GLOBAL_BATCH // 2, training=FREE), config, learnt) for stage in range(4)]
-    for rank, outcomes in enumerate(ranks(2).run(all_trained, cases)):
+    cases = [cut(config, learnt, stage, size) for stage in range(4) for size in (GLOBAL_BATCH // 2, 1)]
+    alone = [cut(config, learnt, stage, size) for stage, size in ((0, 2), (3, 1))]
+    for rank, outcomes in enumerate([*ranks(2).run(all_trained, cases), ranks(1).run(all_trained, alone)[0]]):
         for found in outcomes:
             torch.testing.assert_close(found.losses, expected.losses, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(found.report, expected.report, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-3, atol=1e-5)
             if rank == 0:
                 torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, GLOBAL_BATCH // 2])
+def test_gradient_checkpointing_changes_nothing(ranks, learnt, single: tuple[DasConfig, Outcome], size: int) -> None:
+    config, expected = single
+    found = ranks(2).run(trained, *cut(config, learnt, 3, size, gradient_checkpointing=True))[0]
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-3, atol=1e-5)
 
 
 def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
@@ -126,30 +144,22 @@ def test_the_contrast_is_felt(ranks, learnt, single: tuple[DasConfig, Outcome]) 
     assert difference.norm() > 0.01 * quiet.gradients[name].norm()
 
 
-def test_one_step_is_many_passes(ranks, learnt) -> None:
-    """Micro-batches weigh as their predictions do, so a step over equal ones is a step over one."""
-    config = DasConfig(contrast_temperature=0.2, injected_dropout=NOTHING)
-    cases = [(Case(stage, 2, 1, training=FREE), config, learnt) for stage in (0, 3)]
-    first, last = ranks(2).run(all_trained, cases)[0]
-    assert first.report == pytest.approx(last.report, rel=1e-4)
-    torch.testing.assert_close(first.weights, last.weights, rtol=1e-3, atol=1e-4)
-
-
-def compared(counts: list[int]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def compared(counts: list[int], most: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The contrast of made-up documents, so many on each rank, and its gradients."""
     views = [torch.randn(sum(counts), 6, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     if len(counts) > 1:
         views = [view.split(counts)[dist.get_rank()] for view in views]
     leaves = [view.clone().requires_grad_() for view in views]
-    each = info_nce(*leaves, 0.5)
+    each = info_nce(*leaves, 0.5, most)
     each.sum().backward()
     return each.detach(), [leaf.grad for leaf in leaves]
 
 
-@pytest.mark.parametrize("counts", [[3, 5], [4, 1], [0, 2]])
-def test_ranks_may_hold_different_numbers_of_documents(ranks, counts: list[int]) -> None:
-    losses, gradients = ranks(1).run(compared, [sum(counts)])[0]
-    parts = ranks(2).run(compared, counts)
+@pytest.mark.parametrize("most", [8, 3, 1])
+@pytest.mark.parametrize("counts", [[3, 5], [4, 1], [0, 2], [7, 0]])
+def test_ranks_may_hold_different_numbers_of_documents(ranks, counts: list[int], most: int) -> None:
+    losses, gradients = ranks(1).run(compared, [sum(counts)], most)[0]
+    parts = ranks(2).run(compared, counts, most)
     torch.testing.assert_close(torch.cat([each for each, _ in parts]), losses)
     for number, gradient in enumerate(gradients):
         torch.testing.assert_close(torch.cat([found[number] for _, found in parts]), gradient)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.config import Config, DasConfig, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.errors import ConfigError
 from adapt.parse import parse
 from adapt.train.device import Device
@@ -61,6 +61,16 @@ def test_sizes_go_down_to_one() -> None:
     assert sizes(config(), on_gpu=True) == [128, 64, 32, 16, 8, 4, 2, 1]
     assert sizes(config(global_batch_size=6, workers=2), on_gpu=True) == [3, 1]
     assert sizes(config(sequence_length=16_384), on_gpu=False) == [1]
+
+
+def test_one_pass_is_tried_first_where_several_cost_more() -> None:
+    """The contrast of DAS makes its views twice then; two passes are no better than many."""
+    das = replace(config(), method=MethodConfig("das"))
+    assert sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
+    assert sizes(replace(das, das=DasConfig(contrast_weight=0.0)), on_gpu=False) == [16, 8, 4, 2, 1]
+    assert sizes(replace(das, training=TrainingConfig(global_batch_size=8)), on_gpu=False)[0] == 8
+    assert fit(das, ROBERTA, gpu(2000)).micro_batch == 256
+    assert fit(das, ROBERTA, gpu(80)).micro_batch == 128
 
 
 def test_documents_that_are_short_leave_room_for_more() -> None:

@@ -89,17 +89,21 @@ def das(**changes: object) -> Config:
     return Config(method=MethodConfig(kind="das"), das=DasConfig(**changes))
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("passes", [1, ROWS])
 @pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
-def test_the_passes_of_a_contrast(cost: str, size_of) -> None:
+def test_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
     """The comparison itself and the gates are left out, as norms are."""
     model = random_model("bert").eval()
     keep_documents_apart(model)
-    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two of three documents
-    contrast = Contrast(config.das, Gates(model), ones(model))
+    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two documents of three, or 8 of 12
+    contrast = Contrast(config.das, *((Gates(model), ones(model)) if known else ()))
+    parts = rows(predicted, 1 if passes == 1 else 4).split(ROWS // passes)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        loss, each = contrast.losses(model.train(), rows(predicted))
-        (loss + each.sum()).backward()
-    work = Workload(LENGTH, predicted / LENGTH, added_by(config))
+        for loss, added, _ in contrast.losses(model.train(), parts):
+            (loss + added).backward()
+    context = LENGTH if passes == 1 else LENGTH / 4
+    work = Workload(context, predicted / LENGTH, added_by(config, known, passes))
     assert training_flops(size_of(model), work) == pytest.approx(counter.get_total_flops() / (ROWS * LENGTH), rel=0.02)
 
 
@@ -108,7 +112,13 @@ def test_what_a_method_adds() -> None:
     assert added_by(das(contrast_weight=0.0)) == Added(0, 0)
     assert added_by(das(contrast_cost="exact")) == Added(2, 0)
     assert added_by(das(contrast_cost="lean")) == Added(1, 1)
-    assert added_by(das(contrast_cost="economy", economy_fraction=0.25)) == Added(0.25, 0.25)
+    economy = das(contrast_cost="economy", economy_fraction=0.25)
+    assert added_by(economy) == Added(0.25, 0.25)
+    assert added_by(economy, is_known=False) == Added(0.25, 0)
+    assert added_by(das(contrast_cost="exact"), passes=2) == Added(2, 3)
+    assert added_by(das(contrast_cost="lean"), passes=8) == Added(1, 3)
+    assert added_by(economy, passes=2) == Added(0.25, 1.5)
+    assert added_by(Config(), passes=2) == Added(0, 0)
     size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
     layers, head = 48 + 64, 20  # as below
     assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers

@@ -56,11 +56,12 @@ class Noted(Method):
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def losses(self, model, corrupted, objective, step):
+    def losses(self, model, parts, objective, step, predictions):
         assert is_alone()
         self.calls.append("losses")
-        loss, _ = super().losses(model, corrupted, objective, step)
-        return loss, 2 * loss
+        for loss, _ in super().losses(model, parts, objective, step, predictions):
+            yield loss, 2 * loss
+            self.calls.append("backward")
 
     def report(self):
         assert is_alone()
@@ -78,7 +79,7 @@ def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
     method = Noted()
     trial_pass(model.train(), CausalLanguageModelling(), method, 3, 64, precision, reserved=1000)
     assert reached
-    assert method.calls == ["losses", "report"]
+    assert method.calls == ["losses", "backward", "report"]
     assert all(parameter.grad is None for parameter in model.parameters())
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
