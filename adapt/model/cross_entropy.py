@@ -2,6 +2,7 @@
 
 So a large vocabulary's scores never stand in memory whole. Gradients are taken on the way, while a piece's scores are
 there (as in Cut Cross-Entropy, arXiv 2411.09009, and liger-kernel, arXiv 2410.10989), so nothing is computed twice.
+That is before fp16's loss scale can help, so in fp16 each row of a product is scaled by what suits it.
 """
 
 from typing import Any
@@ -38,7 +39,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         states, matrix = hidden.to(dtype), weight.to(dtype)
         losses = torch.empty(len(targets), dtype=torch.float32, device=hidden.device)
         grads: list[Tensor | None] = [
-            torch.empty_like(hidden) if needs_hidden else None,
+            torch.empty_like(hidden, dtype=_scalable(hidden.dtype)) if needs_hidden else None,
             None,
             torch.zeros_like(bias) if needs_bias and bias is not None else None,
         ]
@@ -56,21 +57,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 error.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=error.dtype))
                 if grads[2] is not None:
                     grads[2] += error.sum(0)
-                error = error.to(dtype)
                 if grads[0] is not None:
-                    grads[0][begin:end] = error @ matrix
+                    grads[0][begin:end] = product(error, matrix)
                 if needs_weight:
-                    part = error.T @ states[begin:end]
+                    part = product(error.T, states[begin:end])
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
         if needs_weight and grads[1] is None:  # no targets at all
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
+        context.dtype = hidden.dtype
         context.mark_non_differentiable(losses)
         return losses.sum(), losses
 
     @staticmethod
     def backward(context: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return *(None if grad is None else grad.mul_(gradient.to(grad.dtype)) for grad in context.saved_tensors), None
+        hidden, weight, bias = (
+            None if grad is None else grad.mul_(gradient.to(grad.dtype)) for grad in context.saved_tensors
+        )
+        return None if hidden is None else hidden.to(context.dtype), weight, bias, None
+
+
+def product(errors: Tensor, factor: Tensor) -> Tensor:
+    """`errors @ factor` in the factor's precision.
+
+    fp16 has no numbers below 6e-8, and most probabilities of a large vocabulary are smaller; nor any above 65504. So
+    there every row is scaled to where its products must fit, and they are scaled back in fp32.
+
+    Args:
+        errors: fp32 [rows, N].
+        factor: [N, columns].
+    """
+    if factor.dtype != torch.float16:
+        return errors.to(factor.dtype) @ factor
+    largest = torch.stack(factor.aminmax()).abs().max().float().clamp(min=1.0)
+    rows = torch.linalg.vector_norm(errors, ord=1, dim=1, keepdim=True).clamp(min=1e-30)
+    scale = torch.finfo(torch.float16).max / 2 / largest / rows
+    scaled = torch.mul(errors, scale, out=torch.empty_like(errors, dtype=torch.float16))
+    return (scaled @ factor).float().div_(scale)
+
+
+def _scalable(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype == torch.float16 else dtype
 
 
 def pieces(rows: int, vocabulary: int) -> list[tuple[int, int]]:

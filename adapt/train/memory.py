@@ -199,4 +199,7 @@ def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
 def _loss(size: ModelSize, setting: Setting) -> float:
     predicted = ceil(setting.micro_batch * setting.sequence_length * setting.predicted)
     scores = min(SCORES, 4.0 * predicted * size.vocabulary)
-    return 2 * scores + 8.0 * size.head_parameters  # the gradient of the head's matrix, and a piece's part of it
+    part = 6.0 if setting.precision == "fp16" else 4.0  # which is scaled back in fp32
+    return (
+        2 * scores + (4.0 + part) * size.head_parameters
+    )  # the gradient of the head's matrix, and a piece's part of it

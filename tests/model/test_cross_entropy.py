@@ -62,6 +62,43 @@ def test_autocast_multiplies_in_bf16_and_keeps_scores_and_gradients_in_fp32():
     torch.testing.assert_close(weight.grad, exact, rtol=2e-2, atol=3e-2)
 
 
+@pytest.mark.parametrize("rows", [8, 600])
+def test_fp16_loses_no_small_gradient_and_none_overflows(rows: int):
+    """Probabilities of a large vocabulary are below fp16's numbers, and a frequent word has many large errors."""
+    draw = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, 16, generator=draw, requires_grad=True)
+    weight = torch.randn(20_000, 16, generator=draw, requires_grad=True)
+    bias = torch.linspace(0, -20, 20_000, requires_grad=True)
+    targets = torch.full((rows,), 7)
+    hidden.data[:, 0] = 300  # all errors of a word point the same way
+    weight.data[:, 0] = 0
+    for each in (hidden, weight):
+        each.data = each.data.half().float()
+    with torch.autocast("cpu", torch.float16):
+        total, _ = linear_cross_entropy(hidden, weight, bias, targets)
+    found = torch.autograd.grad(total * 1e-4, (hidden, weight, bias))
+    exact = cross_entropy(linear(hidden, weight, bias), targets, reduction="sum")
+    expected = torch.autograd.grad(exact * 1e-4, (hidden, weight, bias))
+    assert expected[1].abs().sum(1).min() < 1e-10
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        error = (one.double() - other).norm(dim=-1) / other.double().norm(dim=-1)
+        assert error.max() < 1e-2  # of every word and every position
+
+
+def test_fp16_states_get_gradients_that_the_loss_scale_has_reached():
+    """Their own are too small for fp16 until then."""
+    (hidden, weight, bias), targets = inputs(True, torch.float32)
+    narrow, small = hidden.detach().half().requires_grad_(), (weight.detach() * 1e-5).half().float()
+    with torch.autocast("cpu", torch.float16):
+        total, _ = linear_cross_entropy(narrow, small, bias, targets)
+    (found,) = torch.autograd.grad(total * 1e5, narrow)
+    exact = cross_entropy(linear(narrow.float(), small, bias), targets, reduction="sum")
+    (expected,) = torch.autograd.grad(exact * 1e5, narrow)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
 def test_pieces_cover_all_rows_and_fit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PIECE_BYTES", 4 * 1000 * 7)
     for rows in range(40):
