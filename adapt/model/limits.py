@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ def first_position(config: Any) -> int:
 
 
 def max_sequence_length(folder: Path) -> int | None:
-    """The longest sequence [tokens] a model has positions for; None where its config sets no limit."""
+    """The longest sequence [tokens] a model can be given here; None where its config sets no limit."""
+    limits = [limit for limit in (_positions(folder), unscaled_length(folder)) if limit is not None]
+    return min(limits, default=None)
+
+
+def _positions(folder: Path) -> int | None:
+    """For how many tokens a model has positions."""
     config = read_json(folder / CONFIG)
     positions = config.get("max_position_embeddings", config.get("n_positions"))  # the latter in GPT-2 and its kind
     if not isinstance(positions, int):
@@ -26,6 +33,21 @@ def max_sequence_length(folder: Path) -> int | None:
     if config.get("model_type") in COUNT_FROM_PADDING:
         return positions - int(config.get("pad_token_id", 1)) - 1
     return positions
+
+
+def unscaled_length(folder: Path) -> int | None:
+    """Up to where LongRoPE (Phi-3) leaves positions alone; None for models without it.
+
+    Beyond, it turns all tokens of a sequence by other angles, also those of short documents that share it. (Dynamic
+    scaling does so beyond the model's positions, which are not to be had here anyway.)
+    """
+    config = read_json(folder / CONFIG)
+    every = [config.get("rope_parameters"), config.get("rope_scaling")]  # the latter in older files
+    ropes = [rope for rope in every if isinstance(rope, Mapping)]
+    ropes += [part for rope in ropes for part in rope.values() if isinstance(part, Mapping)]  # by kind of layer
+    name = "original_max_position_embeddings"
+    found = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
+    return min((length for length in found if isinstance(length, int)), default=None)
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
@@ -36,6 +58,8 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
     """
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:
+        beyond = ": with LongRoPE, longer documents would change what is made of others in their sequence"
+        why = "" if longest == _positions(folder) else beyond
         raise ConfigError(
-            f"{field} is {wanted}, but the model takes {longest} tokens", f"set {field} to {longest} or less"
+            f"{field} is {wanted}, but the model takes {longest} tokens{why}", f"set {field} to {longest} or less"
         )
