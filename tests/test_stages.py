@@ -9,8 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adapt.chain import Stage, Store, ensure, plan
@@ -647,14 +649,32 @@ def test_how_sources_are_mixed_changes_the_training_alone(several: Config) -> No
     assert all(each == read for _, each in found)
 
 
-def test_a_mixture_is_of_the_sources_rows(several: Config) -> None:
-    class Prepared:
-        def __init__(self, tokens: int) -> None:
-            self.metrics = {"train_tokens": tokens}
+def mixed(config: Config, **tokens: int) -> Any:
+    inputs: Any = {name: SimpleNamespace(metrics={"train_tokens": count}) for name, count in tokens.items()}
+    return Catalogue(config)._mixture(inputs)
 
-    inputs: Any = {"a": Prepared(1000), "b": Prepared(129), "(replay)": Prepared(1)}
-    mixture = Catalogue(with_weights(several, 1, 3))._mixture(inputs)
-    assert mixture is not None
+
+def test_a_mixture_is_of_the_sources_rows(several: Config) -> None:
+    mixture = mixed(with_weights(several, 1, 3), **{"a": 1000, "b": 129, "(replay)": 1})
     assert mixture.rows == (8, 2, 1)
     assert mixture.slots == (225, 675, 100)
     assert [sum(group.rows) for group in mixture.groups] == [8, 2, 1]
+
+
+def test_a_share_for_text_without_a_row_is_refused_by_name(several: Config) -> None:
+    """No sample of it could ever be found, and looking for one would never end."""
+    weighted = with_weights(several, 1, 3)
+    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3 and no text to train on"):
+        mixed(weighted, a=1000, b=0)
+    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, and the files of mixture\.replay_paths have"):
+        mixed(weighted, **{"a": 1000, "b": 129, "(replay)": 0})
+    with pytest.raises(ConfigError, match=r"corpus\.sources: all weights are 0 of a, b"):
+        mixed(with_weights(several, 0, 0), a=1000, b=129)  # of a part of the sources, as a joint training may have
+
+
+def test_text_without_a_row_that_gets_no_share_is_left_out(several: Config) -> None:
+    none = changed(several, "mixture.replay_fraction", 0.0)
+    for config in (with_weights(none, 1, 0), changed(none, "mixture.temperature", 2.0), none):
+        mixture = mixed(config, **{"a": 1000, "b": 0, "(replay)": 0})
+        assert mixture.drawn(100) == [100, 0, 0]
+        assert mixture.locate(np.arange(100)).sources.max() == 0

@@ -45,7 +45,7 @@ class Group:
         return np.array([0, *accumulate(self.rows)], np.int64)
 
     def locate(self, numbers: np.ndarray, seed: int) -> Places:
-        """The samples with these numbers within the group."""
+        """The samples with these numbers within the group, which must have a row if there are any."""
         epochs, places = np.divmod(numbers, self.total)
         if not self.in_turn:
             places = _permuted(epochs, places, self.total, seed)
@@ -62,6 +62,8 @@ class Group:
 
         Whole epochs are known; the places of a part of one are gone through, unless the sources come in turn.
         """
+        if not count:
+            return np.zeros(len(self.rows), np.int64)  # also of a group without rows, which has no epoch
         epochs, rest = divmod(count, self.total)
         if self.in_turn or len(self.rows) == 1:
             part = np.clip(rest - self._starts[:-1], 0, self.rows)

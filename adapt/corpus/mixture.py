@@ -1,9 +1,9 @@
 """Mixtures: which row of which source is sample j of a run. A function of (seed, j), in constant time and memory.
 
 Sources form groups. Within a group every row comes once an epoch, shuffled together or one source after another; what
-runs out starts again. Groups share the run by a pattern of SLOTS slots, of which each has a fixed number; the slots of
-every period are permuted anew. So in each prefix of a run every group has its share to within one period, and the n-th
-sample of a group is found without those before it.
+runs out starts again. Groups share the run by a pattern of slots, 1,000 where they are few, of which each has a fixed
+number; the slots of every period are permuted anew. So in each prefix of a run every group has its share to within one
+period, and the n-th sample of a group is found without those before it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,11 @@ from adapt.corpus.order import permute
 
 DEFAULT = MixtureConfig()
 SLOTS = 1000
-"""Length of a period [samples]: shares are rounded to thousandths."""
+"""Length of a period [samples], at least: shares are rounded to thousandths ..."""
+SLOTS_PER_GROUP = 10
+"""... or finer, where many groups share them: what each has at least must not take much from the others."""
+_LEAST = 1e-300
+"""Of a share that is asked for: what is rounded to 0 would silently be left out."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
@@ -30,7 +34,7 @@ class Mixture:
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
-    """Of SLOTS slots, how many each group has."""
+    """Of the slots of a period, how many each group has."""
     seed: int
     replays: bool = False
     """The last group is general text beside the domain's."""
@@ -53,18 +57,22 @@ class Mixture:
             weights: the share of each source, if given; must then sum to more than 0.
             replay: rows of the sources of general text. They come after the others.
         """
-        if weights is None and config.temperature != 1:
-            weights = temper(rows, config.temperature)
-        everyone = tuple(range(len(rows)))
-        if weights is None or config.order == "sequential":
+        everyone, tempered = tuple(range(len(rows))), config.temperature != 1 and any(rows)
+        if config.order == "sequential" or not (weights or tempered):
             groups, shares = [Group(everyone, tuple(rows), config.order == "sequential")], [1.0]
         else:
             groups = [Group((source,), (rows[source],)) for source in everyone]
-            shares = [weight / sum(weights) for weight in weights]
+            shares = proportions(weights) if weights else proportions(rows, config.temperature)
         if replay:
             groups.append(Group(tuple(range(len(rows), len(rows) + len(replay))), tuple(replay)))
             shares = [*(share * (1 - config.replay_fraction) for share in shares), config.replay_fraction]
-        return cls(tuple(groups), largest_remainder(shares, SLOTS), seed, bool(replay))
+        period = max(SLOTS, SLOTS_PER_GROUP * len(groups))
+        return cls(tuple(groups), largest_remainder(shares, period), seed, bool(replay))
+
+    @cached_property
+    def period(self) -> int:
+        """Samples after which every group has had its slots once."""
+        return sum(self.slots)
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
@@ -102,7 +110,7 @@ class Mixture:
         everyone = list(zip(self.groups, self.slots, strict=True))
         domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.replays] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
-        return -(-rows * SLOTS // slots)
+        return -(-rows * self.period // slots)
 
     @property
     def exhausted(self) -> int:
@@ -112,7 +120,7 @@ class Mixture:
 
     def _slots_of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The group of each sample, and its number within the group."""
-        periods, places = np.divmod(samples, SLOTS)
+        periods, places = np.divmod(samples, self.period)
         slots, groups, numbers = np.array(self.slots), np.empty_like(samples), np.empty_like(samples)
         for period in np.unique(periods):
             here = periods == period
@@ -122,17 +130,17 @@ class Mixture:
         return groups, numbers
 
     def _pattern(self, period: int) -> tuple[np.ndarray, np.ndarray]:
-        """The group at each slot of a period, and how many slots of that group come before, int64 [SLOTS] each."""
+        """The group at each slot of a period, and how many slots of that group come before, int64 [period] each."""
         ends = np.cumsum(self.slots)
-        places = np.arange(SLOTS)
-        groups = np.searchsorted(ends, permute(places, SLOTS, self._seed_of(-1), period), side="right")
+        places = np.arange(self.period)
+        groups = np.searchsorted(ends, permute(places, self.period, self._seed_of(-1), period), side="right")
         ranks = np.empty_like(places)
         ranks[np.argsort(groups, kind="stable")] = places
         return groups, ranks - (ends - self.slots)[groups]
 
     def _counts(self, samples: int) -> list[int]:
         """Of the first samples of a run, how many each group has."""
-        period, rest = divmod(samples, SLOTS)
+        period, rest = divmod(samples, self.period)
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
         return [period * slots + int(more) for slots, more in zip(self.slots, part, strict=True)]
 
@@ -140,19 +148,22 @@ class Mixture:
         """The sample of the run that is a group's sample of that number."""
         period, rank = divmod(number, self.slots[group])
         pattern, ranks = self._pattern(period)
-        return period * SLOTS + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
+        return period * self.period + int(np.flatnonzero((pattern == group) & (ranks == rank))[0])
 
     def _seed_of(self, number: int) -> int:
         """Groups (and, as -1, the pattern) are permuted independently, also where they are of one size."""
         return self.seed + number * _SEED_STRIDE
 
 
-def temper(rows: Sequence[int], temperature: float) -> list[float]:
-    """Weights of sources by their rows to the power 1 / temperature: 1 is in proportion, more is more even.
+def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:
+    """Shares in proportion to weights^(1 / temperature), above 0 where a weight is; more is more even.
 
     Devlin et al. 2019 (multilingual BERT's exponentially smoothed weighting); Arivazhagan et al., arXiv 1907.05019.
     """
-    return [count ** (1 / temperature) for count in rows]
+    most = max(weights)  # by which all are divided first: powers and sums of large numbers are infinite
+    relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
+    total = sum(relative)
+    return [each / total for each in relative]
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:

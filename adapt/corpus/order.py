@@ -29,7 +29,12 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
 
     Returns:
         int64 array of rows, of the same shape.
+
+    Raises:
+        ValueError: a place is asked for and there is no row, among which the walk would never end.
     """
+    if places.size and size < 1:
+        raise ValueError(f"a place among {size} rows")
     half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
     base = mix(np.array([seed % 2**64], np.uint64) + mix(np.array([epoch + 1], np.uint64)))
     keys = mix(base + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))

@@ -10,7 +10,7 @@ from adapt.chain import Record, Stage, Store
 from adapt.chain.run import Planned
 from adapt.config import CorpusConfig
 from adapt.console import log
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, DataError
 from adapt.model.size import model_size
 from adapt.stages.base import Inputs
 from adapt.stages.corpora import REPLAY, Corpora
@@ -110,8 +110,10 @@ class Lengths(Corpora):
         if config.corpus.streaming:
             return None
         rows = {name: rows_of(record.metrics["train_tokens"], config.training) for name, record in inputs.items()}
+        weights = weights_of(config.corpus)
+        _check_rows(rows, weights, config.mixture.replay_fraction)
         replay = [rows.pop(REPLAY)] if REPLAY in rows else []
-        return Mixture.of(list(rows.values()), config.seed, config.mixture, weights_of(config.corpus), replay)
+        return Mixture.of(list(rows.values()), config.seed, config.mixture, weights, replay)
 
 
 def texts_of(inputs: Mapping[str, S]) -> dict[str, S]:
@@ -120,6 +122,32 @@ def texts_of(inputs: Mapping[str, S]) -> dict[str, S]:
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:
-    """The configured weights of the sources; None where they have none."""
+    """The configured weights of the sources; None where they have none.
+
+    Raises:
+        ConfigError: all are 0, as those of a part of the sources may be.
+    """
     weights = [source.weight for source in corpus.sources if source.weight is not None]
+    if weights and not any(weights):
+        names = ", ".join(source.name for source in corpus.sources)
+        raise ConfigError(f"corpus.sources: all weights are 0 of {names}", "give one of them a weight above 0")
     return weights or None
+
+
+def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None, replay_fraction: float) -> None:
+    """Refuses a share of the run for text that has no row, of which no sample could ever be found.
+
+    Sources without weights share in proportion to their rows, which may be none.
+    """
+    sources = [name for name in rows if name != REPLAY]
+    for name, weight in zip(sources, weights or [0.0] * len(sources), strict=True):
+        if weight and not rows[name]:
+            raise DataError(
+                f"corpus.sources: {name} has weight {weight:g} and no text to train on",
+                "bring more text of it, lower corpus.heldout_fraction, or set its weight to 0",
+            )
+    if rows.get(REPLAY) == 0 and replay_fraction:
+        raise DataError(
+            f"mixture.replay_fraction is {replay_fraction:g}, and the files of mixture.replay_paths have no text",
+            "bring more text, or set mixture.replay_fraction to 0",
+        )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapt.config import MixtureConfig
 from adapt.corpus.group import Places
-from adapt.corpus.mixture import SLOTS, Mixture, largest_remainder, temper
+from adapt.corpus.mixture import SLOTS, Mixture, largest_remainder, proportions
 from adapt.corpus.order import permute
 
 SEQUENTIAL = MixtureConfig(order="sequential")
@@ -123,6 +123,26 @@ def test_every_prefix_has_its_shares_to_within_a_period(weights: list[float]) ->
     assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()
 
 
+@pytest.mark.parametrize("count", [101, 1500])
+@pytest.mark.parametrize("temperature", [None, 1.5])
+def test_however_many_sources_share_a_run_each_has_its_share(count: int, temperature: float | None) -> None:
+    weights, config = np.arange(1, count + 1, dtype=float), MixtureConfig(temperature=temperature or 1.0)
+    rows = [1000 * n for n in range(1, count + 1)]
+    mixture = Mixture.of(rows, 0, config, None if temperature else weights.tolist(), replay=[70])
+    if temperature:
+        weights **= 1 / temperature
+    shares = np.array([*weights / weights.sum() * 0.9, 0.1])
+    counts = np.bincount(mixture.locate(np.arange(mixture.period)).sources, minlength=count + 1)
+    assert counts.min() >= 1
+    assert np.abs(counts / mixture.period - shares).max() < 0.1 / count + 1.5 / mixture.period
+    assert mixture.drawn(mixture.period) == counts.tolist()
+
+
+def test_no_weight_is_too_large_or_too_small_beside_the_others() -> None:
+    assert Mixture.of([9, 9, 9], 0, weights=[1e308, 1.5e308, 5e-324]).slots == (400, 599, 1)
+    assert Mixture.of([10**6, 1, 0], 0, MixtureConfig(temperature=1e-3)).slots == (999, 1, 0)
+
+
 def test_each_source_passes_through_all_its_rows_before_any_comes_again() -> None:
     mixture = Mixture.of([13, 1700], 1, weights=[1, 2])
     samples = first(mixture, 9000)
@@ -180,8 +200,8 @@ def test_far_into_a_run_of_huge_sources() -> None:
 
 
 def test_temperature() -> None:
-    assert temper([100, 10_000], 1) == [100, 10_000]
-    assert temper([100, 10_000], 2) == pytest.approx([10, 100])
+    assert proportions([100, 10_000], 1) == pytest.approx([1 / 101, 100 / 101])
+    assert proportions([100, 10_000], 2) == pytest.approx([10 / 110, 100 / 110])
     even = Mixture.of([100, 10_000], 0, MixtureConfig(temperature=2.0)).slots
     assert even == (91, 909)
     assert Mixture.of([100, 10_000], 0, MixtureConfig(temperature=1e9)).slots == (500, 500)

@@ -29,6 +29,13 @@ def test_any_place_can_be_asked_first(size: int, seed: int, epoch: int, data: st
     assert np.array_equal(permute(places, size, seed, epoch), whole(size, seed, epoch)[places])
 
 
+def test_a_place_among_no_rows_is_refused() -> None:
+    """The walk to a row inside the range would never end."""
+    with pytest.raises(ValueError, match="a place among 0 rows"):
+        permute(np.zeros(1, np.int64), 0, 0, 0)
+    assert permute(np.zeros(0, np.int64), 0, 0, 0).tolist() == []
+
+
 def test_places_are_left_as_they_were() -> None:
     places = np.arange(5)
     permute(places, 5, 0, 0)
