@@ -1,5 +1,6 @@
 """The bytes of a corpus file, decompressed, and what is wrong with a file in words."""
 
+import csv
 import io
 import lzma
 import zlib
@@ -48,7 +49,7 @@ def broken_files(path: str | Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError) as error:
         raise unreadable(str(path), error) from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
+    except (OSError, EOFError, csv.Error, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
         raise DataError(
             f"{path} is broken: {' '.join(str(error).split())}",
             "fetch or write the file again, or leave it out of corpus.paths",

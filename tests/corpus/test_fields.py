@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapt.corpus.fields import check_field
-from adapt.corpus.records import Reading, read_records
+from adapt.corpus.records import Reading, read_objects, read_records
 from adapt.errors import DataError
 
 
@@ -40,6 +40,16 @@ def test_field_of_a_file_that_begins_badly(tmp_path: Path, line: bytes) -> None:
         check_field(path, "text")
     path.write_bytes((line + b"\n") * 3)
     check_field(path, "text")  # the job counts these, and says so
+
+
+def test_a_header_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text\rof\nx\n")
+    for read in (lambda: check_field(path, "text"), lambda: list(read_records(path, Reading()))):
+        with pytest.raises(DataError, match=r"a\.csv is broken: "):
+            read()
+    with pytest.raises(DataError, match=r"a\.csv is broken: "):
+        list(read_objects(path))
 
 
 def test_text_has_no_fields(tmp_path: Path) -> None:
