@@ -79,6 +79,16 @@ def test_too_many_broken_records(config: Config, tmp_path: Path) -> None:
         run(Catalogue(config).task_texts([config.task], ["train"]), config)
 
 
+def test_a_split_that_changes_after_it_was_listed_is_refused(config: Config, tmp_path: Path) -> None:
+    """The key says what stood in it then."""
+    catalogue = Catalogue(config)
+    stages = [catalogue.task_texts([config.task], ["train"], without=["dev", "test"]), catalogue.task(config.task)]
+    write(tmp_path / "dev.jsonl", [{"text": "quite another text", "label": "ab"[n % 2]} for n in range(3)])
+    for stage in stages:
+        with pytest.raises(DataError, match=r"dev\.jsonl has changed since this job looked at it first"):
+            ensure(stage, Store(Path(config.storage.root)))
+
+
 def test_all_splits_where_that_is_asked_for(config: Config) -> None:
     texts, _ = run(Catalogue(config).task_texts([config.task], ["train", "dev", "test"]), config)
     assert {*DEV, *TEST} < set(texts)

@@ -12,7 +12,7 @@ from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.formats import SUFFIXES, format_of
 from adapt.corpus.location import is_url, matches
-from adapt.corpus.storage import content_digest, state
+from adapt.corpus.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError
 from adapt.redact import redacted
 
@@ -72,6 +72,16 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
     with ThreadPoolExecutor(LISTERS) as pool:
         remote = {file: pool.submit(_remote_part, file) for file in files if is_url(file)}
         return Manifest([remote[file].result() if file in remote else _local_part(file, digests) for file in files])
+
+
+def check_listed(manifest: Manifest) -> None:
+    """To be called when files that were listed have been read.
+
+    Raises:
+        DataError: one is another by now, so what was read is not what the digest says.
+    """
+    for part in manifest.parts:
+        check_unchanged(part.path, part.stamp)
 
 
 def expand(paths: str | list[str]) -> list[str]:

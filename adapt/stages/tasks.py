@@ -1,13 +1,13 @@
 """The stages of labelled tasks: prepared, learnt once a seed, and the scores of all seeds together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from adapt.chain import Outcome, Record, Stage
 from adapt.chain.packages import deciding
 from adapt.config import CorpusConfig, TaskConfig, what
-from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.manifest import Manifest, build_manifest, check_listed
 from adapt.preflight import check_weights
 from adapt.stages.base import Inputs
 from adapt.stages.training import Training, cost_of
@@ -26,12 +26,17 @@ class Tasks(Training):
         from adapt.task.prepare import check_task
 
         check_task(task)
+        splits = {split: self._split(task, split) for split in ("train", "dev", "test")}
         identity = {
             **what(task),
-            "splits": {split: self._split(task, split).digest for split in ("train", "dev", "test")},
+            "splits": {split: listed.digest for split, listed in splits.items()},
             **self._tokenizer_identity(),
         }
-        return Stage("task", task.name, identity, lambda folder, _: self._prepare_task(task, folder), needs={"CPU": 1})
+
+        def run(folder: Path, _: Inputs) -> Outcome:
+            return self._prepare_task(task, list(splits.values()), folder)
+
+        return Stage("task", task.name, identity, run, needs={"CPU": 1})
 
     def finetuned(self, seed: int) -> Stage:
         """The model, taught the task with one seed."""
@@ -62,10 +67,13 @@ class Tasks(Training):
     def _split(self, task: TaskConfig, split: str) -> Manifest:
         return build_manifest(replace(CorpusConfig(), paths=getattr(task, split)), self._digests)
 
-    def _prepare_task(self, task: TaskConfig, folder: Path) -> Outcome:
+    def _prepare_task(self, task: TaskConfig, listed: Sequence[Manifest], folder: Path) -> Outcome:
         from adapt.task.prepare import prepare_task
 
-        return Outcome(prepare_task(task, self.pretrained, folder))
+        metrics = prepare_task(task, self.pretrained, folder)
+        for each in listed:
+            check_listed(each)
+        return Outcome(metrics)
 
     def _a_run(self) -> Mapping[str, float]:
         """What one seed takes of the cluster. GPUs are known once there is one: Ray then holds runs back itself."""

@@ -10,7 +10,7 @@ from adapt.chain import Outcome, Stage
 from adapt.chain.files import write_atomically
 from adapt.config import CorpusConfig, TaskConfig, what
 from adapt.corpus.identity import reading_identity
-from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.roles import FILES, pooled_corpus, replayed_corpus
 from adapt.errors import DataError
 from adapt.select import TEXTS_FILE
@@ -44,9 +44,15 @@ class Texts(Tasks):
             **({"others": [self._read_of(task, without) for task in others]} if others else {}),
         }
 
+        unseen = [(task, split) for task in (*tasks, *others) for split in without]
+        wanted = [(task, split) for task in tasks for split in splits]
+        listed = [self._split(task, split) for task, split in (*wanted, *unseen)]
+
         def run(folder: Path, _: Inputs) -> Outcome:
-            unseen = [(task, split) for task in (*tasks, *others) for split in without]
-            return _write_texts([(task, split) for task in tasks for split in splits], unseen, folder)
+            outcome = _write_texts(wanted, unseen, folder)
+            for each in listed:
+                check_listed(each)
+            return outcome
 
         return Stage("texts", "-".join([*(task.name for task in tasks), *splits]), identity, run, needs={})
 
