@@ -1,0 +1,177 @@
+"""The one file of the fuzz that knows how stages are built: a world in, the stages' records out.
+
+Everything up to the rows of a training is the product's own. What would load a model is left out, training reads its
+batches and learns nothing, and Ray Data's tasks run in this process, so that a world costs a fraction of a second.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapt.chain import Outcome, Record, Stage, Store, ensure
+from adapt.config.kinds import KINDS
+from adapt.corpus.stream import Feed, _stream
+from adapt.parse import parse_values
+from adapt.recipe.build import last_stage
+from adapt.schema import TOKENS, marks_of
+from adapt.stages import Catalogue
+from adapt.stages.training import RAN_ON
+from adapt.train.job import MODEL_FOLDER, Job
+from tests.fuzz.grammar import World
+from tests.fuzz.here import from_items
+from tests.fuzz.here import range as range_here
+
+READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
+"""Stages that do their work; of the others, which need a model, keys are all that is looked at."""
+BATCHES = 200
+"""At most so many are read of a training."""
+DIGESTS = ".digests.json"
+SEEN = "seen.json"
+"""What a training read: a file in its folder."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a world."""
+
+    root: Path
+    last: Stage | None
+    error: BaseException | None
+
+    @cached_property
+    def stages(self) -> dict[str, Stage]:
+        """By key, inputs first."""
+        found: dict[str, Stage] = {}
+
+        def visit(stage: Stage) -> None:
+            for needed in stage.inputs.values():
+                visit(needed)
+            found[stage.key] = stage
+
+        if self.last:
+            visit(self.last)
+        return found
+
+    @cached_property
+    def records(self) -> dict[str, Record]:
+        """Of the stages that ended, by key."""
+        store = Store(self.root)
+        found = {key: store.find(stage.stage, stage.name, key) for key, stage in self.stages.items()}
+        return {key: record for key, record in found.items() if record}
+
+    def of(self, kind: str) -> list[Record]:
+        """Records of a kind."""
+        return [record for record in self.records.values() if record.stage == kind]
+
+
+def run(world: World, data: Path, root: Path, model: Path, before: Path | None = None) -> Ran:
+    """Parses, builds and runs, as the command of that kind does. Whatever is raised is handed back.
+
+    Args:
+        world: what to run.
+        data: where its files lie.
+        root: for what is made.
+        model: to begin with.
+        before: root of an earlier run, whose digests of files are known.
+    """
+    last = None
+    if before and (known := before / DIGESTS).exists():
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.copy(known, root / DIGESTS)
+    values = {**world.filled(data), "model.path": str(model), "storage.root": str(root)}
+    try:
+        last = light(last_stage(Catalogue(parse_values(values, KINDS[world.kind], "the world")), world.kind))
+        ensure(last, Store(root))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        return Ran(root, last, error)
+    return Ran(root, last, None)
+
+
+def light(stage: Stage) -> Stage:
+    """The same stage with the same key, without the work that needs a model."""
+    made: dict[str, Stage] = {}
+
+    def of(stage: Stage) -> Stage:
+        if stage.key not in made:
+            inputs = {name: of(needed) for name, needed in stage.inputs.items()}
+            run = stage.run if stage.stage in READ else lambda folder, inputs: Outcome()
+            made[stage.key] = replace(stage, run=run, inputs=inputs)
+        return made[stage.key]
+
+    return of(stage)
+
+
+@contextmanager
+def cheap(model: Path) -> Iterator[None]:
+    """Ray Data's tasks in this process, and a training that only reads.
+
+    Args:
+        model: folder that every training leaves a copy of.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.data.from_items", from_items)
+        patch.setattr("ray.data.range", range_here)
+        with reading(model):
+            yield
+
+
+@contextmanager
+def reading(model: Path) -> Iterator[None]:
+    """A training that only reads."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adapt.train.launch.launch", lambda job: _read(job, model))
+        yield
+
+
+def _read(job: Job, model: Path) -> dict[str, Any]:
+    """Goes through the batches of a training, notes what they were, and leaves a model."""
+    _stream.cache_clear()  # shards of a folder that was written again
+    digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
+    for batch in islice(_batches(job), min(job.steps, BATCHES)):
+        steps += 1
+        for name in sorted(batch):
+            digest.update(name.encode() + np.ascontiguousarray(batch[name]).tobytes())
+        if job.online:
+            columns = (batch[name] for name in ("rows", "epochs", TOKENS, "lengths"))
+            new = (row for row in zip(*columns, strict=True) if not row[1])
+            pieces |= {int(row): tokens[:length].tolist() for row, _, tokens, length in new}
+    streamed = [token for row in sorted(pieces) for token in pieces[row]]
+    seen = {"digest": digest.hexdigest(), "steps": job.steps, "stream": streamed}
+    (Path(job.folder) / SEEN).write_text(json.dumps(seen))
+    shutil.copytree(model, Path(job.folder) / MODEL_FOLDER, dirs_exist_ok=True)
+    training = job.config.training
+    tokens = steps * training.global_batch_size * training.sequence_length
+    counts = {"step": steps if job.online else job.steps, "tokens": tokens, "seconds": 1.0, "data_wait_seconds": 0.0}
+    spent = {"own_tokens": tokens, "device_seconds": 1.0, "peak_memory_bytes": 0}
+    return {**dict.fromkeys(RAN_ON), **counts, **spent}
+
+
+def _batches(job: Job) -> Iterator[dict[str, np.ndarray]]:
+    training = job.config.training
+    if job.online:
+        return job.online.batches(0, parallel=False)
+    assert job.mixture
+    feed = Feed(
+        folders=job.corpora,
+        mixture=job.mixture,
+        sequence_length=training.sequence_length,
+        global_batch_size=training.global_batch_size,
+        first_step=0,
+        last_step=job.steps,
+        rank=0,
+        world=1,
+        marks=marks_of(job.config.objective.kind),
+    )
+    return feed.read()

@@ -1,0 +1,61 @@
+"""As much of a Ray dataset as the stages use, in this process: the same batches, at a thousandth of the cost."""
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator
+from inspect import isgenerator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+Batch = dict[str, Any]
+
+
+class Here:
+    """A dataset of batches of one row, made as they are asked for."""
+
+    def __init__(self, batches: Iterable[Batch | pa.Table]) -> None:
+        self._batches = batches
+
+    def map_batches(self, function: Callable[[Any], Any], batch_format: str = "numpy", **options: Any) -> "Here":
+        """Whatever else Ray is told is about how."""
+        return Here(self._mapped(function, batch_format))
+
+    def _mapped(self, function: Callable[[Any], Any], batch_format: str) -> Iterator[Any]:
+        for batch in self._batches:
+            made = function(_arrow(batch) if batch_format == "pyarrow" else _numpy(batch))
+            yield from made if isgenerator(made) else [made]
+
+    def take_all(self) -> list[dict[str, Any]]:
+        """All rows."""
+        return [row for batch in self._batches for row in _arrow(batch).to_pylist()]
+
+    def iter_batches(self, batch_format: str = "numpy", **options: Any) -> Iterator[Any]:
+        """The batches as they are."""
+        return (_arrow(batch) if batch_format == "pyarrow" else _numpy(batch) for batch in self._batches)
+
+
+def from_items(items: list[dict[str, Any]], **options: Any) -> Here:
+    """In place of ray.data.from_items."""
+    return Here({name: _column(value) for name, value in item.items()} for item in items)
+
+
+def range(number: int, **options: Any) -> Here:
+    """In place of ray.data.range."""
+    return Here({"id": np.array([each])} for each in builtins.range(number))
+
+
+def _column(value: Any) -> np.ndarray:
+    return np.array([value], object if isinstance(value, str) else None)
+
+
+def _arrow(batch: Batch | pa.Table) -> pa.Table:
+    if isinstance(batch, pa.Table):
+        return batch
+    return pa.table({name: pa.array(values) for name, values in batch.items()})
+
+
+def _numpy(batch: Batch | pa.Table) -> Batch:
+    if isinstance(batch, pa.Table):
+        return {name: batch.column(name).to_numpy() for name in batch.column_names}
+    return {name: np.asarray(values) for name, values in batch.items()}

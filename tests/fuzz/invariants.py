@@ -1,0 +1,273 @@
+"""What holds of every world, whatever it is. Nothing here asks the product how it counts, reads or compares."""
+
+import bz2
+import csv
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from adapt.chain import Record
+from adapt.corpus.tokens import TokenStream
+from adapt.errors import AdaptError
+from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from tests.fuzz.driver import SEEN, Ran
+from tests.tokenizers import SPECIAL, roberta
+
+UNPACK = {".gz": gzip.decompress, ".xz": lzma.decompress, ".bz2": bz2.decompress}
+ALIKE = 0.9
+"""Jaccard similarity from which on two texts must not stand on both sides, where near copies are taken out."""
+
+
+# --- every error ends with a message
+
+
+def check_error(ran: Ran) -> None:
+    """What went wrong was told in words, with what to do."""
+    if ran.error is None:
+        return
+    if not isinstance(ran.error, AdaptError):
+        raise ran.error
+    assert ran.error.what.strip()
+    assert ran.error.fix.strip(), ran.error.what
+    assert "Traceback" not in str(ran.error)
+
+
+# --- every document and token is accounted for
+
+
+def check_counts(ran: Ran) -> None:
+    """What was read was kept, dropped for a reason, or held out; and shards hold what their record says."""
+    for record in ran.of("prepare"):
+        metrics, heldout = record.metrics, documents(record.path, HELDOUT_GLOB)
+        assert (len(heldout), sum(map(len, heldout))) == (metrics["heldout_documents"], metrics["heldout_tokens"])
+        if _is_gathered(record):
+            parts = [Path(each["path"]) for each in record.inputs.values()]
+            assert heldout == [tokens for part in parts for tokens in documents(part, HELDOUT_GLOB)]
+            continue
+        if record.what.get("streaming"):
+            continue
+        train = documents(record.path, SHARD_GLOB)
+        assert (len(train), sum(map(len, train))) == (metrics["train_documents"], metrics["train_tokens"])
+        read = list(_records(record))
+        left = sum(metrics["dropped"].values()) + sum(metrics["bad"].values())
+        assert len(train) + len(heldout) + left == len(read)
+        kept, given = Counter(map(text_of, train + heldout)), Counter(map(plain, filter(None, read)))
+        assert metrics["changed"] or not kept - given, f"documents from nowhere: {kept - given}"
+
+
+def check_special(ran: Ran) -> None:
+    """Special tokens stand at the ends of documents, and nowhere else: what is written in a text is text."""
+    special = {_id(name) for name in SPECIAL}
+    for record in ran.of("prepare"):
+        train = [] if _is_gathered(record) else documents(record.path, SHARD_GLOB)
+        for start, *inside, end in train + documents(record.path, HELDOUT_GLOB):
+            assert (start, end) == (_id("<s>"), _id("</s>"))
+            assert not special & {*inside}, f"a special token stands inside of: {text_of([start, *inside, end])}"
+
+
+def _is_gathered(record: Record) -> bool:
+    """Several prepared corpora as one to measure on, which has held-out shards alone."""
+    return all(each["stage"] == "prepare" for each in record.inputs.values())
+
+
+def check_training(ran: Ran) -> None:
+    """Every sample of a training is a row of a source, as many of each as the record says."""
+    for record in ran.of("train"):
+        what, metrics = record.what["training"], record.metrics
+        batch = what["global_batch_size"]
+        if "sources" not in metrics or not isinstance(batch, int):
+            continue
+        assert sum(source["rows"] for source in metrics["sources"].values()) == metrics["steps"] * batch
+        for name, source in metrics["sources"].items():
+            empty = not _metrics(record, name)["train_tokens"]
+            assert source["rows"] == 0 or not empty
+
+
+def _metrics(record: Record, name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads((Path(record.inputs[name]["path"]) / "stage.json").read_text())["metrics"]
+    return found
+
+
+# --- no text that is measured was trained on
+
+
+def check_leaks(ran: Ran) -> None:
+    """What a trained model is measured on was not trained on, however it is written."""
+    for stage in ran.stages.values():
+        if stage.stage != "evaluate" or stage.key not in ran.records:
+            continue
+        record = ran.records[stage.key]
+        trained = {text for training in _trainings(ran, stage) for text in _trained(ran.records[training])}
+        asked = any(ran.records[training].metrics["transductive"] for training in _trainings(ran, stage))
+        for name, made in record.inputs.items():
+            if made["stage"] == "prepare" and not (asked and name == "domain"):
+                measured = {text_of(tokens) for tokens in documents(Path(made["path"]), HELDOUT_GLOB)}
+                assert not measured & trained, f"{name} is measured on what was trained on: {measured & trained}"
+                if _is_near(ran):
+                    pairs = ((m, t) for m in measured for t in trained)
+                    assert not (found := [pair for pair in pairs if similarity(*pair) >= ALIKE]), f"{name}: {found}"
+
+
+def _trainings(ran: Ran, stage: Any) -> Iterator[str]:
+    """Keys of the trainings behind a stage."""
+    for needed in stage.inputs.values():
+        if needed.stage == "train":
+            yield needed.key
+        yield from _trainings(ran, needed)
+
+
+def _trained(record: Record) -> set[str]:
+    """The texts that a training read, or may have read had it gone on."""
+    if streamed := json.loads((record.path / SEEN).read_text())["stream"]:
+        return set(map(text_of, split(streamed)))
+    texts = (made for made in record.inputs.values() if made["stage"] == "prepare")
+    return {text_of(tokens) for made in texts for tokens in documents(Path(made["path"]), SHARD_GLOB)}
+
+
+def _is_near(ran: Ran) -> bool:
+    return any(stage.what.get("deduplicate") == "near" or "near_ngram" in stage.what for stage in ran.stages.values())
+
+
+def similarity(one: str, other: str) -> float:
+    """Jaccard similarity of runs of five words."""
+    runs = [_runs(text) for text in (one, other)]
+    return len(runs[0] & runs[1]) / max(1, len(runs[0] | runs[1]))
+
+
+@cache
+def _runs(text: str) -> frozenset[tuple[str, ...]]:
+    words = text.split()
+    return frozenset(tuple(words[n : n + 5]) for n in range(len(words) - 4))
+
+
+# --- results, to compare
+
+
+Results = dict[str, tuple[str, str]]
+"""By key of a stage: its kind, and a digest of all that it made."""
+
+
+def results(ran: Ran) -> Results:
+    """Of every stage that ended."""
+    return {key: (record.stage, _result(record)) for key, record in ran.records.items()}
+
+
+def _result(record: Record) -> str:
+    digest = hashlib.sha256()
+    made = {name for name in record.outputs if record.stage != "train" or name == SEEN}
+    for name in sorted(made - {"manifest.json"}):  # which says where files lie
+        if name.startswith("rejects/"):  # written where they are asked for, which is about how
+            continue
+        content = (record.path / name).read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    kept = {name: value for name, value in record.metrics.items() if record.stage != "manifest"}
+    digest.update(json.dumps(_placeless(kept), sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _placeless(value: Any) -> Any:
+    """Figures by the files that they are of, without saying which."""
+    if not isinstance(value, dict):
+        return value
+    named = [_placeless(each) for name, each in value.items() if "/" in name]
+    return [{name: _placeless(each) for name, each in value.items() if "/" not in name}, named]
+
+
+# --- texts
+
+
+def plain(text: str) -> str:
+    """A text as a reader sees it: without invisible characters, in one Unicode form and case, with single spaces."""
+    one = unicodedata.normalize("NFKC", text).lower()
+    seen = (c for c in one if c.isspace() or unicodedata.category(c) not in ("Cf", "Cc"))
+    return " ".join("".join(seen).split())
+
+
+def text_of(tokens: Iterable[int]) -> str:
+    """The text of a document's tokens."""
+    _, *inside, _ = tokens
+    return plain(roberta().decode(inside, skip_special_tokens=False))
+
+
+@cache
+def _id(name: str) -> int:
+    return int(roberta().token_to_id(name))
+
+
+def split(stream: list[int]) -> Iterator[list[int]]:
+    """The whole documents of a stream of tokens."""
+    document: list[int] = []
+    for token in stream:
+        document.append(token)
+        if token == _id("</s>"):
+            yield document
+            document = []
+
+
+def documents(folder: Path, pattern: str) -> list[list[int]]:
+    """The token ids of each document of some shards."""
+    stream = TokenStream.open(folder, pattern)
+    return [stream.document(number).tolist() for number in range(stream.documents)]
+
+
+def _records(record: Record) -> Iterator[str | None]:
+    """The records of a prepared corpus's files; None for those without a text."""
+    if "texts" in record.inputs:
+        files = [str(Path(record.inputs["texts"]["path"]) / "texts.jsonl")]
+        yield from read(Path(files[0]), "line")
+        return
+    listed = json.loads((Path(record.inputs["manifest"]["path"]) / "manifest.json").read_text())
+    for part in listed["parts"]:
+        yield from read(Path(part["path"]), record.what["corpus"]["text_unit"])
+
+
+def read(file: Path, unit: str) -> Iterator[str | None]:
+    """The records of a file, as simply as can be."""
+    suffix, content = file.suffix, file.read_bytes()
+    if suffix in UNPACK:
+        suffix, content = Path(file.stem).suffix, UNPACK[suffix](content)
+    if not content:
+        return
+    if suffix in (".parquet", ".arrow"):
+        source = io.BytesIO(content)
+        table = pq.read_table(source) if suffix == ".parquet" else pa.ipc.open_file(source).read_all()
+        yield from table.column("text").to_pylist()
+        return
+    text = content.decode()
+    if suffix in (".csv", ".tsv"):
+        rows = csv.DictReader(io.StringIO(text), delimiter="," if suffix == ".csv" else "\t")
+        yield from (row["text"] for row in rows)
+    elif suffix == ".txt":
+        lines = text.split("\n")
+        yield from lines[: len(lines) - (not lines[-1])] if unit == "line" else _paragraphs(lines)
+    else:
+        yield from (_object(line) for line in text.split("\n") if line.strip())
+
+
+def _paragraphs(lines: list[str]) -> Iterator[str]:
+    held: list[str] = []
+    for line in [*lines, ""]:
+        if line.strip():
+            held.append(line)
+        elif held:
+            yield "\n".join(held)
+            held = []
+
+
+def _object(line: str) -> str | None:
+    try:
+        found = json.loads(line)["text"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return found if isinstance(found, str) else None
