@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import storage_errors
 from adapt.config import Config
 from adapt.console import log
 from adapt.errors import ConfigError, StorageError
 from adapt.model.locate import weight_files
 from adapt.model.size import model_size, read_header
+from adapt.runner.files import storage_errors
 from adapt.runtime import address_of
 from adapt.train.compiler import check_compiler
 from adapt.train.device import has_gpu

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from scipy.stats import permutation_test, spearmanr
 
-from adapt.recipe.arguments import read_command
-from adapt.recipe.build import build, study
-from adapt.recipe.expand import expand
-from adapt.recipe.file import read_recipe
+from adapt.chain.arguments import read_command
+from adapt.chain.build import build, study
+from adapt.chain.expand import expand
+from adapt.chain.file import read_chain
 from adapt.report.collect import collect
 from adapt.report.compared import Found, compare_all
 from adapt.report.entry import Study
@@ -114,7 +114,7 @@ def loss_matrix(found: Study) -> Iterator[Line]:
 
 def main() -> None:
     command = read_command(["report", *sys.argv[1:]])
-    recipe = read_recipe(command.file, command.let, command.common)
+    recipe = read_chain(command.file, command.let, command.common)
     found = study(recipe.name, recipe.baseline, build(expand(recipe, command.only)))
     print("| claim | here | figures |\n|---|---|---|")
     for part in (gains, forgetting, loss_matrix, harder_tasks):

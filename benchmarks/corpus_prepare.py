@@ -42,8 +42,8 @@ def measure(options: Options) -> Result:
 
 def ours(model: Path, corpus: Path, root: Path) -> float:
     """Seconds of the stage `prepare`, once Ray runs."""
-    from adapt.chain import Store, ensure
     from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig
+    from adapt.runner import Store, ensure
     from adapt.runtime import connect
     from adapt.stages import Catalogue
 

@@ -72,7 +72,6 @@ def batches(
     feed: str, file: Path, models: Path | None, folder: Path, steps: int
 ) -> AbstractContextManager[Iterator[Any]]:
     """A rank's batches of one feed or the other."""
-    from adapt.chain.digest import Digests
     from adapt.config import CorpusConfig
     from adapt.corpus.form import PLAIN
     from adapt.corpus.manifest import build_manifest
@@ -82,6 +81,7 @@ def batches(
     from adapt.corpus.stream import Feed, streamed
     from adapt.corpus.window import Cut
     from adapt.model.locate import Pretrained
+    from adapt.runner.digest import Digests
 
     corpus, pretrained = CorpusConfig(paths=str(file)), Pretrained(_source(models), _source(models))
     manifest = build_manifest(corpus, Digests(folder / "digests.json"))

@@ -96,7 +96,6 @@ def first_streamed(folder: Path, place: float) -> float:
 
 def _online(folder: Path) -> "Online":
     """With a window of half a file, so that the file is what bounds the time."""
-    from adapt.chain.digest import Digests
     from adapt.config import CorpusConfig
     from adapt.corpus.form import PLAIN
     from adapt.corpus.manifest import build_manifest
@@ -104,6 +103,7 @@ def _online(folder: Path) -> "Online":
     from adapt.corpus.window import Cut
     from adapt.model.demo import demo_checkpoint
     from adapt.model.locate import Pretrained
+    from adapt.runner.digest import Digests
 
     source, corpus = demo_checkpoint("demo:bert-tiny"), CorpusConfig(paths=str(folder / "*.jsonl"))
     manifest = build_manifest(corpus, Digests(folder / "digests.json"))

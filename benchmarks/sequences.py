@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from adapt.recipe.arguments import read_command
-from adapt.recipe.build import build, study
-from adapt.recipe.expand import expand
-from adapt.recipe.file import read_recipe
+from adapt.chain.arguments import read_command
+from adapt.chain.build import build, study
+from adapt.chain.expand import expand
+from adapt.chain.file import read_chain
 from adapt.report.blocks import Section, Table
 from adapt.report.markdown import render_markdown
 from adapt.report.sequence_compared import compare_methods
@@ -44,7 +44,7 @@ def _baselines(sequences: Sequences) -> Iterator[Sequences]:
 
 def main() -> None:
     command = read_command(["report", *sys.argv[1:]])
-    recipe = read_recipe(command.file, command.let, command.common)
+    recipe = read_chain(command.file, command.let, command.common)
     found = study(recipe.name, recipe.baseline, build(expand(recipe, command.only)))
     sequences = sequences_of(found)
     if not sequences.methods:

@@ -7,10 +7,10 @@ The corpus is sampled and not prepared; needs no Ray and no GPU.
 
 import sys
 
-from adapt.chain import Store, ensure
 from adapt.config.kinds import KINDS
 from adapt.console import finish, run_job
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages.advising import Advising
 from adapt.summary import show_advice
 

@@ -12,15 +12,15 @@ at a single job, of jobs/dapt.py where none is named.
 
 import sys
 
-from adapt.chain import Store, plan
+from adapt.chain.arguments import Command, read_command, read_job
+from adapt.chain.build import Chain, Goal, ahead, build, last_stage, study, trainings_ahead
+from adapt.chain.expand import expand
+from adapt.chain.file import ChainFile, read_chain
 from adapt.config.kinds import KINDS
 from adapt.console import finish, log, run_job
 from adapt.errors import AdaptError
 from adapt.parse import parse
-from adapt.recipe.arguments import Command, read_command, read_job
-from adapt.recipe.build import Chain, Goal, ahead, build, last_stage, study, trainings_ahead
-from adapt.recipe.expand import expand
-from adapt.recipe.file import Recipe, read_recipe
+from adapt.runner import Store, plan
 from adapt.stages import Catalogue, run_stages
 from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
@@ -35,23 +35,23 @@ def main() -> None:
         print(__doc__)
         return
     command = read_command(sys.argv[1:])
-    recipe = read_recipe(command.file, command.let, command.common)
-    chain = build(expand(recipe, command.only))
-    {"run": run, "plan": plan_all, "status": status, "report": report}[command.verb](command, recipe, chain)
+    chain_file = read_chain(command.file, command.let, command.common)
+    chain = build(expand(chain_file, command.only))
+    {"run": run, "plan": plan_all, "status": status, "report": report}[command.verb](command, chain_file, chain)
 
 
-def run(command: Command, recipe: Recipe, chain: Chain) -> None:
+def run(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     show_ahead(ahead(chain))
-    whole = build(expand(recipe)) if command.only else chain  # the report is of all that is finished, not of a part
+    whole = build(expand(chain_file)) if command.only else chain  # the report is of all that is finished, not of a part
     try:
         run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
     except AdaptError:
-        report(command, recipe, whole)
+        report(command, chain_file, whole)
         raise
-    report(command, recipe, whole)
+    report(command, chain_file, whole)
 
 
-def plan_all(command: Command, recipe: Recipe, chain: Chain) -> None:
+def plan_all(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     show_goals(chain.goals, chain.store)
     show_trainings(trainings_ahead(chain))
     counts = ahead(chain)
@@ -59,16 +59,16 @@ def plan_all(command: Command, recipe: Recipe, chain: Chain) -> None:
     finish("plan", chain.store.root, {"to_run": sum(counts.values()), **counts})
 
 
-def status(command: Command, recipe: Recipe, chain: Chain) -> None:
+def status(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     counts = show_goals(chain.goals, chain.store)
     finish("status", chain.store.root, counts)
 
 
-def report(command: Command, recipe: Recipe, chain: Chain) -> None:
+def report(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     from adapt.report.write import write_report
 
-    found = study(recipe.name, recipe.baseline, chain)
-    page = write_report(found, chain.store.root / "reports" / recipe.name)
+    found = study(chain_file.name, chain_file.baseline, chain)
+    page = write_report(found, chain.store.root / "reports" / chain_file.name)
     show_verdict(page)
     finish("report", page, {"finished": len(found.entries), "missing": len(found.missing)})
 

@@ -6,9 +6,9 @@ ray job submit --working-dir . -- python jobs/dapt.py --config my.yaml
 
 import sys
 
-from adapt.chain import Store, ensure
 from adapt.console import finish, run_job
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages import Catalogue
 from adapt.summary import show_summary
 

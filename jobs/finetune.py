@@ -6,10 +6,10 @@ python jobs/finetune.py --model.path runs/export/dapt-1234abcd5678ef90 --task.tr
 
 import sys
 
-from adapt.chain import Store
 from adapt.config.kinds import KINDS
 from adapt.console import finish, run_job
 from adapt.parse import parse
+from adapt.runner import Store
 from adapt.stages import Catalogue, run_stages
 from adapt.summary import show_scores
 

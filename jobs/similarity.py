@@ -7,10 +7,10 @@ leaves a table, similarity.json and similarity.png.
 
 import sys
 
-from adapt.chain import Store, ensure
 from adapt.config.kinds import KINDS
 from adapt.console import finish, run_job
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages import Catalogue
 from adapt.summary import show_similarity
 

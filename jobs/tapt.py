@@ -6,10 +6,10 @@ python jobs/tapt.py --model.path runs/export/dapt-1234abcd5678ef90 --task.train 
 
 import sys
 
-from adapt.chain import Store, ensure
 from adapt.config.kinds import KINDS
 from adapt.console import finish, run_job
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages import Catalogue
 from adapt.summary import show_summary
 

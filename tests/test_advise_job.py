@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Store, ensure
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages.advising import Advising
 from adapt.train import forecast
 from jobs import advise

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Record, Stage, Store, ensure
 from adapt.config import (
     Config,
     CorpusConfig,
@@ -23,6 +22,7 @@ from adapt.config import (
 from adapt.corpus.heldout import Measured
 from adapt.corpus.minhash import estimated_jaccard, signatures
 from adapt.corpus.tokens import TokenStream
+from adapt.runner import Record, Stage, Store, ensure
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.stages import Catalogue
 from tests.samples import sentences

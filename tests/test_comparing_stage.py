@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Record, Store, ensure
 from adapt.config import (
     ComparisonConfig,
     Config,
@@ -22,6 +21,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.errors import ConfigError, ModelError
+from adapt.runner import Record, Store, ensure
 from adapt.stages import Catalogue
 from adapt.summary import show_comparison
 from tests.samples import sentences

@@ -10,7 +10,7 @@ from adapt.config import Config, CorpusConfig, TrainingConfig, flat, what
 from adapt.parse import parse
 
 _FILES = sorted((Path(__file__).parents[1] / "jobs" / "recipes").glob("*.yaml"))
-RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # chains: tests/recipe
+RECIPES = [file for file in _FILES if "\nstages:" not in file.read_text()]  # chains: tests/chain
 
 
 def test_flat_names_every_field_by_its_section() -> None:

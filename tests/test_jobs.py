@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Store, ensure
 from adapt.parse import parse
+from adapt.runner import Store, ensure
 from adapt.stages import Catalogue
-from tests.chain.toys import pretend
+from tests.runner.toys import pretend
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}

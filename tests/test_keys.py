@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Stage, packages
-from adapt.chain.digest import Digests
-from adapt.chain.packages import DECIDING, RECORDED
-from adapt.chain.versions import VERSIONS
 from adapt.config import (
     ComparisonConfig,
     Config,
@@ -33,6 +29,10 @@ from adapt.corpus.formats import Bad
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
+from adapt.runner import Stage, packages
+from adapt.runner.digest import Digests
+from adapt.runner.packages import DECIDING, RECORDED
+from adapt.runner.versions import VERSIONS
 from adapt.stages import Catalogue
 from adapt.stages.advising import Advising
 from tests.test_layers import ROOT, imports

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
 BASE = frozenset({"errors", "schema", "config", "console", "redact"})
-GROUND = BASE | {"chain"}
+GROUND = BASE | {"runner"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -23,7 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "config": BASE,
     "console": BASE,
     "parse": BASE,
-    "chain": BASE,
+    "runner": BASE,
     "runtime": BASE,
     "corpus": GROUND | {"runtime", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
@@ -41,23 +41,23 @@ ALLOWED: dict[str, frozenset[str]] = {
     "summary": GROUND,
 }
 ALLOWED["stages"] = frozenset(ALLOWED)
-ALLOWED["recipe"] = GROUND | {"parse", "stages", "report"}
+ALLOWED["chain"] = GROUND | {"parse", "stages", "report"}
 
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (
-        frozenset({"stages", "recipe", "config", "parse", "chain", "console", "summary", "errors", "report"}),
+        frozenset({"stages", "chain", "config", "parse", "runner", "console", "summary", "errors", "report"}),
         frozenset({"tune_spaces", "cluster"}),
     ),
     "tune_spaces": (BASE, frozenset()),
     "cluster": (BASE, frozenset()),
 }
 
-WITHOUT_RAY = frozenset({"objective", "model", "method", "chain"})
+WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/reshape.py")  # reshape.py knows its checkpoints' files
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
-LIGHT = frozenset({"errors", "redact", "config", "parse", "chain", "console", "summary"})
+LIGHT = frozenset({"errors", "redact", "config", "parse", "runner", "console", "summary"})
 HEAVY = frozenset(
     {
         *("torch", "ray", "transformers", "deepspeed", "pyarrow", "datasets", "tokenizers", "safetensors"),
@@ -176,10 +176,10 @@ def test_light_modules_load_nothing_heavy_through_others():
 
 CAUGHT = [
     ("adapt/errors.py", "from adapt.config import Config", "adapt/errors.py:1: imports adapt.config"),
-    ("adapt/chain/run.py", "\nfrom adapt import train", "adapt/chain/run.py:2: imports adapt.train"),
+    ("adapt/runner/run.py", "\nfrom adapt import train", "adapt/runner/run.py:2: imports adapt.train"),
     ("adapt/model/load.py", "from ..train.engine import A", "imports adapt.train, but the rule is adapt.model ->"),
     ("adapt/model/load.py", "def f():\n    import adapt.corpus", "adapt/model/load.py:2: imports adapt.corpus"),
-    ("adapt/method/ewc.py", "def f():\n    from ray import train", "no ray in chain, method, model, objective"),
+    ("adapt/method/ewc.py", "def f():\n    from ray import train", "no ray in method, model, objective, runner"),
     ("adapt/model/load.py", "if TYPE_CHECKING:\n    import ray", "adapt/model/load.py:2: imports ray"),
     ("adapt/train/loop.py", "import deepspeed.comm", "deepspeed only in adapt/train/engine.py"),
     ("adapt/train/loop.py", "importlib.import_module('deepspeed')", "deepspeed only in adapt/train/engine.py"),
@@ -190,7 +190,7 @@ CAUGHT = [
         "try:\n    import torch.nn\nfinally: ...",
         "adapt/config/text.py:2: imports torch at the top",
     ),
-    ("adapt/chain/key.py", "class A:\n    import pyarrow", "adapt/chain/key.py:2: imports pyarrow at the top"),
+    ("adapt/runner/key.py", "class A:\n    import pyarrow", "adapt/runner/key.py:2: imports pyarrow at the top"),
     ("adapt/__init__.py", "from adapt.errors import AdaptError", "adapt/__init__.py -> nothing"),
     ("adapt/novelty/a.py", "", "adapt.novelty has no place among the layers"),
 ]
@@ -205,7 +205,7 @@ def test_the_checker_catches(path, source, message):
 PASSED = [
     ("adapt/stages.py", "from adapt import __version__, chain, corpus, evaluate, select, train"),
     ("adapt/train/engine.py", "import deepspeed, torch, ray\nfrom adapt.train import loop\nfrom . import checkpoint"),
-    ("adapt/chain/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import pyarrow"),
+    ("adapt/runner/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import pyarrow"),
     ("adapt/corpus/read.py", "import ray.data\nfrom adapt.runtime import start"),
     ("jobs/dapt.py", "import adapt\nfrom adapt.stages import a\nfrom jobs import shared\nimport tune_spaces.tapt"),
 ]

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from adapt.chain.record import Record, load_record
 from adapt.config import TaskConfig, TrackingConfig
 from adapt.console import finish, log, run_job
 from adapt.corpus.location import matches
 from adapt.corpus.manifest import Manifest, Part
 from adapt.errors import AdaptError, ConfigError, DataError
 from adapt.redact import redact, redacted
+from adapt.runner.record import Record, load_record
 from adapt.task.check import check_count, no_example
 from adapt.train.track import check_trackers
 

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from safetensors.torch import load_file
 
-from adapt.chain import Record, Store
 from adapt.config import Config
 from adapt.config.kinds import KINDS
 from adapt.model.load import load_masked_lm
 from adapt.parse import parse_values
+from adapt.runner import Record, Store
 from adapt.stages import Catalogue, run_stages
 from adapt.train.retain import newest_whole, step_of
 from tests import drive

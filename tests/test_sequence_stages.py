@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Outcome, Record, Stage, Store, plan
 from adapt.config import (
     Config,
     CorpusConfig,
@@ -24,6 +23,7 @@ from adapt.config import (
 from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError, ModelError
 from adapt.parse import check
+from adapt.runner import Outcome, Record, Stage, Store, plan
 from adapt.stages import Catalogue
 from adapt.stages.base import START
 from adapt.stages.domains import Noted

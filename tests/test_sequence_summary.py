@@ -1,4 +1,4 @@
-"""What jobs/das.py says at its end."""
+"""What jobs/sequence.py says at its end."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from adapt.summary import show_sequence
-from tests.chain.test_record import record
 from tests.report.sequences import ORDERS, sequence
+from tests.runner.test_record import record
 from tests.test_summary import row
 
 

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.chain import Stage, Store, ensure, plan
-from adapt.chain.store import DIGITS
 from adapt.config import (
     Config,
     CorpusConfig,
@@ -32,8 +30,10 @@ from adapt.config import (
 )
 from adapt.errors import ConfigError, DataError, ModelError, StorageError
 from adapt.preflight import check_writable
+from adapt.runner import Stage, Store, ensure, plan
+from adapt.runner.store import DIGITS
 from adapt.stages import Catalogue
-from tests.chain.toys import pretend
+from tests.runner.toys import pretend
 
 # A job's stages, by the way to them from the last.
 MANIFESTS = {"domain.manifest", "general.manifest"}

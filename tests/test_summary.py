@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Outcome, Stage, Store, ensure, plan
-from adapt.chain.lock import locked
-from adapt.chain.store import DIGITS
+from adapt.runner import Outcome, Stage, Store, ensure, plan
+from adapt.runner.lock import locked
+from adapt.runner.store import DIGITS
 from adapt.stages.base import START
 from adapt.summary import show_forecast, show_plan, show_summary
 from adapt.summary.chain import _state
-from tests.chain.test_record import record
+from tests.runner.test_record import record
 
 METRICS = {
     "heldout_loss_before": 3.25,

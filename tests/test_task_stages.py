@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Record, Stage
 from adapt.config import (
     Config,
     FinetuneConfig,
@@ -21,6 +20,7 @@ from adapt.config import (
 from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
 from adapt.parse import check
+from adapt.runner import Record, Stage
 from adapt.stages import Catalogue, Start
 from adapt.stages.base import START
 from adapt.stages.corpora import REPLAY

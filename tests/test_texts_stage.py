@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure
 from adapt.config import Config, ModelConfig, StorageConfig, TaptConfig, TaskConfig
 from adapt.corpus.heldout import is_heldout
 from adapt.errors import DataError
+from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.select import TEXTS_FILE
 from adapt.stages import Catalogue
 from tests.corpus.test_heldout import shards

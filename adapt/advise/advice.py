@@ -13,7 +13,7 @@ WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ChainFile:
     """A way to go."""
 
     name: str
@@ -44,7 +44,7 @@ class Remark:
 class Advice:
     """Recipes, the one to run first before all others; none above the budget is before one within it."""
 
-    recipes: list[Recipe]
+    recipes: list[ChainFile]
     remarks: list[Remark]
     rate_from: str = ""
     """Where the speed of a device, which device-hours follow from, is taken from."""
@@ -66,7 +66,7 @@ def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) 
             sides = found.speaks_for, found.speaks_against
             remarks.append(Remark(rule.name, rule.strength, *sides, found.reason, rule.source, rule.checked))
     recipes = [
-        Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
+        ChainFile(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
     return Advice(sorted(recipes, key=_place), remarks, case.costs.rate_from, case.costs.refusal)
@@ -90,7 +90,7 @@ def _budget(case: Case, cost: Cost) -> str:
     return WITHIN if cost.device_hours <= limit else ABOVE
 
 
-def _place(recipe: Recipe) -> tuple[bool, int, float]:
+def _place(recipe: ChainFile) -> tuple[bool, int, float]:
     costs = (recipe.cost.device_hours, recipe.cost.flops, recipe.cost.tokens)
     return recipe.budget == ABOVE, -recipe.votes, next((cost for cost in costs if cost is not None), float("inf"))
 

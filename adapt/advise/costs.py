@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from adapt.advise.evidence import Evidence, TaskEvidence
-from adapt.chain.store import Store
 from adapt.config import Config, FinetuneConfig, TrainingConfig
 from adapt.config.kinds import KINDS
 from adapt.model.size import ModelSize
+from adapt.runner.store import Store
 from adapt.train.flops import Workload, added_by, forward_flops, training_flops, workload
 from adapt.train.forecast import forecast
 from adapt.train.schedule import length_of

@@ -1,8 +1,1 @@
-"""The stage machinery: keys, records, folders, locks and the runner. It knows nothing of models or of Ray."""
-
-from adapt.chain.parallel import ensure_all
-from adapt.chain.record import Record
-from adapt.chain.run import Outcome, Stage, ensure, plan
-from adapt.chain.store import Store
-
-__all__ = ["Outcome", "Record", "Stage", "Store", "ensure", "ensure_all", "plan"]
+"""Chain files: stages, what they start from, and what they are swept over, in one file."""

@@ -18,7 +18,7 @@ from adapt.config.fields import (
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """A sequence of domains (jobs/das.py): each of corpus.sources is one; tasks say by `domain` where they belong."""
+    """A sequence of domains: each of corpus.sources is one; tasks say by `domain` where they belong (jobs/sequence.py)."""
 
     order: list[str] = how_list()
     """Names of corpus.sources in the order in which they are learnt; empty is as they are listed. Sources left out are
@@ -38,7 +38,7 @@ class MethodConfig:
     """What is done against forgetting while training."""
 
     kind: Literal["plain", "das"] = "plain"
-    """`plain` nothing (jobs/das.py: NCL), `das` what section `das` says."""
+    """`plain` nothing (jobs/sequence.py: NCL), `das` what section `das` says."""
 
 
 @dataclass(frozen=True)

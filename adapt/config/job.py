@@ -33,8 +33,8 @@ class Config:
     """Job."""
 
     name: str = "dapt"
-    """A readable name for the outputs' folders; it is not part of their identity. jobs/das.py refuses a sequence of the
-    same name that was begun otherwise."""
+    """A readable name for the outputs' folders; it is not part of their identity. jobs/sequence.py refuses a sequence of
+    the same name that was begun otherwise."""
     seed: int = 0
     """Seed of data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -49,7 +49,7 @@ class Config:
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()
     """Further tasks, a list of sections like `task`: for TAPT on several, to compare models on, and the end tasks of
-    jobs/das.py, each with its `domain`."""
+    jobs/sequence.py, each with its `domain`."""
     tapt: TaptConfig = field(default_factory=TaptConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)

@@ -40,7 +40,7 @@ class TaskConfig:
     id_field: str | None = None
     """Field that holds an example's id; null numbers the examples. An id may come once."""
     domain: str | None = how(None)
-    """jobs/das.py: the source of the corpus that it belongs to; null is the one with the task's name."""
+    """jobs/sequence.py: the source of the corpus that it belongs to; null is the one with the task's name."""
     metric: Literal["macro_f1", "micro_f1", "accuracy", "entity_f1"] | None = None
     """What models are judged by; null is macro_f1, and entity_f1 for `tokens` (micro_f1 for ChemProt in the paper)."""
     max_bad_fraction: Fraction = how(0.01)

@@ -106,7 +106,7 @@ class CorpusConfig:
     """Share of an evaluation text's runs of words, or of the document's own, that both hold from which on the document
     is dropped."""
     deduplicate: Literal["none", "exact", "near"] = "none"
-    """Keep one document of those that are alike, over all files and sources (jobs/das.py: of a domain): `exact` of
+    """Keep one document of those that are alike, over all files and sources (jobs/sequence.py: of a domain): `exact` of
     those with the same text up to case, spaces and Unicode form, `near` also of those that share most of their runs of
     words (MinHash LSH)."""
     near_ngram: PositiveInt = 5

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from adapt.chain.files import write_atomically
 from adapt.corpus.buckets import Parts
 from adapt.corpus.minhash import share_probability
+from adapt.runner.files import write_atomically
 
 LARGEST = 20
 EXAMPLES = 3

@@ -7,7 +7,6 @@ A text that is passed over is one that nobody keeps out of the corpus, so every 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.fields import check_field
 from adapt.corpus.formats import Bad, format_of
@@ -16,6 +15,7 @@ from adapt.corpus.manifest import Manifest, build_manifest, expand
 from adapt.corpus.records import Reading, Record, read_objects, read_records
 from adapt.corpus.shingles import normalised, words
 from adapt.errors import ConfigError, DataError
+from adapt.runner.digest import Digests
 
 FIX = "give files with other fields a set of their own in corpus.decontaminate, with its text_field and pair_field"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Record
-from adapt.chain.files import storage_errors
+from adapt.runner import Record
+from adapt.runner.files import storage_errors
 from adapt.schema import HELDOUT_GLOB
 
 

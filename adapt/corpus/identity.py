@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from adapt.chain.digest import Digests
-from adapt.chain.packages import deciding
 from adapt.config import CorpusConfig, what
 from adapt.corpus.cleaning import catalogue
+from adapt.runner.digest import Digests
+from adapt.runner.packages import deciding
 
 _LATER = ("heldout_fraction", "deduplicate", "near_ngram", "near_permutations", "near_threshold")
 _EVALUATION = ("decontaminate_ngram", "decontaminate_overlap")

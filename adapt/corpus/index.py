@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from adapt.chain.files import write_atomically
 from adapt.errors import DataError
+from adapt.runner.files import write_atomically
 
 
 @dataclass

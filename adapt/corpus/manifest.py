@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.formats import SUFFIXES, format_of
 from adapt.corpus.location import is_url, matches
 from adapt.corpus.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError
 from adapt.redact import redacted
+from adapt.runner.digest import Digests
 
 LISTERS = 16
 """Files of a remote store that are asked about at once."""

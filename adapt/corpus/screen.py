@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from adapt.chain.files import storage_errors
 from adapt.config import CorpusConfig
 from adapt.corpus.clean import Check, Reject, Sieve
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.decontaminate import Shared, evaluation_index
 from adapt.corpus.heldout import Measured
+from adapt.runner.files import storage_errors
 
 REJECTS = "rejects"
 """Folder of the dropped documents, one file for each item of reading."""

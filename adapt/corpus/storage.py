@@ -6,10 +6,10 @@ import os
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from adapt.chain.digest import stamp_of
 from adapt.corpus.location import filesystem, is_url
 from adapt.corpus.retry import retried, unreadable
 from adapt.errors import DataError
+from adapt.runner.digest import stamp_of
 
 BUFFER_BYTES = 1 << 20
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from adapt.chain.files import storage_errors
-from adapt.chain.record import load_record
 from adapt.errors import DataError
+from adapt.runner.files import storage_errors
+from adapt.runner.record import load_record
 from adapt.schema import KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import write_atomically
 from adapt.evaluate.heatmap import draw
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.similarity import Matrix, sample_texts, similarity
 from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.runner.files import write_atomically
 
 FILE, PICTURE = "similarity.json", "similarity.png"
 

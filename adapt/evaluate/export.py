@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Record
-from adapt.chain.files import storage_errors, write_atomically
 from adapt.config import Config, CorpusConfig, what
 from adapt.corpus.sources import sources_of
 from adapt.evaluate.measure import EXAMPLES_FILE, read_losses
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.model.card import model_card
 from adapt.redact import redacted
+from adapt.runner import Outcome, Record
+from adapt.runner.files import storage_errors, write_atomically
 from adapt.train.job import MODEL_FOLDER
 
 CORPORA = {"domain": "heldout", "general": "general"}

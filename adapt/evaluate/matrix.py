@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import write_atomically
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.evaluate.heatmap import draw
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.statistics import Estimate, change, mean_loss
+from adapt.runner.files import write_atomically
 
 FILE, PICTURE = "matrix.json", "matrix.png"
 FEW_DOCUMENTS = 30

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from adapt.chain.files import write_atomically
 from adapt.config import Config
 from adapt.evaluate.ready import on_device, ready
 from adapt.model.locate import Pretrained
+from adapt.runner.files import write_atomically
 
 LOSSES_FILE = "losses.json"
 """For each corpus: summed loss and number of predictions of each document of the sample."""

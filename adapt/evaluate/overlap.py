@@ -6,10 +6,10 @@ It should be 0, and this is what shows it: nothing here relies on how text was k
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from adapt.chain import Record
-from adapt.chain.record import load_record
 from adapt.console import log
 from adapt.corpus.heldout import Measured
+from adapt.runner import Record
+from adapt.runner.record import load_record
 
 
 def overlaps(corpora: Mapping[str, Path], training: Record | None) -> dict[str, int | None]:

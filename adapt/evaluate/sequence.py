@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.chain import Outcome, Record
 from adapt.config import DasConfig
+from adapt.runner import Outcome, Record
 from adapt.statistics.continual import sequence_figures
 from adapt.train.importance import plasticity_under, saturated
 

@@ -8,10 +8,10 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import write_atomically
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.errors import ClusterError
 from adapt.model.locate import Pretrained
+from adapt.runner.files import write_atomically
 from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
 
 PREDICTIONS_FILE = "predictions.jsonl"

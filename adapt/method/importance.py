@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from adapt.chain.files import ASIDE, storage_errors
 from adapt.errors import ModelError, StageError
 from adapt.model.pattern import layers_of
 from adapt.model.units import KINDS, Kind, sizes
+from adapt.runner.files import ASIDE, storage_errors
 
 IMPORTANCE_FILE = "importance.safetensors"
 

@@ -51,7 +51,7 @@ def check_several(corpus: CorpusConfig) -> None:
     """
     if not corpus.sources:
         raise ConfigError(
-            "corpus.sources is empty: jobs/das.py learns one source after another",
+            "corpus.sources is empty: jobs/sequence.py learns one source after another",
             "list the domains there, each {name: …, paths: …}; for a single corpus use jobs/dapt.py",
         )
 

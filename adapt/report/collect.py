@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.record import Record, load_record
 from adapt.errors import StageError
 from adapt.report.entry import Entry, Study
 from adapt.report.predictions import Predictions, read_predictions
+from adapt.runner.record import Record, load_record
 from adapt.statistics.outcomes import Tested
 
 METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapt.chain.record import Record
 from adapt.report.collect import Group, Results
 from adapt.report.entry import Study
+from adapt.runner.record import Record
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from adapt.chain.record import Record
+from adapt.runner.record import Record
 
 
 @dataclass(frozen=True)

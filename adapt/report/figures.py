@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from adapt.chain.record import Record
 from adapt.report.collect import METRICS, Group, Results, Row, upstream
 from adapt.report.compared import Compared, Found
 from adapt.report.cost import Trainings
 from adapt.report.drawing import INK, canvas, color, short, style, svg
 from adapt.report.entry import Entry
+from adapt.runner.record import Record
 
 Drawing = tuple[str, str]
 """SVG and caption."""

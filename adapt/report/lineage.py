@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from adapt.chain.record import Record, load_record
 from adapt.errors import StageError
 from adapt.report.entry import Entry, Study
+from adapt.runner.record import Record, load_record
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.chain.record import Record
+from adapt.runner.record import Record
 from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
 
 FILE = "predictions.jsonl"

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from adapt.chain.record import Record
 from adapt.report.blocks import NONE, Cell, Table
 from adapt.report.collect import Results, upstream
 from adapt.report.compared import Compared
 from adapt.report.cost import Trainings, finetuning_hours, hours
 from adapt.report.entry import Entry, Study
 from adapt.report.verdict import gain, nats, span
+from adapt.runner.record import Record
 
 
 def exports_of(study: Study) -> list[Entry]:
@@ -75,7 +75,7 @@ def _large(value: float | None) -> str:
 
 
 def costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
-    """Recipe by recipe: what it took for all tasks, and what it brought."""
+    """ChainFile by recipe: what it took for all tasks, and what it brought."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adapt.chain.record import Record
 from adapt.report.blocks import Finding
 from adapt.report.collect import Results, Row
 from adapt.report.entry import Study
+from adapt.runner.record import Record
 
 
 def warnings(study: Study, results: Results) -> list[Finding]:

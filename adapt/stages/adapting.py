@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from adapt.chain import Outcome, Stage
 from adapt.config import TaskConfig
 from adapt.corpus.roles import FILES
 from adapt.errors import ConfigError
+from adapt.runner import Outcome, Stage
 from adapt.stages.base import Inputs
 from adapt.stages.comparing import Comparing
 from adapt.stages.corpora import MEASURED

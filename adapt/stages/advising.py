@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Record, Stage, Store
 from adapt.config import CorpusConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest
@@ -14,6 +13,7 @@ from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.model.size import model_size
 from adapt.preflight import check_weights
+from adapt.runner import Outcome, Record, Stage, Store
 from adapt.stages.base import Inputs
 from adapt.stages.texts import Texts
 

@@ -5,10 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Record, Stage
-from adapt.chain.digest import Digests
-from adapt.chain.packages import deciding
-from adapt.chain.record import load_record
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
@@ -23,6 +19,10 @@ from adapt.preflight import (
     check_training,
     check_writable,
 )
+from adapt.runner import Record, Stage
+from adapt.runner.digest import Digests
+from adapt.runner.packages import deciding
+from adapt.runner.record import load_record
 from adapt.train.job import MODEL_FOLDER
 from adapt.train.schedule import micro_batch
 from adapt.train.track import check_trackers

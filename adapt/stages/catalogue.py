@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from adapt.chain import Outcome, Stage
-from adapt.chain.packages import deciding
 from adapt.errors import ConfigError
+from adapt.runner import Outcome, Stage
+from adapt.runner.packages import deciding
 from adapt.stages.base import Inputs
 from adapt.stages.continual import Continual
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from adapt.chain import Outcome, Record, Stage
 from adapt.errors import ConfigError, ModelError
 from adapt.model.locate import tokenizer_files
+from adapt.runner import Outcome, Record, Stage
 from adapt.stages.base import Inputs, Start
 from adapt.stages.measuring import Measuring
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from adapt.chain import Outcome, Stage
 from adapt.config import TaskConfig
 from adapt.corpus.sources import sources_of
 from adapt.model.locate import Pretrained
+from adapt.runner import Outcome, Stage
 from adapt.stages.adapting import Adapting
 from adapt.stages.base import Inputs
 from adapt.stages.domains import Noted, check_distinct, check_domains, domain_of

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapt.chain import Outcome, Stage
-from adapt.chain.files import write_atomically
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.form import Form
 from adapt.corpus.identity import dedup_identity, reading_identity
@@ -15,6 +13,8 @@ from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
 from adapt.corpus.shared import check_heldout, shared_with
 from adapt.corpus.sources import sources_of
 from adapt.preflight import check_memory, check_weights
+from adapt.runner import Outcome, Stage
+from adapt.runner.files import write_atomically
 from adapt.select import TEXTS_FILE
 from adapt.stages.base import Base, Inputs
 

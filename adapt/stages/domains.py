@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adapt.chain import Stage
-from adapt.chain.files import write_atomically
 from adapt.config import Config, TaskConfig
 from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
+from adapt.runner import Stage
+from adapt.runner.files import write_atomically
 
 RESERVED = {"general", "training"}
 """What else is measured, or read, beside domains."""

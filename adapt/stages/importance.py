@@ -5,12 +5,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from adapt.chain import Outcome, Stage
 from adapt.config import what
 from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.model.families import check_units
 from adapt.model.size import model_size
+from adapt.runner import Outcome, Stage
 from adapt.stages.base import START, Inputs, made_by
 from adapt.stages.training import Training, cost_of
 

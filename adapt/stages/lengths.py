@@ -6,12 +6,12 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from adapt.chain import Record, Stage, Store
-from adapt.chain.run import Planned
 from adapt.config import CorpusConfig
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
 from adapt.model.size import model_size
+from adapt.runner import Record, Stage, Store
+from adapt.runner.run import Planned
 from adapt.stages.base import Inputs
 from adapt.stages.corpora import REPLAY, Corpora
 from adapt.train.flops import mean_length, together

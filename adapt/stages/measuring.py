@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Stage
-from adapt.chain.packages import deciding
-from adapt.chain.record import load_record
 from adapt.config import what
+from adapt.runner import Outcome, Stage
+from adapt.runner.packages import deciding
+from adapt.runner.record import load_record
 from adapt.stages.base import Inputs, made_by
 from adapt.stages.tasks import Tasks
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from adapt.chain import Record, Stage, Store, ensure_all
-from adapt.chain.run import unfinished
 from adapt.config import ResourcesConfig
+from adapt.runner import Record, Stage, Store, ensure_all
+from adapt.runner.run import unfinished
 
 ON_A_CLUSTER = 16
 """Stages at once, where the cluster itself holds back what it has no room for."""
@@ -14,7 +14,7 @@ def run_stages(stages: Sequence[Stage], store: Store, resources: ResourcesConfig
     """The records of some stages, after running what is not finished, side by side as far as there is room.
 
     Raises:
-        AdaptError: as `adapt.chain.parallel.ensure_all`.
+        AdaptError: as `adapt.runner.parallel.ensure_all`.
     """
     if not unfinished(stages, store)[0]:
         return ensure_all(stages, store, None, 1)

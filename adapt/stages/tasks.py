@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from adapt.chain import Outcome, Record, Stage
-from adapt.chain.packages import deciding
 from adapt.config import CorpusConfig, TaskConfig, what
 from adapt.corpus.manifest import Manifest, build_manifest, check_listed
 from adapt.preflight import check_weights
+from adapt.runner import Outcome, Record, Stage
+from adapt.runner.packages import deciding
 from adapt.stages.base import Inputs
 from adapt.stages.training import Training, cost_of
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Stage
-from adapt.chain.files import write_atomically
 from adapt.config import CorpusConfig, TaskConfig, what
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import Manifest, build_manifest, check_listed
 from adapt.corpus.roles import FILES, pooled_corpus, replayed_corpus
 from adapt.errors import DataError
+from adapt.runner import Outcome, Stage
+from adapt.runner.files import write_atomically
 from adapt.select import TEXTS_FILE
 from adapt.stages.base import Inputs
 from adapt.stages.corpora import NOTHING, without

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.chain import Outcome, Stage, Store
 from adapt.config import Config, TrainingConfig, what
 from adapt.console import log
 from adapt.model.locate import Pretrained
 from adapt.preflight import check_memory, check_space
+from adapt.runner import Outcome, Stage, Store
 from adapt.stages.base import Inputs
 from adapt.stages.corpora import MEASURED, REPLAY
 from adapt.stages.lengths import Lengths, texts_of, weights_of

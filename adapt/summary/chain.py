@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from adapt.chain.lock import is_held
-from adapt.chain.run import Stage
-from adapt.chain.store import Store
 from adapt.console import log
+from adapt.runner.lock import is_held
+from adapt.runner.run import Stage
+from adapt.runner.store import Store
 from adapt.summary.tables import show
 
 START = "(start)"
@@ -15,7 +15,7 @@ START = "(start)"
 
 
 class Goal(Protocol):
-    """A stage that a chain is to finish; see `adapt.recipe.build.Goal`."""
+    """A stage that a chain is to finish; see `adapt.chain.build.Goal`."""
 
     @property
     def name(self) -> str:

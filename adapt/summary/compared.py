@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from adapt.chain.record import Record
 from adapt.console import log
+from adapt.runner.record import Record
 from adapt.summary.tables import show
 
 Row = Sequence[float | None]

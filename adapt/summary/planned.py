@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from adapt.chain.run import Planned
+from adapt.runner.run import Planned
 from adapt.summary.tables import show
 
 

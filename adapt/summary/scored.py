@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from adapt.chain.record import Record
 from adapt.console import duration, log
+from adapt.runner.record import Record
 from adapt.summary.tables import show
 
 

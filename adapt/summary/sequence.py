@@ -1,11 +1,11 @@
-"""The result of jobs/das.py."""
+"""The result of jobs/sequence.py."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from adapt.chain.record import Record
 from adapt.console import log
+from adapt.runner.record import Record
 from adapt.summary.tables import show
 
 KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}

@@ -1,7 +1,7 @@
 """The result of jobs/similarity.py."""
 
-from adapt.chain.record import Record
 from adapt.console import log
+from adapt.runner.record import Record
 from adapt.summary.tables import show
 
 

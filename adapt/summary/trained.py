@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.record import Record
 from adapt.console import duration, log
+from adapt.runner.record import Record
 from adapt.summary.scored import marked
 from adapt.summary.tables import show
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from adapt.chain.files import write_atomically
+from adapt.runner.files import write_atomically
 
 SPLITS = ("train", "dev", "test")
 TASK_FILE = "task.json"

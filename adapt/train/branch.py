@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Record, Stage, Store
-from adapt.chain.key import canonical
 from adapt.config import TrainingConfig
 from adapt.console import log
+from adapt.runner import Record, Stage, Store
+from adapt.runner.key import canonical
 from adapt.train.progress import as_inherited
 from adapt.train.retain import STATE_FILE, checkpoints, is_whole, newest_whole, rewrite, step_of
 from adapt.train.schedule import learning_rate

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapt.chain.files import storage_error
 from adapt.errors import AdaptError, StorageError, TrainingError
+from adapt.runner.files import storage_error
 from adapt.runtime import causes, find_ours
 
 

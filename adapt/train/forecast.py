@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from adapt.chain.store import Store
 from adapt.config import Config
 from adapt.console import duration
 from adapt.errors import AdaptError
 from adapt.model.size import ModelSize
+from adapt.runner.store import Store
 from adapt.train.device import Device
 from adapt.train.fit import Fit, check_fits, fit
 from adapt.train.flops import added_by, training_flops, workload

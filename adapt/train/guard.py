@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapt.chain.lock import locked
+from adapt.runner.lock import locked
 from adapt.train.notice import tell
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>

@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
-from adapt.chain.files import write_atomically
+from adapt.runner.files import write_atomically
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 """Ray Train's list."""

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from adapt.chain.files import write_atomically
 from adapt.config import TrackingConfig, flat
 from adapt.errors import ConfigError
 from adapt.redact import has_password, redact
+from adapt.runner.files import write_atomically
 from adapt.train.job import METRICS_FILE, Job
 
 ENVIRONMENT = {

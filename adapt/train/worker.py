@@ -15,8 +15,6 @@ import torch
 import torch.distributed as dist
 from ray.train.torch import get_device
 
-from adapt.chain.files import write_atomically
-from adapt.chain.record import load_record
 from adapt.corpus.online import Online
 from adapt.corpus.serve import serve, served
 from adapt.corpus.stream import Feed, streamed
@@ -27,6 +25,8 @@ from adapt.model.load import load_model, load_tokenizer
 from adapt.model.size import model_size
 from adapt.objective.base import Objective
 from adapt.objective.build import make
+from adapt.runner.files import write_atomically
+from adapt.runner.record import load_record
 from adapt.train.agree import agreed_precision
 from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints

@@ -7,7 +7,6 @@ import pytest
 
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, costs
 from adapt.advise.evidence import Evidence
-from adapt.chain import Store
 from adapt.config import (
     Config,
     CorpusConfig,
@@ -18,6 +17,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.model.size import ModelSize, model_size
+from adapt.runner import Store
 from adapt.train import forecast
 from adapt.train.flops import Added, Workload, forward_flops, training_flops
 from tests.advise.cases import CORPUS, TASK, task, text

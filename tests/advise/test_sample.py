@@ -8,9 +8,9 @@ import pytest
 
 from adapt.advise import sample
 from adapt.advise.sample import sample_corpus, together
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.manifest import build_manifest
+from adapt.runner.digest import Digests
 from tests.samples import sentences
 
 TEXTS = sentences(400, seed=1)

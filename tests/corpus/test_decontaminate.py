@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.decontaminate import SHORTEST_RUN, build_index, evaluation_index
 from adapt.corpus.evaluation import evaluation_manifests
 from adapt.errors import ConfigError, DataError
+from adapt.runner.digest import Digests
 
 
 def words(number: int, seed: int = 0, kinds: int = 10_000) -> list[str]:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus import dedup as module
 from adapt.corpus import prepare as preparing
@@ -34,6 +33,7 @@ from adapt.corpus.manifest import build_manifest
 from adapt.corpus.prepare import prepare
 from adapt.corpus.shingles import normalised, shingles
 from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
 from tests.samples import sentences
 
 NEAR = Alike(near=True)

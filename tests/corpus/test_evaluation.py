@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, EvaluationSet, TaskConfig
 from adapt.corpus.decontaminate import evaluation_index
 from adapt.corpus.evaluation import read_set
@@ -17,6 +16,7 @@ from adapt.corpus.identity import reading_identity
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.readable import check_readable
 from adapt.errors import DataError
+from adapt.runner.digest import Digests
 from adapt.task.texts import texts_of
 
 LONG = "of these words there are enough for one whole run of thirteen of them"

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Stage, Store, ensure
-from adapt.chain.run import Outcome
 from adapt.corpus.gather import gather
 from adapt.corpus.tokens import TokenStream, write_shard
+from adapt.runner import Stage, Store, ensure
+from adapt.runner.run import Outcome
 from adapt.schema import HELDOUT_GLOB
 
 

@@ -9,13 +9,13 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus import retry
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.readable import check_readable
 from adapt.corpus.sources import items_of, read_slice, slices_of
 from adapt.errors import ConfigError, DataError, StorageError
+from adapt.runner.digest import Digests
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import fsspec
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.manifest import Manifest, Part, build_manifest, expand
 from adapt.errors import ConfigError, DataError
+from adapt.runner.digest import Digests
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, ObjectiveConfig
 from adapt.corpus import online as module
 from adapt.corpus import sample
@@ -25,6 +24,7 @@ from adapt.corpus.tokens import TokenStream, write_shard
 from adapt.corpus.window import Columns, Cut
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
 from adapt.schema import HELDOUT_GLOB
 from tests.samples import sentences
 

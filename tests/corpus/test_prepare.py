@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus import prepare as module
 from adapt.corpus.heldout import Measured, is_heldout
@@ -21,6 +20,7 @@ from adapt.corpus.prepare import prepare
 from adapt.corpus.tokens import TokenStream
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
+from adapt.runner.digest import Digests
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from tests.samples import sentences
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.corpus.readable import check_readable
 from adapt.errors import DataError
+from adapt.runner.digest import Digests
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus import sources
 from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.corpus.records import Reading, read_records
 from adapt.corpus.sources import items_of, read_slice, slices_of, sources_of
 from adapt.errors import DataError
+from adapt.runner.digest import Digests
 
 TEXTS = [f"text number {number}" * (number % 7 + 1) for number in range(2000)]
 

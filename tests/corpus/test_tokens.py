@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapt.chain import Record
 from adapt.corpus.tokens import TokenStream, write_shard
 from adapt.errors import DataError
+from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 
 Documents = list[list[int]]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.chain import Outcome, Record
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig
 from adapt.evaluate.export import comparison, examples, export
 from adapt.evaluate.measure import EXAMPLES_FILE, LOSSES_FILE, read_losses
 from adapt.evaluate.statistics import change, mean_loss
+from adapt.runner import Outcome, Record
 
 CONFIG = Config(
     name="physics",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Record
 from adapt.evaluate.overlap import overlaps
+from adapt.runner import Record
 from tests.corpus.test_heldout import shards
 
 TEXTS = [f"text {number}" for number in range(12)]

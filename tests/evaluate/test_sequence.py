@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Record
 from adapt.config import DasConfig
 from adapt.evaluate.sequence import summarize
+from adapt.runner import Record
 
 IDENTITY = {
     "order": ["a", "b"],

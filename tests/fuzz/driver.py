@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure
+from adapt.chain.build import last_stage
 from adapt.config.kinds import KINDS
 from adapt.corpus.stream import Feed, _stream
 from adapt.parse import parse_values
-from adapt.recipe.build import last_stage
+from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.schema import TOKENS, marks_of
 from adapt.stages import Catalogue
 from adapt.stages.training import RAN_ON

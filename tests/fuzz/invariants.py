@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapt.chain import Record
 from adapt.corpus.tokens import TokenStream
 from adapt.errors import AdaptError
+from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from tests.fuzz.driver import SEEN, Ran
 from tests.tokenizers import SPECIAL, roberta

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from sklearn import metrics
 
-from adapt.chain.record import Record, load_record
 from adapt.report.entry import Entry, Study
+from adapt.runner.record import Record, load_record
 
 PACKAGES = {"python": "3.11.9", "torch": "2.13.0", "transformers": "5.23.0"}
 RECIPES = {"RoBERTa": (), "DAPT": ("dapt",), "TAPT": ("tapt",), "DAPT+TAPT": ("dapt", "tapt"), "¬DAPT": ("not",)}

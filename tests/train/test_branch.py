@@ -11,8 +11,8 @@ import pytest
 import ray.train
 import torch
 
-from adapt.chain import Record, Stage, Store
 from adapt.config import TrainingConfig, what
+from adapt.runner import Record, Stage, Store
 from adapt.stages.training import RAN_ON, _training_outcome
 from adapt.train import worker
 from adapt.train.branch import BRANCHES, start_from_branch

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Record, Store
 from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.runner import Record, Store
 from adapt.train import forecast as module
 from adapt.train.device import Device
 from adapt.train.flops import training_flops, workload

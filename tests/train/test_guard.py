@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.lock import locked
+from adapt.runner.lock import locked
 from adapt.train.guard import alone
 from adapt.train.job import METRICS_FILE, NOTICE_FILE
 from adapt.train.watch import following

@@ -8,7 +8,6 @@ from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
-from adapt.chain.packages import deciding
 from adapt.config import RANGES
 from adapt.corpus.cleaning.block import Block
 from adapt.corpus.cleaning.boilerplate import Boilerplate
@@ -20,6 +19,7 @@ from adapt.corpus.cleaning.repetition import Repetition
 from adapt.corpus.cleaning.symbols import Symbols
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.errors import ConfigError
+from adapt.runner.packages import deciding
 
 BLOCKS: dict[str, type[Block]] = {
     block.name: block for block in (FixUnicode, Language, Length, Letters, Symbols, Repetition, Boilerplate, Pii)

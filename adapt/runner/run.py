@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import remove_asides, storage_errors
-from adapt.chain.key import stage_key
-from adapt.chain.lock import locked
-from adapt.chain.outputs import settle, sync_folder
-from adapt.chain.packages import ran_with
-from adapt.chain.record import Record
-from adapt.chain.store import Store
-from adapt.chain.versions import VERSIONS
 from adapt.console import duration, log
+from adapt.runner.files import remove_asides, storage_errors
+from adapt.runner.key import stage_key
+from adapt.runner.lock import locked
+from adapt.runner.outputs import settle, sync_folder
+from adapt.runner.packages import ran_with
+from adapt.runner.record import Record
+from adapt.runner.store import Store
+from adapt.runner.versions import VERSIONS
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class Stage:
     run: Callable[[Path, Mapping[str, Record]], Outcome]
     inputs: Mapping[str, "Stage"] = field(default_factory=dict)
     needs: Mapping[str, float] | None = None
-    """What it takes of the cluster while it runs, as {"CPU": 1}; None for all of it. See `adapt.chain.parallel`."""
+    """What it takes of the cluster while it runs, as {"CPU": 1}; None for all of it. See `adapt.runner.parallel`."""
 
     @property
     def version(self) -> int:
-        """Of the code of its kind; see `adapt.chain.versions`."""
+        """Of the code of its kind; see `adapt.runner.versions`."""
         return VERSIONS.get(self.stage, 1)
 
     @cached_property
     def key(self) -> str:
-        """The stage's identity; see `adapt.chain.key`."""
+        """The stage's identity; see `adapt.runner.key`."""
         return stage_key(self.stage, self.version, self.what, {name: s.key for name, s in self.inputs.items()})
 
 

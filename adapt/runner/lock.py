@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from adapt.chain.files import storage_errors
 from adapt.console import log
 from adapt.errors import StorageError
+from adapt.runner.files import storage_errors
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A chain of toy stages shaped like a diamond, for the tests and for the processes they start and kill.
 
-python -m tests.chain.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
+python -m tests.runner.toys ROOT RUNS PAUSE_S KILL_AT AT_ONCE
 
 says `ready`, waits for a line, runs the chain below ROOT, notes in the file RUNS which stages ran, and prints the last
 record. It waits PAUSE_S after each line it writes, and kills itself at the KILL_AT-th rename of a file (0 for never).
@@ -18,8 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure, ensure_all
-from adapt.chain.files import write_atomically
+from adapt.runner import Outcome, Record, Stage, Store, ensure, ensure_all
+from adapt.runner.files import write_atomically
 
 PARTS, LINES = 2, 4
 NAMES = ("source", "left", "right", "top")

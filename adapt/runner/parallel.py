@@ -4,11 +4,11 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from adapt.chain.record import Record
-from adapt.chain.run import Stage, run, unfinished
-from adapt.chain.store import Store
 from adapt.console import log
 from adapt.errors import AdaptError, StageError
+from adapt.runner.record import Record
+from adapt.runner.run import Stage, run, unfinished
+from adapt.runner.store import Store
 
 Capacity = Mapping[str, float]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.digest import Digests
 from adapt.errors import DataError, StorageError
+from adapt.runner.digest import Digests
 
 
 @pytest.fixture

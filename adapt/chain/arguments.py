@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
+from adapt.chain.file import JOBS
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
-from adapt.recipe.file import JOBS
 
 VERBS = ("run", "plan", "status", "report")
 USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [--NAME VALUE] [--section.field VALUE]"

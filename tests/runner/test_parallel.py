@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure_all
-from adapt.chain.run import unfinished
 from adapt.errors import DataError, StageError
+from adapt.runner import Outcome, Record, Stage, Store, ensure_all
+from adapt.runner.run import unfinished
 
 PATIENCE_S = 30
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain import Record, Stage
-from adapt.recipe.build import Chain, build, study
-from adapt.recipe.expand import expand
-from adapt.recipe.file import read_recipe
+from adapt.chain.build import Chain, build, study
+from adapt.chain.expand import expand
+from adapt.chain.file import read_chain
 from adapt.report.collect import collect
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
+from adapt.runner import Record, Stage
 from tests.samples import labelled, write
 
 
@@ -30,7 +30,7 @@ def chain_of(folder: Path, model: Path, task: str) -> Chain:
     }
     file = folder / "chain.yaml"
     file.write_text(yaml.safe_dump(content))
-    return build(expand(read_recipe(str(file))))
+    return build(expand(read_chain(str(file))))
 
 
 def finish(stage: Stage, chain: Chain) -> Record:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from adapt.chain.record import Record
-from adapt.chain.store import DIGITS, Store
 from adapt.errors import StageError
-from tests.chain.test_record import record
+from adapt.runner.record import Record
+from adapt.runner.store import DIGITS, Store
+from tests.runner.test_record import record
 
 KEY, OTHER = "1a" * 32, "2b" * 32
 

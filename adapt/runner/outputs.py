@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapt.chain.record import RECORD_FILE, Record
 from adapt.errors import StageError
+from adapt.runner.record import RECORD_FILE, Record
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
 """Beginnings of what no later stage reads: it is there to resume from or for people, who may delete or edit it."""

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.files import write_atomically
 from adapt.errors import StageError
 from adapt.redact import redacted
+from adapt.runner.files import write_atomically
 
 RECORD_FILE = "stage.json"
 
@@ -23,7 +23,7 @@ class Record:
     key: str
     """Identity (SHA-256)."""
     version: int
-    """Hand-bumped version of the stage's code; see `adapt.chain.versions`."""
+    """Hand-bumped version of the stage's code; see `adapt.runner.versions`."""
     what: dict[str, Any]
     """The configuration that entered the key."""
     inputs: dict[str, dict[str, str]]
@@ -35,7 +35,7 @@ class Record:
     resources: dict[str, Any]
     """What it ran on."""
     outputs: dict[str, int]
-    """Files that it hands over and their sizes [bytes]; see `adapt.chain.outputs`."""
+    """Files that it hands over and their sizes [bytes]; see `adapt.runner.outputs`."""
     packages: dict[str, str]
     """Versions of the packages that did the work."""
     started_at: str

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from adapt.chain import Outcome, Record, Stage, Store, ensure, plan
-from adapt.chain.versions import VERSIONS
 from adapt.errors import DataError, StageError, StorageError
-from tests.chain import toys
+from adapt.runner import Outcome, Record, Stage, Store, ensure, plan
+from adapt.runner.versions import VERSIONS
+from tests.runner import toys
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_onc
     """A process that will run the diamond once it is told to `go`."""
     arguments = [str(store.root), str(runs), str(pause_s), str(kill_at), str(at_once)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chain.toys", *arguments],
+        [sys.executable, "-m", "tests.runner.toys", *arguments],
         cwd=Path(__file__).parents[2],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
+from adapt.chain.arguments import read_command
+from adapt.chain.build import _start
+from adapt.chain.expand import Node, expand
+from adapt.chain.file import ChainFile, read_chain
+from adapt.chain.fill import fill
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.recipe.arguments import read_command
-from adapt.recipe.build import _start
-from adapt.recipe.expand import Node, expand
-from adapt.recipe.file import Recipe, read_recipe
-from adapt.recipe.fill import fill
 
 TASK = {name: f"{{data}}/{{task}}/{name}.jsonl" for name in ("train", "dev", "test")}
 CHAIN: dict[str, Any] = {
@@ -45,7 +45,7 @@ def written(tmp_path: Path, **changes: Any) -> str:
 
 
 def nodes(tmp_path: Path, only: dict[str, list[str]] | None = None, **changes: Any) -> dict[str, Node]:
-    return {node.label: node for node in expand(read_recipe(written(tmp_path, **changes)), only)}
+    return {node.label: node for node in expand(read_chain(written(tmp_path, **changes)), only)}
 
 
 def test_an_entry_stands_for_every_combination(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_only_some_members_and_what_they_need(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
-    return read_recipe(written(tmp_path), {"data": "/elsewhere"})
+def recipe(tmp_path: Path) -> ChainFile:
+    return read_chain(written(tmp_path), {"data": "/elsewhere"})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def recipe(tmp_path: Path) -> Recipe:
         ("{} {a b} $x", "{} {a b} $x"),
     ],
 )
-def test_placeholders(recipe: Recipe, value: Any, expected: Any) -> None:
+def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
     assert fill(value, recipe, {"task": "arc", "recipe": "DAPT"}, "here") == expected
 
 
@@ -156,7 +156,7 @@ def test_a_command_line_that_says_nothing(given: str) -> None:
 
 def test_a_name_that_the_file_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key --date") as caught:
-        read_recipe(written(tmp_path), {"date": "x"})
+        read_chain(written(tmp_path), {"date": "x"})
     assert "did you mean data?" in caught.value.fix
 
 
@@ -165,7 +165,7 @@ def test_the_shipped_chains_can_be_read() -> None:
     chains = [file for file in sorted(folder.glob("*.yaml")) if "\nstages:" in file.read_text()]
     assert chains
     for file in chains:
-        assert expand(read_recipe(str(file)))
+        assert expand(read_chain(str(file)))
     assert len((folder / "study.yaml").read_text().splitlines()) <= 60
 
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapt.chain.files import write_atomically
 from adapt.errors import DataError
+from adapt.runner.files import write_atomically
 
 
 class Digests:

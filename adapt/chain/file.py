@@ -47,7 +47,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ChainFile:
     """A chain file."""
 
     file: str
@@ -60,7 +60,7 @@ class Recipe:
     entries: Mapping[str, Entry]
 
 
-def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> Recipe:
+def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
     """Reads a chain file.
 
     Args:
@@ -91,7 +91,7 @@ def read_recipe(path: str, let: Mapping[str, str] | None = None, common: Mapping
     name = str(content.get("name") or Path(path).stem)
     if not re.fullmatch(_NAME, name):
         raise ConfigError(f"{path}: the name {name!r} cannot name a folder", "use letters, digits, '.', '+', '-', '_'")
-    return Recipe(
+    return ChainFile(
         file=path,
         name=name,
         baseline=_baseline(content, sets, entries, path),

@@ -4,23 +4,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from adapt.chain.file import ChainFile
 from adapt.errors import ConfigError
 from adapt.parse.keys import unknown
-from adapt.recipe.file import Recipe
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
 _DEPTH = 10
 """Placeholders inside the values of placeholders."""
 
 
-def fill(value: Any, recipe: Recipe, chosen: Mapping[str, str], place: str) -> Any:
+def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
     """A value with its placeholders filled in, also inside lists and sections.
 
     A text that is one placeholder and nothing else becomes what that stands for, with its type.
 
     Args:
         value: of a chain file.
-        recipe: has `let` and the sets.
+        source: has `let` and the sets.
         chosen: the member of each set that is swept over.
         place: for messages.
 
@@ -28,36 +28,36 @@ def fill(value: Any, recipe: Recipe, chosen: Mapping[str, str], place: str) -> A
         ConfigError: a placeholder stands for nothing.
     """
     if isinstance(value, Mapping):
-        return {name: fill(each, recipe, chosen, place) for name, each in value.items()}
+        return {name: fill(each, source, chosen, place) for name, each in value.items()}
     if isinstance(value, list):
-        return [fill(each, recipe, chosen, place) for each in value]
+        return [fill(each, source, chosen, place) for each in value]
     for _ in range(_DEPTH):
         if not isinstance(value, str) or not _PLACEHOLDER.search(value):
             return value
         if whole := _PLACEHOLDER.fullmatch(value):
-            value = _value(whole[1], recipe, chosen, place)
+            value = _value(whole[1], source, chosen, place)
         else:
-            value = _PLACEHOLDER.sub(lambda found: str(_value(found[1], recipe, chosen, place)), value)
+            value = _PLACEHOLDER.sub(lambda found: str(_value(found[1], source, chosen, place)), value)
     raise ConfigError(f"{place}: {value} stands for itself", "remove the placeholder that names itself")
 
 
-def _value(path: str, recipe: Recipe, chosen: Mapping[str, str], place: str) -> Any:
+def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
     """What a dotted name stands for. An attribute named like a set names a member of it, whose attributes follow."""
     first, *rest = path.split(".")
     if first not in chosen:
-        if rest or first not in recipe.let:
-            raise unknown(f"{{{path}}} in {place}", first, {*recipe.let, *chosen})
-        return recipe.let[first]
+        if rest or first not in source.let:
+            raise unknown(f"{{{path}}} in {place}", first, {*source.let, *chosen})
+        return source.let[first]
     of_set, member = first, chosen[first]
     for number, name in enumerate(rest):
-        attributes = recipe.sets[of_set].get(member)
+        attributes = source.sets[of_set].get(member)
         if attributes is None:
-            raise unknown(f"{member} in {place}, {{{path}}}", member, set(recipe.sets[of_set]))
+            raise unknown(f"{member} in {place}, {{{path}}}", member, set(source.sets[of_set]))
         if name not in attributes:
             raise unknown(f"{{{path}}} in {place}", name, set(attributes))
         if number == len(rest) - 1:
             return attributes[name]
-        if name not in recipe.sets:
-            raise ConfigError(f"{{{path}}} in {place}: {name} is no set", f"use one of {', '.join(recipe.sets)}")
+        if name not in source.sets:
+            raise ConfigError(f"{{{path}}} in {place}: {name} is no set", f"use one of {', '.join(source.sets)}")
         of_set, member = name, str(attributes[name])
     return member

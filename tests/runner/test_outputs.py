@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain import Outcome, Record, Store, ensure, ensure_all, plan
-from adapt.chain.outputs import SPARE, check, settle
 from adapt.corpus.online import INDEX_FILE
 from adapt.corpus.screen import REJECTS
 from adapt.errors import StageError, StorageError
+from adapt.runner import Outcome, Record, Store, ensure, ensure_all, plan
+from adapt.runner.outputs import SPARE, check, settle
 from adapt.train.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
-from tests.chain import toys
-from tests.chain.test_run import content, ran, single, states
+from tests.runner import toys
+from tests.runner.test_run import content, ran, single, states
 
 
 @pytest.fixture

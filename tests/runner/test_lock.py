@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.lock import is_held, locked
 from adapt.errors import StorageError
+from adapt.runner.lock import is_held, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from adapt.chain.lock import locked
+from adapt.runner.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

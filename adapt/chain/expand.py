@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from adapt.chain.file import ChainFile, Entry
+from adapt.chain.fill import fill
 from adapt.config import Config
 from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
-from adapt.recipe.file import Entry, Recipe
-from adapt.recipe.fill import fill
 
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
 ADAPTING = ("dapt", "tapt", "das")
@@ -45,53 +45,55 @@ def label(name: str, members: list[str]) -> str:
     return f"{name}[{', '.join(members)}]" if members else name
 
 
-def expand(recipe: Recipe, only: Mapping[str, list[str]] | None = None) -> list[Node]:
+def expand(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
     """All nodes of a chain, those that others start from first, as far as they are needed.
 
     Args:
-        recipe: the chain file.
+        source: the chain file.
         only: set -> members; nothing but the nodes of these members, and what they start from. The set `stage` is that
             of the entries' names.
 
     Raises:
         ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a ring.
     """
-    sets = {"stage": recipe.entries, **recipe.sets}
+    sets = {"stage": source.entries, **source.sets}
     for name, members in (only or {}).items():
         for member in members:
             if member not in sets.get(name, ()):
                 raise unknown(f"--only {name}={member}", member, set(sets.get(name, sets)))
     found: dict[str, Node] = {}
-    for entry in recipe.entries.values():
-        for values in _combinations(entry, recipe):
+    for entry in source.entries.values():
+        for values in _combinations(entry, source):
             place = {"stage": entry.name, **values}
             if all(place.get(name) in members for name, members in (only or {}).items()):
-                _add(entry, values, recipe, found, ())
+                _add(entry, values, source, found, ())
     if not found:
-        raise ConfigError(f"no entry of {recipe.file} is swept over all of --only", "name sets of one entry's `for`")
+        raise ConfigError(f"no entry of {source.file} is swept over all of --only", "name sets of one entry's `for`")
     return list(found.values())
 
 
-def _combinations(entry: Entry, recipe: Recipe) -> Iterator[dict[str, str]]:
-    for members in product(*(recipe.sets[name] for name in entry.sweep)):
+def _combinations(entry: Entry, source: ChainFile) -> Iterator[dict[str, str]]:
+    for members in product(*(source.sets[name] for name in entry.sweep)):
         yield dict(zip(entry.sweep, members, strict=True))
 
 
-def _add(entry: Entry, values: dict[str, str], recipe: Recipe, found: dict[str, Node], path: tuple[str, ...]) -> None:
+def _add(
+    entry: Entry, values: dict[str, str], source: ChainFile, found: dict[str, Node], path: tuple[str, ...]
+) -> None:
     name = label(entry.name, list(values.values()))
-    place = f"{name} in {recipe.file}"
+    place = f"{name} in {source.file}"
     if name in path:
         raise ConfigError(f"{' starts from '.join([*path, name])}", "remove one `from`")
     if name in found:
         return
 
     def needed(reference: str, field: str) -> str:
-        other, members = _referred(reference, recipe, f"{place}, {field}")
-        _add(recipe.entries[other], members, recipe, found, (*path, name))
+        other, members = _referred(reference, source, f"{place}, {field}")
+        _add(source.entries[other], members, source, found, (*path, name))
         return label(other, list(members.values()))
 
-    start, config = fill(entry.start, recipe, values, place), _config(entry, values, recipe, place)
-    models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, recipe)]
+    start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
+    models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
     found[name] = Node(
         name=entry.name,
         job=entry.job,
@@ -102,35 +104,35 @@ def _add(entry: Entry, values: dict[str, str], recipe: Recipe, found: dict[str, 
     )
 
 
-def _names_a_stage(path: str, recipe: Recipe) -> bool:
+def _names_a_stage(path: str, source: ChainFile) -> bool:
     """Whether the path of a model is that of a stage in the same file."""
     match = _REFERENCE.fullmatch(path)
-    return bool(match and match[1] in recipe.entries)
+    return bool(match and match[1] in source.entries)
 
 
-def _referred(reference: str, recipe: Recipe, place: str) -> tuple[str, dict[str, str]]:
+def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[str, str]]:
     """The entry and the members that `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
-    entry = recipe.entries.get(match[1]) if match else None
+    entry = source.entries.get(match[1]) if match else None
     if not match or not entry or entry.job not in ADAPTING:
-        adapting = {each.name for each in recipe.entries.values() if each.job in ADAPTING}
+        adapting = {each.name for each in source.entries.values() if each.job in ADAPTING}
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
     members = [each.strip() for each in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = label(entry.name, list(entry.sweep))
         raise ConfigError(f"{reference} in {place} names no one stage", f"write it as {wanted}")
     for name, member in zip(entry.sweep, members, strict=True):
-        if member not in recipe.sets[name]:
-            raise unknown(f"{member} in {place}", member, set(recipe.sets[name]))
+        if member not in source.sets[name]:
+            raise unknown(f"{member} in {place}", member, set(source.sets[name]))
     return entry.name, dict(zip(entry.sweep, members, strict=True))
 
 
-def _config(entry: Entry, values: Mapping[str, str], recipe: Recipe, place: str) -> Config:
+def _config(entry: Entry, values: Mapping[str, str], source: ChainFile, place: str) -> Config:
     """Defaults of the job, then `common`, then the entry's own fields."""
-    common = nested(fill(recipe.common, recipe, values, place))
-    fields = nested(fill(entry.fields, recipe, values, place))
-    chain = [recipe.name] if entry.job == "das" else []  # a sequence is known by its name: see adapt.stages.domains
-    merged: dict[str, Any] = {"name": "-".join([*chain, entry.name, *values.values()]).replace("/", "_")}
+    common = nested(fill(source.common, source, values, place))
+    fields = nested(fill(entry.fields, source, values, place))
+    source = [source.name] if entry.job == "das" else []  # a sequence is known by its name:
+    merged: dict[str, Any] = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
     for given in (common, fields):
         for section, value in given.items():
             inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)

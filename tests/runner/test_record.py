@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from adapt.chain.files import ASIDE, remove_asides, storage_errors, write_atomically
-from adapt.chain.record import Record, load_record
 from adapt.errors import StageError, StorageError
+from adapt.runner.files import ASIDE, remove_asides, storage_errors, write_atomically
+from adapt.runner.record import Record, load_record
 
 
 def record(folder: Path, **changed: Any) -> Record:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.key import changes
-from adapt.chain.outputs import check
-from adapt.chain.record import RECORD_FILE, Record, load_record
 from adapt.errors import StageError
+from adapt.runner.key import changes
+from adapt.runner.outputs import check
+from adapt.runner.record import RECORD_FILE, Record, load_record
 
 DIGITS = 16
 """Of the key, in the name of a folder: two of a million stages share them once in 40 million stores."""
@@ -33,7 +33,7 @@ class Store:
         """The record of a finished stage with this key, whose files are there, under the name it goes by now.
 
         Raises:
-            StageError: they are not (see `adapt.chain.outputs.check`), or as `known`.
+            StageError: they are not (see `adapt.runner.outputs.check`), or as `known`.
         """
         record = self.known(stage, name, key)
         if record:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapt.chain import Stage, Store, plan
-from adapt.chain.run import unfinished
+from adapt.chain.expand import ADAPTING, Node
 from adapt.config import ResourcesConfig
 from adapt.errors import ConfigError
-from adapt.recipe.expand import ADAPTING, Node
 from adapt.redact import redact
 from adapt.report.entry import Entry, Study
+from adapt.runner import Stage, Store, plan
+from adapt.runner.run import unfinished
 from adapt.stages import Catalogue, Start
 from adapt.stages.base import START
 
