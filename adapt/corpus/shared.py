@@ -1,7 +1,6 @@
 """General text that is trained on too: which field reads the same files, and what is left to measure of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from adapt.corpus.manifest import Manifest
 from adapt.errors import ConfigError, DataError
@@ -38,15 +37,20 @@ def shared_with(general: Manifest, trained: Mapping[str, Sequence[Manifest]], he
     return field
 
 
-def check_heldout(metrics: Mapping[str, Any], field: str) -> None:
+def check_heldout(heldout: int, trained: int | None, field: str) -> None:
     """Refuses general text of which nothing is held out, once it is prepared.
+
+    Args:
+        heldout: documents.
+        trained: documents.
+        field: that trains on them.
 
     Raises:
         DataError: names the field that trains on the rest of it.
     """
-    if not metrics["heldout_documents"]:
+    if not heldout:
         raise DataError(
-            f"{GENERAL} and {field} read the same text, and none of its {metrics['train_documents']} documents falls"
+            f"{GENERAL} and {field} read the same text, and none of its {trained} documents falls"
             " into the share that is held out, so none is left to measure",
             f"raise corpus.heldout_fraction, or give {GENERAL} text of its own",
         )

@@ -14,12 +14,13 @@ class Digests:
     """SHA-256 of files, cached in one JSON file.
 
     Args:
-        cache: the JSON file; unreadable or missing means an empty cache, since it can always be made again.
+        cache: the JSON file; unreadable or missing means an empty cache, since it can always be made again. None keeps
+            nothing.
     """
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path | None = None) -> None:
         self._cache = cache
-        self._known = _read(cache)
+        self._known = _read(cache) if cache else {}
         self._changed = False
 
     def of(self, path: Path) -> str:
@@ -56,7 +57,7 @@ class Digests:
 
     def save(self) -> None:
         """Keeps what was learnt. Two writers at once lose nothing but a little time."""
-        if self._changed:
+        if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
 

@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from adapt.console import log
 from adapt.errors import AdaptError, StageError
 from adapt.runner.record import Record
-from adapt.runner.run import Stage, run, unfinished
+from adapt.runner.run import inputs_done, run, unfinished
+from adapt.runner.stage import Stage
 from adapt.runner.store import Store
 
 Capacity = Mapping[str, float]
@@ -17,18 +19,18 @@ Capacity = Mapping[str, float]
 class Work:
     """The stages that are to run, and how far they are. Its lock guards all of it."""
 
-    waiting: list[Stage]
+    waiting: list[Stage[Any]]
     """Inputs before what needs them."""
     done: dict[str, Record]
     """By key."""
-    running: dict[str, Stage] = field(default_factory=dict)
+    running: dict[str, Stage[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_given_up: bool = False
     """Nobody waits for it any more, and stages fail because what they use is shut down."""
 
 
-def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
+def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
     """The records of some stages, after running what is not finished.
 
     When a stage fails, those that need it are left out; all others still run, so that nothing that can be had is lost.
@@ -62,7 +64,7 @@ def ensure_all(stages: Sequence[Stage], store: Store, capacity: Capacity | None,
     return [work.done[stage.key] for stage in stages]
 
 
-def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage]:
+def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:
     """The stages that may start now. Earlier ones are not overtaken for ever: one that needs all stops the row."""
     running = list(work.running.values())
     for stage in list(work.waiting):
@@ -74,25 +76,24 @@ def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Sta
         yield stage
 
 
-def _fits(stages: Sequence[Stage], capacity: Capacity | None) -> bool:
-    if any(stage.needs is None for stage in stages):
+def _fits(stages: Sequence[Stage[Any]], capacity: Capacity | None) -> bool:
+    needs = [each for stage in stages if (each := stage.needs()) is not None]
+    if len(needs) < len(stages):
         return len(stages) == 1
     if capacity is None:
         return True
-    needs = [stage.needs or {} for stage in stages]
     names = {name for each in needs for name in each}
     return all(sum(each.get(name, 0) for each in needs) <= capacity.get(name, 0) + 1e-9 for name in names)
 
 
-def _run(stage: Stage, work: Work, store: Store) -> None:
-    inputs = {name: work.done[needed.key] for name, needed in stage.inputs.items()}
+def _run(stage: Stage[Any], work: Work, store: Store) -> None:
     try:
-        record = run(stage, inputs, store)
+        record = run(stage, inputs_done(stage, work.done), store)
     except BaseException as error:
         with work.changed:
             work.failed[stage.key] = error
             if not work.is_given_up:
-                log(f"{stage.stage}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
+                log(f"{stage.kind}: {stage.name} failed: {str(error).splitlines()[0] if str(error) else error!r}")
             del work.running[stage.key]
             work.changed.notify()
         return

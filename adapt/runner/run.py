@@ -2,61 +2,27 @@
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adapt.console import duration, log
 from adapt.runner.files import remove_asides, storage_errors
-from adapt.runner.key import stage_key
 from adapt.runner.lock import locked
 from adapt.runner.outputs import settle, sync_folder
 from adapt.runner.packages import ran_with
 from adapt.runner.record import Record
+from adapt.runner.result import plain
+from adapt.runner.stage import Done, Finished, Stage
 from adapt.runner.store import Store
-from adapt.runner.versions import VERSIONS
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a stage's function hands back for the record."""
-
-    metrics: dict[str, Any] = field(default_factory=dict)
-    cost: dict[str, Any] = field(default_factory=dict)
-    resources: dict[str, Any] = field(default_factory=dict)
+R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A unit of work whose result is determined by `what` and `inputs`.
-
-    `run(folder, inputs)` writes everything it makes into `folder`, which may hold leftovers of a run that died; it
-    must end in the same state as a first run. The record is committed by the runner, after `run` returns.
-    """
-
-    stage: str
-    name: str
-    what: Mapping[str, Any]
-    run: Callable[[Path, Mapping[str, Record]], Outcome]
-    inputs: Mapping[str, "Stage"] = field(default_factory=dict)
-    needs: Mapping[str, float] | None = None
-    """What it takes of the cluster while it runs, as {"CPU": 1}; None for all of it. See `adapt.runner.parallel`."""
-
-    @property
-    def version(self) -> int:
-        """Of the code of its kind; see `adapt.runner.versions`."""
-        return VERSIONS.get(self.stage, 1)
-
-    @cached_property
-    def key(self) -> str:
-        """The stage's identity; see `adapt.runner.key`."""
-        return stage_key(self.stage, self.version, self.what, {name: s.key for name, s in self.inputs.items()})
-
-
-def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict[str, Record]]:
+def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[Any]], dict[str, Record]]:
     """What has to run so that all of some stages are finished, inputs first; and the records that are there, by key.
 
     The inputs of a finished stage are not looked at.
@@ -65,12 +31,12 @@ def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict
         StageError: a finished stage that is needed has lost files.
     """
     done: dict[str, Record] = {}
-    waiting: dict[str, Stage] = {}
+    waiting: dict[str, Stage[Any]] = {}
 
-    def visit(stage: Stage) -> None:
+    def visit(stage: Stage[Any]) -> None:
         if stage.key in done or stage.key in waiting:
             return
-        if record := store.find(stage.stage, stage.name, stage.key):
+        if record := store.find(stage.kind, stage.name, stage.key):
             done[stage.key] = record
             return
         for needed in stage.inputs.values():
@@ -82,8 +48,8 @@ def unfinished(stages: Sequence[Stage], store: Store) -> tuple[list[Stage], dict
     return list(waiting.values()), done
 
 
-def ensure(stage: Stage, store: Store) -> Record:
-    """The record of a stage, after running it and its inputs where they are not finished.
+def ensure(stage: Stage[R], store: Store) -> Finished[R]:
+    """A finished stage, after running it and its inputs where they are not finished.
 
     Raises:
         StageError: a finished stage that is needed has lost files; nothing was run then.
@@ -91,36 +57,41 @@ def ensure(stage: Stage, store: Store) -> Record:
     """
     waiting, done = unfinished([stage], store)
     for each in waiting:
-        done[each.key] = run(each, {name: done[needed.key] for name, needed in each.inputs.items()}, store)
-    return done[stage.key]
+        done[each.key] = run(each, inputs_done(each, done), store)
+    return Finished.of(stage, done[stage.key])
 
 
-def run(stage: Stage, inputs: Mapping[str, Record], store: Store) -> Record:
+def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
+    """What a stage reads, of all that is finished (by key)."""
+    return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
+
+
+def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     """Runs a stage whose inputs are finished, unless another process finishes it meanwhile."""
-    folder = store.folder(stage.stage, stage.name, stage.key)
+    folder = store.folder(stage.kind, stage.name, stage.key)
     with locked(folder):
-        if record := store.find(stage.stage, stage.name, stage.key):  # finished by the run we waited for
+        if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
             return record
-        return _run(stage, inputs, folder)
+        return _run(stage, done, folder)
 
 
-def _run(stage: Stage, inputs: Mapping[str, Record], folder: Path) -> Record:
-    log(f"{stage.stage}: {folder}")
+def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
+    log(f"{stage.kind}: {folder}")
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         remove_asides(folder)
-        outcome = stage.run(folder, inputs)
+        outcome = stage.run(folder, done)
         outputs = settle(folder)
     seconds = time.monotonic() - start
     record = Record(
-        stage=stage.stage,
+        stage=stage.kind,
         name=stage.name,
         key=stage.key,
         version=stage.version,
-        what=dict(stage.what),
-        inputs={name: {"stage": r.stage, "key": r.key, "path": str(r.path)} for name, r in inputs.items()},
-        metrics=outcome.metrics,
+        what=dict(stage.what()),
+        inputs={name: _told(done.records[needed.key]) for name, needed in stage.inputs.items()},
+        metrics=plain(outcome.result),
         cost={"seconds": round(seconds, 3), **outcome.cost},
         resources={"host": platform.node(), **outcome.resources},
         outputs=outputs,
@@ -132,15 +103,19 @@ def _run(stage: Stage, inputs: Mapping[str, Record], folder: Path) -> Record:
     with storage_errors(folder):
         for place in (folder, folder.parent):
             sync_folder(place)
-    log(f"{stage.stage}: done in {duration(seconds)}")
+    log(f"{stage.kind}: done in {duration(seconds)}")
     return record
+
+
+def _told(record: Record) -> dict[str, str]:
+    return {"stage": record.stage, "key": record.key, "path": str(record.path)}
 
 
 @dataclass(frozen=True)
 class Planned:
     """One line of a plan."""
 
-    stage: Stage
+    stage: Stage[Any]
     folder: Path
     record: Record | None
     nearest: Record | None
@@ -149,7 +124,7 @@ class Planned:
     """... and the fields, or inputs, in which they differ."""
 
 
-def plan(stage: Stage, store: Store) -> list[Planned]:
+def plan(stage: Stage[Any], store: Store) -> list[Planned]:
     """What `ensure` would skip and run, inputs first, each stage once.
 
     Raises:
@@ -159,7 +134,7 @@ def plan(stage: Stage, store: Store) -> list[Planned]:
     return [_planned(each, store) for each in _inputs_first(stage, set())]
 
 
-def _inputs_first(stage: Stage, seen: set[str]) -> Iterator[Stage]:
+def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:
     if stage.key in seen:
         return
     seen.add(stage.key)
@@ -168,10 +143,10 @@ def _inputs_first(stage: Stage, seen: set[str]) -> Iterator[Stage]:
     yield stage
 
 
-def _planned(stage: Stage, store: Store) -> Planned:
-    folder = store.folder(stage.stage, stage.name, stage.key)
-    if record := store.known(stage.stage, stage.name, stage.key):
+def _planned(stage: Stage[Any], store: Store) -> Planned:
+    folder = store.folder(stage.kind, stage.name, stage.key)
+    if record := store.known(stage.kind, stage.name, stage.key):
         return Planned(stage, folder, record, None, [])
     inputs = {name: needed.key for name, needed in stage.inputs.items()}
-    nearest, changed = store.nearest(stage.stage, stage.version, stage.what, inputs) or (None, [])
+    nearest, changed = store.nearest(stage.kind, stage.version, stage.what(), inputs) or (None, [])
     return Planned(stage, folder, None, nearest, changed)

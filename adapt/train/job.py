@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 METRICS_FILE = "metrics.jsonl"
 """One line of metrics a report, written by rank 0."""
-MODEL_FOLDER = "model"
-"""The trained model, as a Hugging Face folder."""
 PROGRESS_FILE = "progress.json"
 """The final counts."""
 NOTICE_FILE = "notices.jsonl"

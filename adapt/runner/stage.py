@@ -1,0 +1,134 @@
+"""A stage as a value: what determines its result, what it reads, and how it runs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from adapt.runner.key import stage_key
+from adapt.runner.record import Record
+from adapt.runner.result import read_result
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[R]):
+    """What a stage hands back for its record."""
+
+    result: R
+    """A dataclass of plain values, which the record keeps as its metrics."""
+    cost: dict[str, Any] = field(default_factory=dict)
+    resources: dict[str, Any] = field(default_factory=dict)
+    """What it ran on."""
+
+
+class Stage(ABC, Generic[R]):
+    """A unit of work whose result, an `R`, is determined by `what` and by the stages that it reads.
+
+    A kind of stage is a dataclass (`frozen=True, eq=False`) with `class Train(Stage[Trained])`, whose fields are its
+    settings and the stages it reads, wherever these stand in them: alone, in mappings, in tuples, in other dataclasses.
+    """
+
+    kind: ClassVar[str]
+    """Of the stage, and the name of the folder that holds all of its kind."""
+    version: ClassVar[int] = 1
+    """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
+    name: str
+    """For people; it names the stage's folder and does not enter the key."""
+
+    @abstractmethod
+    def what(self) -> Mapping[str, Any]:
+        """What determines the result beside the stages it reads, as plain JSON values."""
+
+    @abstractmethod
+    def run(self, folder: Path, done: "Done") -> Outcome[R]:
+        """Does the work.
+
+        Everything it makes goes into `folder`, which may hold leftovers of a run that died; it must end in the same
+        state as a first run. The record is committed by the runner, afterwards.
+
+        Args:
+            folder: the stage's own.
+            done: the finished stages that it reads.
+        """
+
+    def needs(self) -> Mapping[str, float] | None:
+        """What it takes of the cluster while it runs, as {"CPU": 1}; None for all. See `adapt.runner.parallel`."""
+        return None
+
+    @cached_property
+    def inputs(self) -> "Mapping[str, Stage[Any]]":
+        """The stages that it reads, named by where they stand: `training`, `corpora.cs`, `start.training`."""
+        return dict(pair for each in fields(self) for pair in _stages_in(getattr(self, each.name), each.name))  # type: ignore[arg-type]
+
+    @cached_property
+    def key(self) -> str:
+        """Its identity; see `adapt.runner.key`."""
+        inputs = {name: stage.key for name, stage in self.inputs.items()}
+        return stage_key(self.kind, self.version, self.what(), inputs)
+
+    @classmethod
+    def result_type(cls) -> type[R]:
+        """The class of its result."""
+        (base,) = (base for base in cls.__orig_bases__ if getattr(base, "__origin__", None) is Stage)  # type: ignore[attr-defined]
+        found: type[R] = base.__args__[0]
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stage) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
+    if isinstance(value, Stage):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _stages_in(each, f"{name}.{key}")
+    elif isinstance(value, tuple | list):
+        for number, each in enumerate(value):
+            yield from _stages_in(each, f"{name}.{number}")
+    elif is_dataclass(value):
+        for each in fields(value):
+            yield from _stages_in(getattr(value, each.name), f"{name}.{each.name}")
+
+
+@dataclass(frozen=True)
+class Finished(Generic[R]):
+    """A stage that has run: its record, and its result as it was handed back."""
+
+    record: Record
+    result: R
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.record.path
+
+    @classmethod
+    def of(cls, stage: Stage[R], record: Record) -> "Finished[R]":
+        """Reads the result back from the record.
+
+        Raises:
+            StageError: it is not that of such a stage.
+        """
+        return cls(record, read_result(stage.result_type(), record))
+
+
+@dataclass(frozen=True)
+class Done:
+    """The finished stages that a stage reads: `done[self.training].result.steps`."""
+
+    records: Mapping[str, Record]
+    """By key."""
+
+    def __getitem__(self, stage: Stage[R]) -> Finished[R]:
+        return Finished.of(stage, self.records[stage.key])
+
+    def __contains__(self, stage: Stage[Any]) -> bool:
+        return stage.key in self.records

@@ -1,0 +1,128 @@
+"""What the stages of a job are made from: the configuration, the model to begin with, and what is known of files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config, ModelConfig
+from adapt.corpus.cleaning.catalogue import check_entities
+from adapt.corpus.entities import tagger_source
+from adapt.corpus.form import Form
+from adapt.corpus.manifest import Manifest
+from adapt.model.direction import check_architecture
+from adapt.model.limits import check_sequence_length
+from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
+from adapt.model.start import Start
+from adapt.preflight import check_compile, check_shared, check_training, check_writable
+from adapt.runner import Stage, Store
+from adapt.runner.digest import Digests
+from adapt.runner.packages import deciding
+from adapt.train.schedule import micro_batch
+from adapt.train.track import check_trackers
+
+CHECKS: tuple[Callable[[Config], object], ...] = (
+    check_shared,
+    check_compile,
+    lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),
+    check_training,
+    lambda config: micro_batch(config.training, config.resources.workers),
+    lambda config: check_trackers(config.tracking),
+    lambda config: check_writable(root_of(config)),
+)
+"""What can be checked of a configuration without a cluster. Each raises ConfigError or StorageError."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A configuration that has been checked, and what stages need to know beside it."""
+
+    config: Config
+    start: Start
+    """The model to begin with."""
+    digests: Digests
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    """Files that were listed already, by the corpus that they are of."""
+    made: Mapping[str, Start] = field(default_factory=dict)
+    """Models that stages of the same chain make, by what `comparison.models` calls their path."""
+
+    @classmethod
+    def of(cls, config: Config, start: Start | None = None, made: Mapping[str, Start] | None = None) -> "Context":
+        """Checks all that can be checked without a cluster.
+
+        Args:
+            config: what the user wants.
+            start: the model to begin with, in place of model.path.
+            made: see above.
+
+        Raises:
+            ConfigError, DataError, ModelError, StorageError: something named in the configuration cannot work.
+        """
+        for check in CHECKS:
+            check(config)
+        digests = Digests(root_of(config) / ".digests.json")
+        context = cls(config, start or located(config.model, digests), digests, made=made or {})
+        model = context.start.pretrained.model
+        check_architecture(model, config.objective.kind == "causal")
+        check_sequence_length(model, config.training.sequence_length, "training.sequence_length")
+        check_sequence_length(model, config.evaluation.sequence_length, "evaluation.sequence_length")
+        return context
+
+    @property
+    def store(self) -> Store:
+        """Where stages live."""
+        return Store(root_of(self.config))
+
+    @property
+    def tokens(self) -> "Tokens":
+        """How text becomes tokens."""
+        form = Form.of(self.config.objective)
+        source = tagger_source(form.tagger) if form.tagger else None
+        identity = {
+            "tokenizer": self.digests.of_all(tokenizer_files(self.start.pretrained.tokenizer)),
+            **deciding("tokenizers"),
+        }
+        known = {**form.identity(), **({"tagger_source": self.digests.of(source)} if source else {})}
+        return Tokens(self.start.pretrained, form, identity, known)
+
+    def starting_from(self, training: Stage[Any]) -> "Context":
+        """The same, with the model that a training leaves."""
+        return replace(self, start=self.start.after(training))
+
+    def configured(self, config: Config) -> "Context":
+        """The same model and files for another configuration, such as that of one domain."""
+        return replace(self, config=config)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """How text becomes tokens."""
+
+    pretrained: Pretrained
+    """Has the tokenizer."""
+    form: Form
+    """What the objective needs beyond tokens."""
+    tokenizer: Mapping[str, Any]
+    """What decides which tokens a text becomes."""
+    marks: Mapping[str, Any]
+    """What decides the rest of the form; nothing for token masking. A tagger is known by its source."""
+
+    def what(self) -> dict[str, Any]:
+        """For the keys of stages."""
+        return {**self.tokenizer, **self.marks}
+
+
+def root_of(config: Config) -> Path:
+    """Where all stages of a configuration live."""
+    return Path(config.storage.root).expanduser().absolute()
+
+
+def located(model: ModelConfig, digests: Digests) -> Start:
+    """The model that a configuration names.
+
+    Raises:
+        ModelError: there is none, or no tokenizer.
+    """
+    folder = locate(model.path, model.revision)
+    tokenizer = locate(model.tokenizer, weights=False) if model.tokenizer else folder
+    return Start(Pretrained(folder, tokenizer, model.trust_remote_code), digests.of_all(model_files(folder)))
