@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from adapt.config import Config, DasConfig, MethodConfig, TrainingConfig
+from adapt.config import Config, MethodConfig, TrainingConfig
+from adapt.method.das.options import DasOptions
 from benchmarks.texts import Case, build_model, tokenizer_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def config_of(case: Case, training: Training) -> Config:
     settings = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     if training == "plain":
         return Config(training=settings)
-    return Config(training=settings, method=MethodConfig("das"), das=DasConfig(contrast_cost=training))
+    return Config(training=settings, method=MethodConfig("das"), method_options=DasOptions(contrast_cost=training))
 
 
 def step_of(case: Case, training: Training, steps: int) -> Work:
@@ -35,14 +36,14 @@ def step_of(case: Case, training: Training, steps: int) -> Work:
 
 
 def _loop(case: Case, training: Training, steps: int) -> Loop:
-    from adapt.method.build import make_method
+    from adapt.method.table import method_of
     from adapt.objective.build import make
     from adapt.train.loop import Loop
     from adapt.train.options import apply_options
     from adapt.train.precision import resolve
 
     config, (model, device) = config_of(case, training), _model(case)
-    method, rows = make_method(config), case.micro_batch or case.rows
+    method, rows = method_of(config), case.micro_batch or case.rows
     with tempfile.TemporaryDirectory() as folder:
         method.prepare_model(model, _random_importance(model, Path(folder)))
     apply_options(model.train().to(device), config.training, device)
@@ -75,8 +76,8 @@ def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
     """What the stage before a training leaves behind."""
     import torch
 
-    from adapt.method.importance import Importance, save_importance
-    from adapt.method.normalize import normalize, random_sizes
+    from adapt.method.das.importance import Importance, save_importance
+    from adapt.method.das.normalize import normalize, random_sizes
 
     units = normalize(random_sizes(model, 0), "paper")
     save_importance(Importance(units, None, torch.zeros(0, dtype=torch.int64)), model, folder)
@@ -104,13 +105,13 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
 
 
 def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain"], most: int) -> Work:
-    from adapt.method.measure import gate_sizes
-    from adapt.method.views import Disagreement
+    from adapt.method.das.measure import gate_sizes
+    from adapt.method.das.views import Disagreement
     from adapt.model.locate import Pretrained
     from adapt.objective.base import Batch
     from adapt.objective.build import make
-    from adapt.train.gradients import _settings
-    from adapt.train.importance import Measuring
+    from adapt.method.das.gradients import _settings
+    from adapt.method.das.stage import Measuring
 
     config, device = config_of(case, "lean"), next(model.parameters()).device
     settings = _settings(Measuring(config, Pretrained(Path(), Path()), (), None, about), device)

@@ -15,13 +15,14 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from adapt.config import Config, DasConfig, MethodConfig
+from adapt.config import Config, MethodConfig
+from adapt.method.das.options import DasOptions
 from adapt.method.base import Method
-from adapt.method.build import make_method
-from adapt.method.importance import Importance, save_importance
-from adapt.method.measure import Settings, gate_sizes
-from adapt.method.normalize import accumulate, normalize, normalize_tokens, random_sizes
-from adapt.method.views import Disagreement
+from adapt.method.table import method_of
+from adapt.method.das.importance import Importance, save_importance
+from adapt.method.das.measure import Settings, gate_sizes
+from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, random_sizes
+from adapt.method.das.views import Disagreement
 from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Objective
 from benchmarks.ours import alone
@@ -77,7 +78,7 @@ class Variant:
     """How importance is measured; None: not at all."""
     swapped: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Puts a published part in place of the product's."""
-    das: DasConfig | None = field(default_factory=DasConfig)
+    das: DasOptions | None = field(default_factory=DasOptions)
     """None: plain training."""
     rate: float = 1.0
     """Of the learning rate."""
@@ -90,9 +91,9 @@ def _both() -> ExitStack:
     return stack
 
 
-GRADIENT, POSITIVE = DasConfig(soft_mask="gradient"), DasConfig(normalize="positive")
-NO_CONTRAST = DasConfig(contrast_weight=0.0)
-FREQUENCY, BOTH = DasConfig(embeddings="frequency"), DasConfig(embeddings="frequency", contrast_weight=0.0)
+GRADIENT, POSITIVE = DasOptions(soft_mask="gradient"), DasOptions(normalize="positive")
+NO_CONTRAST = DasOptions(contrast_weight=0.0)
+FREQUENCY, BOTH = DasOptions(embeddings="frequency"), DasOptions(embeddings="frequency", contrast_weight=0.0)
 TRAININGS = {
     "DAS": Variant(),
     "plain training": Variant(das=None),
@@ -103,17 +104,17 @@ TRAININGS = {
     "published: contrast pairs": Variant(swapped=other_texts),
     "published: all of these": Variant("equal networks", "unmasked, never zeroed", _both, GRADIENT),
     "without contrast": Variant(das=NO_CONTRAST),
-    "without mask": Variant(das=DasConfig(soft_mask="none")),
-    "mask of gradients alone": Variant(das=DasConfig(soft_mask="gradient", contrast_weight=0.0)),
+    "without mask": Variant(das=DasOptions(soft_mask="none")),
+    "mask of gradients alone": Variant(das=DasOptions(soft_mask="gradient", contrast_weight=0.0)),
     "without general importance": Variant(general=None),
     "general importance at random": Variant(general="at random"),
     "importance by example": Variant(first="by example"),
     "positive": Variant(das=POSITIVE),
     "positive, published: columns of q, k, v": Variant(swapped=columns_of_heads, das=POSITIVE),
-    "rank": Variant(das=DasConfig(normalize="rank")),
-    "exact": Variant(das=DasConfig(contrast_cost="exact")),
-    "economy": Variant(das=DasConfig(contrast_cost="economy")),
-    "embeddings by gradient": Variant(das=DasConfig(embeddings="gradient")),
+    "rank": Variant(das=DasOptions(normalize="rank")),
+    "exact": Variant(das=DasOptions(contrast_cost="exact")),
+    "economy": Variant(das=DasOptions(contrast_cost="economy")),
+    "embeddings by gradient": Variant(das=DasOptions(embeddings="gradient")),
     "embeddings by frequency": Variant(das=FREQUENCY),
     "by frequency, without contrast": Variant(das=BOTH),
     "plain training at half the rate": Variant(das=None, rate=0.5),
@@ -189,18 +190,18 @@ class Seed:
             method = Method() if variant.das is None else self.das(model, variant, variant.das, Path(folder))
             return self.domains.train(model, "second", method, self.seed, variant.rate)
 
-    def das(self, model: Any, variant: Variant, config: DasConfig, folder: Path) -> Method:
+    def das(self, model: Any, variant: Variant, config: DasOptions, folder: Path) -> Method:
         """DAS with what the model knows, which it has prepared."""
         units = normalize(_whole(self.sizes("first domain", variant.first)), config.normalize)
         if variant.general:
             units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
         importance = Importance(units, self.tokens(config), torch.zeros(0, dtype=torch.int64))
         save_importance(importance, model, folder)
-        method = make_method(Config(method=MethodConfig("das"), das=config))
+        method = method_of(Config(method=MethodConfig("das"), das=config))
         method.prepare_model(model, {"importance": folder})
         return method
 
-    def tokens(self, das: DasConfig) -> Tensor | None:
+    def tokens(self, das: DasOptions) -> Tensor | None:
         """Importance of the embeddings' rows."""
         if das.embeddings == "free":
             return None

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
-from adapt.method.contrast import info_nce
-from adapt.method.measure import Loss
+from adapt.method.das.contrast import info_nce
+from adapt.method.das.measure import Loss
 from adapt.model.states import last_hidden_state
 from adapt.model.units import Gates, Kind, Values, by_parameter, ones
 from adapt.objective.base import Batch, Corrupted, Objective
@@ -73,7 +73,7 @@ def columns_of_heads() -> Iterator[None]:
         found = by_parameter(model, values)
         return {name: each.T if name.endswith(names) else each for name, each in found.items()}
 
-    with patch("adapt.method.soft_mask.by_parameter", by_columns):
+    with patch("adapt.method.das.soft_mask.by_parameter", by_columns):
         yield
 
 
@@ -85,5 +85,5 @@ def other_texts() -> Iterator[None]:
         pairs = torch.cat((first, second)).view(len(first), 2, -1)
         return info_nce(pairs[:, 0], pairs[:, 1], previous, temperature, most)
 
-    with patch("adapt.method.contrast.info_nce", of_neighbours):
+    with patch("adapt.method.das.contrast.info_nce", of_neighbours):
         yield

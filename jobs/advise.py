@@ -7,23 +7,9 @@ The corpus is sampled and not prepared; needs no Ray and no GPU.
 
 import sys
 
-from adapt.config.kinds import KINDS
-from adapt.console import finish, run_job
-from adapt.parse import parse
-from adapt.runner import Store, ensure
-from adapt.stages.advising import Advising
-from adapt.summary import show_advice
-
-
-def main() -> None:
-    """Parses, gathers the evidence where that is not done, shows what follows from it."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    advising = Advising(parse(arguments, "jobs/advise.py", KINDS["advise"]))
-    evidence = ensure(advising.evidence(), Store(advising.root))
-    advice = advising.advice(evidence, arguments)
-    show_advice(evidence.metrics, advice)
-    finish("advise", evidence.path, {"evidence": evidence.metrics, **advice})
-
+from adapt.console import run_job
+from adapt.job.advise import JOB
+from adapt.job.run import carry_out
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(lambda: carry_out(JOB, sys.argv[1:]))

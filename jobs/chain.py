@@ -6,22 +6,23 @@ python jobs/chain.py status FILE   what is finished, running and waiting
 python jobs/chain.py report FILE   the report of what is finished
 
 --only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to an entry; --NAME VALUE sets a name of
-`let`, --section.field VALUE a field of every stage. `plan [--job das] --config FILE [--section.field VALUE ...]` looks
+`let`, --section.field VALUE a field of every stage. `plan [--job NAME] --config FILE [--section.field VALUE ...]` looks
 at a single job, of jobs/dapt.py where none is named.
 """
 
 import sys
 
 from adapt.chain.arguments import Command, read_command, read_job
-from adapt.chain.build import Chain, Goal, ahead, build, last_stage, study, trainings_ahead
+from adapt.chain.build import Chain, Goal, ahead, build, study, trainings_ahead
 from adapt.chain.expand import expand
 from adapt.chain.file import ChainFile, read_chain
-from adapt.config.kinds import KINDS
 from adapt.console import finish, log, run_job
 from adapt.errors import AdaptError
 from adapt.parse import parse
-from adapt.runner import Store, plan
-from adapt.stages import Catalogue, run_stages
+from adapt.runner import plan
+from adapt.stage.context import Context
+from adapt.stage.running import run_stages
+from adapt.stage.train import Train
 from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 
@@ -74,19 +75,21 @@ def report(command: Command, chain_file: ChainFile, chain: Chain) -> None:
 
 
 def plan_one() -> None:
-    """The plan of a single job: its stages, and what the training will take."""
+    """The plan of a single job: its stages, and what its trainings will take."""
     job, arguments = read_job(sys.argv[2:])
-    catalogue = Catalogue(parse(arguments, "jobs/chain.py plan", KINDS[job]))
-    goal = Goal(job, job, {}, last_stage(catalogue, job), catalogue)
-    chain = Chain([goal], Store(catalogue.root), catalogue.config.resources)
-    planned = plan(goal.stage, chain.store)
-    log(f"as jobs/{job}.py would run it (--job: another)")
+    context = Context.of(parse(arguments, "jobs/chain.py plan", job.kind))
+    goal = Goal(job.name, job, {}, job.final(context), context.config)
+    context.digests.save()
+    planned = plan(goal.stage, context.store)
+    log(f"as jobs/{job.name}.py would run it (--job: another)")
     show_plan(planned)
-    if goal.stage.stage != "export":
-        show_trainings(trainings_ahead(chain))
-    elif forecast := catalogue.ahead(planned, chain.store):
+    records = {line.stage.key: line.record for line in planned if line.record}
+    waiting = [line.stage for line in planned if isinstance(line.stage, Train) and not line.record]
+    if len(waiting) > 1:
+        show_trainings(trainings_ahead(Chain([goal], context.store, context.config.resources)))
+    elif waiting and (forecast := waiting[0].forecast(records)):
         show_forecast(forecast.lines())
-    finish("plan", catalogue.root, {"done": sum(p.record is not None for p in planned), "stages": len(planned)})
+    finish("plan", context.store.root, {"done": len(records), "stages": len(planned)})
 
 
 if __name__ == "__main__":

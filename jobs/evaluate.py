@@ -7,21 +7,9 @@ leaves a table, matrix.json and matrix.png. The first model is model.path; the o
 
 import sys
 
-from adapt.config.kinds import KINDS
-from adapt.console import finish, run_job
-from adapt.parse import parse
-from adapt.runner import Store, ensure
-from adapt.stages import Catalogue
-from adapt.summary import show_comparison
-
-
-def main() -> None:
-    """Parses, prepares what is not prepared, measures each model, shows them side by side."""
-    catalogue = Catalogue(parse(sys.argv[1:], "jobs/evaluate.py", KINDS["evaluate"]))
-    record = ensure(catalogue.compared(), Store(catalogue.root))
-    show_comparison(record)
-    finish("evaluate", record.path, record.metrics)
-
+from adapt.console import run_job
+from adapt.job.evaluate import JOB
+from adapt.job.run import carry_out
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(lambda: carry_out(JOB, sys.argv[1:]))

@@ -6,22 +6,9 @@ python jobs/finetune.py --model.path runs/export/dapt-1234abcd5678ef90 --task.tr
 
 import sys
 
-from adapt.config.kinds import KINDS
-from adapt.console import finish, run_job
-from adapt.parse import parse
-from adapt.runner import Store
-from adapt.stages import Catalogue, run_stages
-from adapt.summary import show_scores
-
-
-def main() -> None:
-    """Parses, builds the stages, runs the seeds that are not done, shows the scores."""
-    catalogue = Catalogue(parse(sys.argv[1:], "jobs/finetune.py", KINDS["finetune"]))
-    (record,) = run_stages([catalogue.scores()], Store(catalogue.root), catalogue.config.resources)
-    task = catalogue.config.task.name
-    show_scores(record, task)
-    finish("finetune", record.path, {"task": task, **record.metrics})
-
+from adapt.console import run_job
+from adapt.job.finetune import JOB
+from adapt.job.run import carry_out
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(lambda: carry_out(JOB, sys.argv[1:]))

@@ -7,22 +7,9 @@ leaves a table, similarity.json and similarity.png.
 
 import sys
 
-from adapt.config.kinds import KINDS
-from adapt.console import finish, run_job
-from adapt.parse import parse
-from adapt.runner import Store, ensure
-from adapt.stages import Catalogue
-from adapt.summary import show_similarity
-
-
-def main() -> None:
-    """Parses, prepares what is not prepared, compares, shows the result."""
-    config = parse(sys.argv[1:], "jobs/similarity.py", KINDS["similarity"])
-    catalogue = Catalogue(config)
-    record = ensure(catalogue.similarity(), Store(catalogue.root))
-    show_similarity(record)
-    finish("similarity", record.path, record.metrics)
-
+from adapt.console import run_job
+from adapt.job.run import carry_out
+from adapt.job.similarity import JOB
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(lambda: carry_out(JOB, sys.argv[1:]))

@@ -6,21 +6,9 @@ python jobs/tapt.py --model.path runs/export/dapt-1234abcd5678ef90 --task.train 
 
 import sys
 
-from adapt.config.kinds import KINDS
-from adapt.console import finish, run_job
-from adapt.parse import parse
-from adapt.runner import Store, ensure
-from adapt.stages import Catalogue
-from adapt.summary import show_summary
-
-
-def main() -> None:
-    """Parses, builds the stages, runs what is not done, shows the result."""
-    catalogue = Catalogue(parse(sys.argv[1:], "jobs/tapt.py", KINDS["tapt"]))
-    record = ensure(catalogue.tapt(), Store(catalogue.root))
-    show_summary(record)
-    finish("tapt", record.path, record.metrics)
-
+from adapt.console import run_job
+from adapt.job.run import carry_out
+from adapt.job.tapt import JOB
 
 if __name__ == "__main__":
-    run_job(main)
+    run_job(lambda: carry_out(JOB, sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Keeps Ray and Hugging Face quiet and offline in every test and in the processes that tests start."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.samples import VOCABULARY
+from tests.train.ranks import Ranks
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -58,3 +59,12 @@ def ray_cluster() -> Iterator[None]:
         connect(ResourcesConfig())
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Callable[[int], Ranks]]:
+    """Gives a running group of the wanted number of ranks."""
+    groups: dict[int, Ranks] = {}
+    yield lambda world: groups.setdefault(world, Ranks(world))
+    for group in groups.values():
+        group.stop()

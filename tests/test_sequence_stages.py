@@ -11,7 +11,7 @@ import pytest
 from adapt.config import (
     Config,
     CorpusConfig,
-    DasConfig,
+    DasOptions,
     EvaluationSet,
     MethodConfig,
     ModelConfig,
@@ -138,7 +138,7 @@ def test_injected_dropout_is_in_the_contrast_too(config: Config) -> None:
     """Where no importance is measured under it."""
 
     def first(**changes: Any) -> str:
-        return trainings(sequence(replace(config, das=DasConfig(general_importance="none", **changes))))[0].key
+        return trainings(sequence(replace(config, method_options=DasOptions(general_importance="none", **changes))))[0].key
 
     assert first(injected_dropout=0.2) != first()
     assert first(injected_dropout=0.2, contrast_weight=0.0) == first(contrast_weight=0.0)
@@ -268,30 +268,30 @@ def test_the_plan_of_weighted_sources(
 
 
 def test_without_mask_and_contrast_no_importance_is_measured(config: Config) -> None:
-    bare = replace(config, das=DasConfig(soft_mask="none", contrast_weight=0.0))
+    bare = replace(config, method_options=DasOptions(soft_mask="none", contrast_weight=0.0))
     assert not [name for name in sequence(bare).inputs if name.startswith("importance")]
 
 
 @pytest.mark.parametrize(
     ("share", "das", "warns"),
     [
-        (0.88, DasConfig(), True),
-        (0.31, DasConfig(), False),
-        (0.88, DasConfig(embeddings="frequency"), False),
-        (0.88, DasConfig(soft_mask="none"), False),
+        (0.88, DasOptions(), True),
+        (0.31, DasOptions(), False),
+        (0.88, DasOptions(embeddings="frequency"), False),
+        (0.88, DasOptions(soft_mask="none"), False),
     ],
 )
 def test_a_model_that_is_mostly_embeddings(
-    config: Config, monkeypatch: pytest.MonkeyPatch, share: float, das: DasConfig, warns: bool
+    config: Config, monkeypatch: pytest.MonkeyPatch, share: float, das: DasOptions, warns: bool
 ) -> None:
     size = SimpleNamespace(embedding_parameters=1000 * share, parameters=1000)
     monkeypatch.setattr("adapt.stages.importance.model_size", lambda folder: size)
-    found = Catalogue(replace(config, das=das)).unprotected()
+    found = Catalogue(replace(config, method_options=das)).unprotected()
     assert [each.split(",")[0] for each in found] == ["88% of the parameters are embeddings"] * warns
 
 
 def test_without_general_importance_the_first_domain_is_free(config: Config) -> None:
-    first, second, _ = trainings(sequence(replace(config, das=DasConfig(general_importance="none"))))
+    first, second, _ = trainings(sequence(replace(config, method_options=DasOptions(general_importance="none"))))
     assert IMPORTANCE not in first.inputs
     assert set(second.inputs[IMPORTANCE].inputs) == {"text", START}
 
@@ -335,17 +335,17 @@ def test_two_fields_of_one_file_are_two_texts(config: Config) -> None:
 )
 def test_what_importance_hangs_on(config: Config, field: str, value: Any, general: bool, domain: bool) -> None:
     """A domain's own identity: its model depends on far more."""
-    first, second = (sequence(replace(config, das=das)) for das in (config.das, replace(config.das, **{field: value})))
+    first, second = (sequence(replace(config, method_options=das)) for das in (config.das, replace(config.das, **{field: value})))
     assert (first.inputs["importance 0"].key != second.inputs["importance 0"].key) == general
     assert (first.inputs["importance 1"].what != second.inputs["importance 1"].what) == domain
 
 
 def test_random_importance_hangs_on_the_seed_and_little_else(config: Config) -> None:
-    random = DasConfig(general_importance="random")
-    known = sequence(replace(config, das=random)).inputs["importance 0"].key
+    random = DasOptions(general_importance="random")
+    known = sequence(replace(config, method_options=random)).inputs["importance 0"].key
     fewer = replace(random, importance_sequences=7, granularity="example")
-    assert sequence(replace(config, das=fewer)).inputs["importance 0"].key == known
-    assert sequence(replace(config, das=random, seed=3)).inputs["importance 0"].key != known
+    assert sequence(replace(config, method_options=fewer)).inputs["importance 0"].key == known
+    assert sequence(replace(config, method_options=random, seed=3)).inputs["importance 0"].key != known
 
 
 def test_dropout_of_attention_makes_other_views(config: Config) -> None:

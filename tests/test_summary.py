@@ -1,15 +1,18 @@
 """Tables for people: whatever a text or a name holds is shown as it is."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapt.runner import Outcome, Stage, Store, ensure, plan
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
-from adapt.stages.base import START
 from adapt.summary import show_forecast, show_plan, show_summary
 from adapt.summary.chain import _state
 from tests.runner.test_record import record
@@ -30,6 +33,29 @@ METRICS = {
     "peak_memory_bytes": 3 * 2**29,
 }
 STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Stage[Nothing]):
+    """Makes nothing."""
+
+    kind = "train"
+
+    name: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    training: Stage[Any] | None = None
+    start: Start | None = None
+
+    def what(self) -> Mapping[str, Any]:
+        return self.values
+
+    def run(self, folder: Path, done: Done) -> Outcome[Nothing]:
+        return Outcome(Nothing())
 
 
 def row(shown: str, *cells: str) -> bool:
@@ -93,8 +119,8 @@ def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_
 
 
 def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    def stage(name: str, **what: Any) -> Stage:
-        return Stage("train", name, what, lambda folder, inputs: Outcome())
+    def stage(name: str, **values: Any) -> Toy:
+        return Toy(name, values)
 
     store = Store(tmp_path)
     show_plan(plan(stage("first", paths=["a"]), store))
@@ -112,12 +138,10 @@ def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[s
 
 
 def test_a_stage_that_starts_from_another_entrys_model_waits_for_it(tmp_path: Path) -> None:
-    def stage(name: str, inputs: dict[str, Stage]) -> Stage:
-        return Stage("train", name, {}, lambda folder, inputs: Outcome(), inputs)
-
-    store, training = Store(tmp_path), stage("dapt", {})
+    store, training = Store(tmp_path), Toy("dapt", {})
     folder = store.folder("train", "dapt", training.key)
     folder.mkdir(parents=True)
     with locked(folder):
-        assert _state(stage("export", {"training": training}), store) == "running"
-        assert _state(stage("finetune", {START: training}), store) == "waiting"
+        assert _state(Toy("export", {}, training), store) == "running"
+        pretrained = Pretrained(tmp_path, tmp_path)
+        assert _state(Toy("finetune", {}, start=Start(pretrained, None, training)), store) == "waiting"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, Cost, is_limited
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
-from adapt.config.kinds import KINDS
+from adapt.config.kinds import TAPT_LENGTH
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
@@ -110,5 +110,5 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
 def _of_tapt(case: Case) -> list[str]:
     """TAPT's own length and rate, in place of those that the configuration gives for DAPT."""
     limits = [name for name in ("max_steps", "max_tokens") if getattr(case.config.training, name)]
-    own = [f"--{name}={value:g}" for name, value in KINDS["tapt"].defaults.items() if name.startswith("training.")]
+    own = [f"--{name}={value:g}" for name, value in TAPT_LENGTH.items()]
     return [*own, *(f"--training.{name}=null" for name in limits)]

@@ -7,16 +7,17 @@ from math import ceil
 
 from adapt.advise.evidence import Evidence, TaskEvidence
 from adapt.config import Config, FinetuneConfig, TrainingConfig
-from adapt.config.kinds import KINDS
+from adapt.config.kinds import TAPT_LENGTH
+from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.runner.store import Store
-from adapt.train.flops import Workload, added_by, forward_flops, training_flops, workload
+from adapt.train.flops import Workload, forward_flops, training_flops, workload
 from adapt.train.forecast import forecast
 from adapt.train.schedule import length_of
 
 AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"
 """The recipes. Where there are tasks, fine-tuning is part of each."""
-TAPT_EPOCHS = KINDS["tapt"].defaults["training.epochs"]
+TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
 """Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
 
 
@@ -132,5 +133,5 @@ def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
 def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> Cost:
     if tokens is None or dimensions is None:
         return Cost(tokens)
-    work = workload(config.objective, config.training.sequence_length, length, added_by(config))
+    work = workload(config.objective, config.training.sequence_length, length, method_of(config).added_passes())
     return Cost(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))

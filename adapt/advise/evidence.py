@@ -1,8 +1,6 @@
 """What advice is based on: sizes, words and losses of the texts, and facts of the tasks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,3 @@ class Evidence:
     """Unlabelled text of the task's kind (tapt.pool_paths)."""
     overlap: float | None = None
     """Share of the most frequent words that as much text of corpus and of general text have in common."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Evidence":
-        """From `dataclasses.asdict` of one, as a record holds it."""
-        texts = {name: values[name] and TextEvidence(**values[name]) for name in ("corpus", "general", "pool")}
-        return cls([TaskEvidence(**task) for task in values["tasks"]], **texts, overlap=values["overlap"])

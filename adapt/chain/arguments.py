@@ -6,9 +6,10 @@ from typing import Any
 
 import yaml
 
-from adapt.chain.file import JOBS
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.job.registry import job_of
 
 VERBS = ("run", "plan", "status", "report")
 USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [--NAME VALUE] [--section.field VALUE]"
@@ -28,8 +29,8 @@ class Command:
     """Set -> members."""
 
 
-def read_job(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The job that `plan --job das --config FILE` looks at, and its arguments.
+def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
+    """The job that `plan --job sequence --config FILE` looks at, and its arguments.
 
     Raises:
         ConfigError: there is no such job.
@@ -40,9 +41,7 @@ def read_job(arguments: Sequence[str]) -> tuple[str, list[str]]:
         if name == "--job":
             job = value if equals else next(iter(arguments[place + 1 :]), "")
             rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
-    if job not in JOBS:
-        raise ConfigError(f"--job {job or '(none)'}: there is no such job", f"use one of {', '.join(JOBS)}")
-    return job, rest
+    return job_of(job), rest
 
 
 def read_command(arguments: Sequence[str]) -> Command:

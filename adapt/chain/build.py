@@ -1,18 +1,20 @@
 """The stages of a chain file."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from adapt.chain.expand import ADAPTING, Node
-from adapt.config import ResourcesConfig
+from adapt.chain.expand import Node
+from adapt.config import Config, ResourcesConfig
 from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.model.start import Start
 from adapt.redact import redact
 from adapt.report.entry import Entry, Study
-from adapt.runner import Stage, Store, plan
+from adapt.runner import Record, Stage, Store
 from adapt.runner.run import unfinished
-from adapt.stages import Catalogue, Start
-from adapt.stages.base import START
+from adapt.stage.context import Context, root_of
+from adapt.stage.train import Train
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,10 @@ class Goal:
     """A stage that a chain is to finish, and its place in the chain."""
 
     name: str
-    job: str
+    job: Job
     values: Mapping[str, str]
-    stage: Stage
-    catalogue: Catalogue
-    """That built it."""
+    stage: Stage[Any]
+    config: Config
 
     @property
     def label(self) -> str:
@@ -45,44 +46,35 @@ def build(nodes: Sequence[Node]) -> Chain:
     """The stages of some nodes, which come after those that they start from.
 
     Raises:
-        ConfigError, DataError, ModelError, StorageError: as `adapt.stages.base.Base`; the message names the node.
+        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
         ConfigError: nodes disagree on where results go, or which cluster is used.
     """
     starts: dict[str, Start] = {}
     goals: list[Goal] = []
     for node in nodes:
         start = _start(node, node.start, starts) if node.start else None
-        catalogue = Catalogue(node.config, start)
-        if node.job in ADAPTING:
-            final = last_stage(catalogue, node.job)
-            if node.config.sequence.mode != "separate":
-                starts[node.label] = Start(final.inputs["training"], catalogue.pretrained)
-            goals.append(Goal(node.name, node.job, node.values, final, catalogue))
-        elif node.job == "finetune":
-            goals += [_run(node, catalogue, seed) for seed in node.config.finetune.seeds]
-        else:
-            made = {label: _start(node, label, starts) for label in node.compared}
-            final = catalogue.compared(made) if made else last_stage(catalogue, node.job)
-            goals.append(Goal(node.name, node.job, node.values, final, catalogue))
-        catalogue.remember()
+        made = {label: _start(node, label, starts) for label in node.compared}
+        context = Context.of(node.config, start, made)
+        goals += _goals(node, context, starts)
+        context.digests.save()
     first = nodes[0].config
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             raise ConfigError(f"{node.label} has another storage.root or resources.address", "set both in `common`")
-    return Chain(goals, Store(Path(first.storage.root).expanduser().absolute()), first.resources)
+    return Chain(goals, Store(root_of(first)), first.resources)
 
 
-def last_stage(catalogue: Catalogue, job: str) -> Stage:
-    """What a job is to finish; of fine-tuning, the scores of all seeds."""
-    made: Mapping[str, Callable[[], Stage]] = {
-        "dapt": catalogue.dapt,
-        "tapt": catalogue.tapt,
-        "das": catalogue.sequence,
-        "finetune": catalogue.scores,
-        "evaluate": catalogue.compared,
-        "similarity": catalogue.similarity,
-    }
-    return made[job]()
+def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]:
+    """What a node is to finish, once a seed where it has several; notes the model that it makes, for later nodes."""
+    if node.job.parts:
+        parts = node.job.parts(context)
+        return [
+            Goal(node.name, node.job, {**node.values, "seed": seed}, part, node.config) for seed, part in parts.items()
+        ]
+    final = node.job.final(context)
+    if node.job.training and (training := node.job.training(final)):
+        starts[node.label] = context.start.after(training)
+    return [Goal(node.name, node.job, node.values, final, node.config)]
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
@@ -95,63 +87,72 @@ def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     return starts[label]
 
 
-def _run(node: Node, catalogue: Catalogue, seed: int) -> Goal:
-    """Fine-tuning with one seed."""
-    values = {**node.values, "seed": str(seed)}
-    return Goal(node.name, node.job, values, catalogue.finetuned(seed), catalogue)
-
-
 def study(name: str, baseline: str, chain: Chain) -> Study:
     """What a chain has finished, for its report."""
     entries, missing = [], []
     for goal in chain.goals:
-        record = chain.store.known(goal.stage.stage, goal.stage.name, goal.stage.key)
+        record = chain.store.known(goal.stage.kind, goal.stage.name, goal.stage.key)
         if record:
-            task = goal.catalogue.config.task.name
-            entries.append(Entry(goal.name, goal.job, goal.values, record, trainings(goal.stage), task))
+            task = goal.config.task.name
+            entries.append(Entry(goal.name, goal.job.name, goal.values, record, trainings(goal.stage), task))
         else:
             missing.append(goal.label)
-    models = sorted({redact(goal.catalogue.config.model.path) for goal in chain.goals})
-    return Study(name, baseline, entries, missing, models, names=_names(goal.stage for goal in chain.goals))
+    models = sorted({redact(goal.config.model.path) for goal in chain.goals})
+    names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
+    return Study(name, baseline, entries, missing, models, names=names)
 
 
-def _names(stages: Iterable[Stage]) -> dict[str, str]:
-    """Of stages and all that they need, by key."""
-    found: dict[str, str] = {}
+def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
+    """Some stages and all that they need, each once."""
+    found: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
         if stage.key not in found:
-            found[stage.key] = stage.name
+            found[stage.key] = stage
             waiting += stage.inputs.values()  # which this loop then comes to
-    return found
+    return list(found.values())
 
 
-def trainings(stage: Stage) -> tuple[str, ...]:
+def trainings(stage: Stage[Any]) -> tuple[str, ...]:
     """The keys of the trainings that made the model a stage begins with, the first one first."""
-    start = stage.inputs.get(START)
-    return (*trainings(start), start.key) if start else ()
+    start: Start | None = getattr(stage, "start", None)
+    training = start.training if start else None
+    return (*trainings(training), training.key) if training else ()
 
 
 def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
     """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
-    found: dict[str, tuple[str, int | None, float | None, float | None]] = {}
-    for goal in chain.goals:
-        for export in _exports(goal.stage):
-            if forecast := goal.catalogue.ahead(plan(export, chain.store), chain.store):
-                label = goal.label if export is goal.stage else f"{goal.label}: {export.name}"
-                made = forecast.tokens, forecast.device_hours, forecast.cost
-                found.setdefault(export.inputs["training"].key, (label, *made))  # sequences share what they begin with
-    return list(found.values())
+    waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
+    labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
+    found = []
+    for stage in waiting:
+        if isinstance(stage, Train) and (forecast := stage.forecast(_records(stage, chain.store, done))):
+            label = labels.get(stage.key, stage.name)
+            found.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
+    return found
 
 
-def _exports(stage: Stage) -> list[Stage]:
-    """The models that a goal is to make: one, or those of a sequence."""
-    return [each for each in (stage, *stage.inputs.values()) if each.stage == "export"]
+def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
+    """Those of a stage's inputs that are finished."""
+    known = {each.key: store.known(each.kind, each.name, each.key) for each in stage.inputs.values()}
+    return {**done, **{key: record for key, record in known.items() if record}}
+
+
+def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
+    """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
+    needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
+    own = goal.job.training(goal.stage) if goal.job.training else None
+    is_one = goal.stage.kind == "export"
+    return [
+        (stage, goal.label if is_one and stage is own else f"{goal.label}: {stage.name}")
+        for stage in needed
+        if stage is own or not is_one
+    ]
 
 
 def ahead(chain: Chain) -> dict[str, int]:
     """How many stages of each kind are to run."""
     counts: dict[str, int] = {}
     for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
-        counts[stage.stage] = counts.get(stage.stage, 0) + 1
+        counts[stage.kind] = counts.get(stage.kind, 0) + 1
     return counts

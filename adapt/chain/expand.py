@@ -9,14 +9,13 @@ from typing import Any
 from adapt.chain.file import ChainFile, Entry
 from adapt.chain.fill import fill
 from adapt.config import Config
-from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
 
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
-ADAPTING = ("dapt", "tapt", "das")
-"""Jobs that make a model."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Node:
 
     name: str
     """Of its entry in the file."""
-    job: str
+    job: Job
     values: Mapping[str, str]
     """Set -> member."""
     config: Config
@@ -96,7 +95,7 @@ def _add(
     models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
     found[name] = Node(
         name=entry.name,
-        job=entry.job,
+        job=JOBS[entry.job],
         values=values,
         config=config,
         start=needed(str(start), "from") if start else None,
@@ -114,13 +113,13 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     """The entry and the members that `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
     entry = source.entries.get(match[1]) if match else None
-    if not match or not entry or entry.job not in ADAPTING:
-        adapting = {each.name for each in source.entries.values() if each.job in ADAPTING}
+    if not match or not entry or not JOBS[entry.job].training:
+        adapting = {each.name for each in source.entries.values() if JOBS[each.job].training}
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
     members = [each.strip() for each in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = label(entry.name, list(entry.sweep))
-        raise ConfigError(f"{reference} in {place} names no one stage", f"write it as {wanted}")
+        raise ConfigError(f"{reference} in {place} matches several stages, or none", f"name one: {wanted}")
     for name, member in zip(entry.sweep, members, strict=True):
         if member not in source.sets[name]:
             raise unknown(f"{member} in {place}", member, set(source.sets[name]))
@@ -131,10 +130,11 @@ def _config(entry: Entry, values: Mapping[str, str], source: ChainFile, place: s
     """Defaults of the job, then `common`, then the entry's own fields."""
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))
-    source = [source.name] if entry.job == "das" else []  # a sequence is known by its name:
+    job = JOBS[entry.job]
+    prefix = [source.name] if job.is_named else []
     merged: dict[str, Any] = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
     for given in (common, fields):
         for section, value in given.items():
             inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
             merged[section] = {**merged[section], **value} if inside else value
-    return parse_values(merged, KINDS[entry.job], place)
+    return parse_values(merged, job.kind, place)

@@ -21,11 +21,11 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.nearest import nearest
 from adapt.parse.keys import read_yaml, unknown
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
-JOBS = ("dapt", "tapt", "das", "finetune", "evaluate", "similarity")
-"""Jobs that a stage of a chain can be."""
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
 """Of a chain: its report is a folder of that name."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
@@ -133,8 +133,10 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
     place = f"stages: {name} in {path}"
-    if not isinstance(fields, Mapping) or fields.get("job") not in JOBS:
+    if not isinstance(fields, Mapping) or "job" not in fields:
         raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
+    if fields["job"] not in JOBS:
+        raise ConfigError(f"{place}: there is no job {fields['job']}", nearest(str(fields["job"]), JOBS))
     sweep = fields.get("for") or []
     sweep = [sweep] if isinstance(sweep, str) else sweep
     if not isinstance(sweep, list) or len({str(each) for each in sweep}) < len(sweep):

@@ -3,7 +3,7 @@
 Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and its code).
 """
 
-from adapt.config.continual import DasConfig, MethodConfig, SequenceConfig
+from adapt.config.continual import MethodConfig, SequenceConfig, section_of
 from adapt.config.fields import (
     RANGES,
     Fraction,
@@ -20,7 +20,7 @@ from adapt.config.fields import (
 from adapt.config.job import Config, flat
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
-from adapt.config.tasks import FinetuneConfig, TaptConfig, TaskConfig
+from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
 
@@ -30,7 +30,6 @@ __all__ = [
     "ComparisonConfig",
     "Config",
     "CorpusConfig",
-    "DasConfig",
     "EvaluationConfig",
     "EvaluationSet",
     "FinetuneConfig",
@@ -47,6 +46,7 @@ __all__ = [
     "PositiveInt",
     "ProperFraction",
     "ResourcesConfig",
+    "SelectConfig",
     "SequenceConfig",
     "SimilarityConfig",
     "SourceConfig",
@@ -58,5 +58,6 @@ __all__ = [
     "flat",
     "how",
     "how_list",
+    "section_of",
     "what",
 ]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from adapt.config.continual import DasConfig, MethodConfig, SequenceConfig
+from adapt.config.continual import MethodConfig, SequenceConfig, section_of
 from adapt.config.fields import how_list
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
-from adapt.config.tasks import FinetuneConfig, TaptConfig, TaskConfig
+from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, MixtureConfig
 from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name, for trackers and messages."""
+    """Every field by its dotted name, for trackers and messages; of methods' options those of the one chosen."""
     sections = {f.name: getattr(config, f.name) for f in fields(config)}
+    if (options := sections.pop("method_options")) is not None:
+        sections[section_of(config.method.kind)] = options
     return {
         name: value
         for section, content in sections.items()
@@ -43,7 +45,6 @@ class Config:
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     method: MethodConfig = field(default_factory=MethodConfig)
-    das: DasConfig = field(default_factory=DasConfig)
     sequence: SequenceConfig = field(default_factory=SequenceConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
@@ -51,6 +52,7 @@ class Config:
     """Further tasks, a list of sections like `task`: for TAPT on several, to compare models on, and the end tasks of
     jobs/sequence.py, each with its `domain`."""
     tapt: TaptConfig = field(default_factory=TaptConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
@@ -58,3 +60,5 @@ class Config:
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    method_options: Any = None
+    """The section of the method that method.kind names, which is called like it; None for its defaults."""

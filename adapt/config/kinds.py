@@ -1,4 +1,4 @@
-"""The kinds of jobs: what each needs configured, and where its defaults are other than the sections'."""
+"""What a job needs configured, and where its defaults are other than the sections'."""
 
 from __future__ import annotations
 
@@ -23,52 +23,7 @@ class Kind:
     """Fields by dotted name. A number of steps gives way to a length in epochs or tokens."""
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("dapt", "Domain-adaptive pre-training (Don't Stop Pretraining, section 3)."),
-        Kind(
-            "tapt",
-            "Task-adaptive pre-training on the text of a labelled task (Don't Stop Pretraining, section 4).",
-            corpus=False,
-            task=True,
-            defaults={"name": "tapt", "training.epochs": 100.0, "training.learning_rate": 1e-4},
-        ),
-        Kind(
-            "finetune",
-            "Teaches a model a labelled task, once a seed, and scores it on held-out examples.",
-            corpus=False,
-            task=True,
-            defaults={"name": "finetune"},
-        ),
-        Kind(
-            "evaluate",
-            "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
-            defaults={"name": "evaluate"},
-        ),
-        Kind(
-            "das",
-            "Learns one domain after another against forgetting (Continual Pre-training of Language Models).",
-            sources=True,
-            defaults={
-                "name": "das",
-                "method.kind": "das",
-                "training.learning_rate": 1e-4,
-                "training.weight_decay": 0.0,
-                "training.warmup_fraction": 0.1,
-                "training.global_batch_size": 248,
-                "training.sequence_length": 164,
-                "training.max_steps": 2580,
-                "finetune.learning_rate": 3e-5,
-            },
-        ),
-        Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
-        Kind(
-            "advise",
-            "Says which recipe to run first for a corpus and tasks, at what cost, and why.",
-            corpus=False,
-            defaults={"name": "advise"},
-        ),
-    )
-}
-"""By name."""
+DAPT = Kind("dapt", "Domain-adaptive pre-training (Don't Stop Pretraining, section 3).")
+"""What a configuration is taken for where nothing else is said."""
+TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
+"""TAPT's own defaults, which advice reckons with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from adapt.config.fields import (
     Fraction,
@@ -62,8 +62,18 @@ class TaptConfig:
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
     random_per_example: PositiveInt | None = None
-    """Take this many documents of the pool for each train example of all tasks, at random (RAND-TAPT); null takes the
-    whole pool."""
+    """Take this many documents of the pool for each train example of all tasks, as section `select` says: at random
+    (RAND-TAPT) unless it says otherwise. null takes the whole pool."""
+
+
+@dataclass(frozen=True)
+class SelectConfig:
+    """Which documents of a pool are taken, where not all are."""
+
+    kind: str = "random"
+    """`random`; `longest`; or your own, `package.module:Class` (docs/extension.md)."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of your own selection."""
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from adapt.evaluate.heatmap import draw
+from adapt.evaluate.heatmap import MATRICES, draw
 from adapt.evaluate.measure import read_losses
-from adapt.evaluate.similarity import Matrix, sample_texts, similarity
+from adapt.evaluate.results import Matrix, Similar
+from adapt.evaluate.similarity import sample_texts, similarity
 from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
@@ -18,7 +18,7 @@ FILE, PICTURE = "similarity.json", "similarity.png"
 
 def compare_domains(
     corpora: Mapping[str, Path], evaluations: Sequence[Path], pretrained: Pretrained, most: int, folder: Path
-) -> dict[str, Any]:
+) -> Similar:
     """Compares by words, and by the losses of models where there are any.
 
     Args:
@@ -27,18 +27,15 @@ def compare_domains(
         pretrained: has the tokenizer.
         most: documents of a domain that are looked at.
         folder: gets similarity.json and similarity.png.
-
-    Returns:
-        Metrics: the matrices by name (see `adapt.evaluate.similarity.Similarity`), `model_loss` among them if there are
-        models: row model, column text, mean held-out loss [nats a predicted token].
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     samples = {name: sample_texts(corpus, tokenizer, most) for name, corpus in corpora.items()}
-    found = asdict(similarity(samples))
-    matrices = {name: found[name] for name in ("overlap", "jaccard", "cross_loss")}
+    found = similarity(samples)
     if evaluations:
-        found["model_loss"] = matrices["model_loss"] = _losses(list(corpora), evaluations)
-    write_atomically(folder / FILE, json.dumps(found, indent=1))
+        found = replace(found, model_loss=_losses(list(corpora), evaluations))
+    measured = {name: each for name, each in asdict(found).items() if each is not None}
+    write_atomically(folder / FILE, json.dumps(measured, indent=1))
+    matrices = {name: each for name, each in measured.items() if name in MATRICES}
     draw(matrices, list(corpora), folder / PICTURE)
     return found
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,41 +10,34 @@ from sklearn.neighbors import KNeighborsClassifier
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.ready import on_device, ready
+from adapt.evaluate.results import TaskNeighbours
 from adapt.model.locate import Pretrained
 from adapt.model.packed import Packed
 from adapt.model.states import last_hidden_state
 from adapt.task.data import Split
 
 
-def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
+def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[str, Path]) -> dict[str, TaskNeighbours]:
     """Classifies each task's test texts by their neighbours in train, on the cluster this process is connected to.
 
     Args:
         config: `comparison.neighbours`, and how much text passes the model at once.
         pretrained: the model.
         tasks: folders of prepared tasks of kind single_label, by name.
-
-    Returns:
-        For each task `accuracy`, the test `examples` it is the share of, and `left_out`: test texts that stand in
-        train too, whose nearest neighbour is themselves. accuracy is None where nothing is left.
     """
     return on_device(_all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()})
 
 
-def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, TaskNeighbours]:
     loaded = ready(pretrained, config.objective.kind == "causal")
     found = {}
     for name, folder in tasks.items():
         train, test = (Split.load(Path(folder), split) for split in ("train", "test"))
         known, asked = (mean_features(loaded.model, each, config.evaluation, loaded.device) for each in (train, test))
         new = ~np.array(test.leaked, bool)
-        found[name] = {
-            "accuracy": knn_accuracy(
-                known, np.array(train.labels), asked[new], np.array(test.labels)[new], config.comparison.neighbours
-            ),
-            "examples": int(new.sum()),
-            "left_out": int((~new).sum()),
-        }
+        labels, truth = np.array(train.labels), np.array(test.labels)[new]
+        accuracy = knn_accuracy(known, labels, asked[new], truth, config.comparison.neighbours)
+        found[name] = TaskNeighbours(accuracy, int(new.sum()), int((~new).sum()))
     return found
 
 

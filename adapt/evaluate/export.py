@@ -1,77 +1,72 @@
-"""Stage `export`: the trained model as a folder to hand over, with a card that says what it gained and lost."""
+"""The trained model as a folder to hand over, with a card that says what it gained and lost."""
 
-import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, CorpusConfig, what
+from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.sources import sources_of
-from adapt.evaluate.measure import EXAMPLES_FILE, read_losses
-from adapt.evaluate.statistics import Estimate, change, mean_loss
-from adapt.model.card import model_card
-from adapt.redact import redacted
-from adapt.runner import Outcome, Record
+from adapt.evaluate.measure import read_losses
+from adapt.evaluate.statistics import change, mean_loss
+from adapt.model.card import CardFacts, LossChange, model_card
+from adapt.model.start import MODEL_FOLDER
+from adapt.redact import redact, redacted
+from adapt.runner import Record
 from adapt.runner.files import storage_errors, write_atomically
-from adapt.train.job import MODEL_FOLDER
-
-CORPORA = {"domain": "heldout", "general": "general"}
-"""Corpora that are measured, and how their metrics are called."""
 
 
-def export(config: Config, folder: Path, inputs: Mapping[str, Record]) -> Outcome:
-    """Writes the model folder and its card.
+@dataclass(frozen=True)
+class Handover:
+    """What is known of a model that is handed over."""
+
+    config: Config
+    training: Record
+    text: Record
+    """Of what it was trained on."""
+    is_of_tasks: bool
+    """Whether that is the text of tasks, and not that of the corpus."""
+    is_transductive: bool
+    """Whether the text of dev and test is among it."""
+    changes: Sequence[LossChange]
+    made_of: Sequence[Record]
+    """The stages that it was made by."""
+
+
+def hand_over(handover: Handover, folder: Path) -> None:
+    """Makes a folder a Hugging Face folder with the model and its card."""
+    _link(handover.training.path / MODEL_FOLDER, folder)
+    write_atomically(folder / "README.md", model_card(_facts(handover)))
+
+
+def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChange:
+    """Held-out loss of a text before and after, on the same documents and masks, with 95% intervals.
 
     Args:
-        config: of the job.
-        folder: the stage's folder; becomes a Hugging Face folder.
-        inputs: the corpora `domain` and perhaps `general`, `training`, and the evaluations `before` and `after`.
-
-    Returns:
-        Metrics: held-out losses before and after with their change and 95% intervals, how many of the held-out
-        documents were trained on, and the cost of training.
+        text: its name in the evaluations.
+        before: the folder of an evaluation.
+        after: that of another on the same text.
+        samples: bootstrap resamples.
     """
-    training = inputs["training"]
-    results = [
-        comparison(name, inputs["before"].path, inputs["after"].path, config.evaluation.bootstrap_samples)
-        for name in CORPORA
-        if name in inputs and inputs["after"].metrics[f"{name}_documents"] > 1
-    ]
-    _link(training.path / MODEL_FOLDER, folder)
-    write_atomically(folder / "README.md", model_card(redacted(_facts(config, inputs, results))))
-    overlap = {f"{prefix}_overlap": inputs["after"].metrics.get(f"{name}_overlap") for name, prefix in CORPORA.items()}
-    found = {name: number for name, number in overlap.items() if name != "general_overlap" or "general" in inputs}
-    return Outcome({**_loss_metrics(results), **found, **training.metrics}, training.cost, training.resources)
-
-
-def comparison(corpus: str, before: Path, after: Path, samples: int) -> dict[str, Any]:
-    """Held-out loss of a corpus before and after, on the same documents and masks, with 95% intervals."""
-    old, counts = read_losses(before, corpus)
-    new, _ = read_losses(after, corpus)
-    return {
-        "text": corpus,
-        "predictions": int(counts.sum()),
-        **_named("before", mean_loss(old, counts, samples)),
-        **_named("after", mean_loss(new, counts, samples)),
-        **_named("change", change(old, new, counts, samples)),
-    }
-
-
-def _named(name: str, estimate: Estimate) -> dict[str, float | None]:
-    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-
-
-def _loss_metrics(results: list[dict[str, Any]]) -> dict[str, float | None]:
-    metrics: dict[str, float | None] = {"heldout_loss_before": None, "heldout_loss_after": None}
-    for result in results:
-        prefix = CORPORA[result["text"]]
-        metrics.update(
-            {f"{prefix}_loss_{key}": value for key, value in result.items() if key not in ("text", "predictions")}
-        )
-    return metrics
+    old, counts = read_losses(before, text)
+    new, _ = read_losses(after, text)
+    first, last = mean_loss(old, counts, samples), mean_loss(new, counts, samples)
+    moved = change(old, new, counts, samples)
+    return LossChange(
+        text=text,
+        predictions=int(counts.sum()),
+        before=first.value,
+        before_low=first.low,
+        before_high=first.high,
+        after=last.value,
+        after_low=last.low,
+        after_high=last.high,
+        change=moved.value,
+        change_low=moved.low,
+        change_high=moved.high,
+    )
 
 
 def _link(source: Path, folder: Path) -> None:
@@ -86,39 +81,40 @@ def _link(source: Path, folder: Path) -> None:
                 shutil.copy2(file, target)
 
 
-def _facts(config: Config, inputs: Mapping[str, Record], results: list[dict[str, Any]]) -> dict[str, Any]:
-    corpus, training = inputs.get("text", inputs["domain"]), inputs["training"]
-    source = _tasks(config) if "text" in inputs else _source(config.corpus)
-    return {
-        "name": config.name,
-        "base_model": config.model.path,
-        "objective": config.objective.kind,
-        "corpus": {
-            "source": source,
-            "documents": corpus.metrics.get("train_documents"),  # not counted where the corpus is streamed
-            "tokens": corpus.metrics.get("train_tokens"),
-            "digest": corpus.inputs["manifest"]["key"] if "manifest" in corpus.inputs else corpus.key,
-        },
-        "training": {
-            **{name: value for name, value in what(config.training).items() if value is not None},
-            **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
-            "seed": config.seed,
-            "steps": training.metrics["steps"],
-            "tokens": training.metrics["tokens"],
-            **_method(config, training),
-            **training.resources,
-            **_price(training),
-        },
-        "results": results,
-        "lineage": [{"stage": r.stage, "key": r.key, "path": str(r.path)} for r in inputs.values()],
-        "packages": training.packages,
+def _facts(handover: Handover) -> CardFacts:
+    config, training, text = handover.config, handover.training, handover.text
+    corpus = {
+        "source": _tasks(config, handover.is_transductive) if handover.is_of_tasks else _source(config.corpus),
+        "documents": text.metrics.get("train_documents"),  # not counted where the corpus is streamed
+        "tokens": text.metrics.get("train_tokens"),
+        "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
+    settings = {
+        **{name: value for name, value in what(config.training).items() if value is not None},
+        **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
+        "seed": config.seed,
+        "steps": training.metrics["steps"],
+        "tokens": training.metrics["tokens"],
+        **_method(config, training),
+        **training.resources,
+        **_price(training),
+    }
+    return CardFacts(
+        name=config.name,
+        base_model=redact(config.model.path),
+        objective=config.objective.kind,
+        corpus=redacted(corpus),
+        training=redacted(settings),
+        results=handover.changes,
+        lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
+        packages=training.packages,
+    )
 
 
-def _tasks(config: Config) -> str:
+def _tasks(config: Config, is_transductive: bool) -> str:
     """The text of TAPT."""
     names = ", ".join(task.name for task in (config.task, *config.tasks))
-    splits = "all splits (transductive)" if config.tapt.transductive else "the train split"
+    splits = "all splits (transductive)" if is_transductive else "the train split"
     drawn = config.tapt.random_per_example
     part = f"{drawn} random documents an example" if drawn else "all"
     return f"text of {splits} of {names}, without labels" + (
@@ -138,14 +134,12 @@ def _source(corpus: CorpusConfig) -> str:
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
     """Against forgetting, and the model that was not to forget, where it is not base_model."""
-    before = {"began with the model of": training.inputs["(start)"]["path"]} if "(start)" in training.inputs else {}
-    if config.method.kind == "plain":
+    start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
+    before = {"began with the model of": start["path"]} if start else {}
+    if kind == "plain":
         return before
-    return {
-        **before,
-        "method": config.method.kind,
-        **{f"das.{key}": value for key, value in asdict(config.das).items()},
-    }
+    chosen = asdict(options) if options is not None else {}
+    return {**before, "method": kind, **{f"{section_of(kind)}.{name}": value for name, value in chosen.items()}}
 
 
 def _price(training: Record) -> dict[str, str]:
@@ -156,14 +150,3 @@ def _price(training: Record) -> dict[str, str]:
         **({"cost": f"{cost:,.2f}"} if cost is not None else {}),
         **({"model FLOPs utilization": f"{mfu:.1%}"} if mfu is not None else {}),
     }
-
-
-def examples(record: Record) -> list[dict[str, Any]]:
-    """For an export's record: the held-out sentences with their filled masks before and after, side by side."""
-    before, after = (
-        json.loads((Path(record.inputs[name]["path"]) / EXAMPLES_FILE).read_text()) for name in ("before", "after")
-    )
-    return [
-        {"text": old["text"], "answer": old["answer"], "before": old["guesses"], "after": new["guesses"]}
-        for old, new in zip(before, after, strict=True)
-    ]

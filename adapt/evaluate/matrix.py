@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.evaluate.heatmap import draw
 from adapt.evaluate.measure import read_losses
+from adapt.evaluate.results import Ends, Matrix, ModelsCompared
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.runner.files import write_atomically
 
@@ -20,7 +21,7 @@ Grid = list[list[Estimate]]
 
 def compare_models(
     evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path
-) -> dict[str, Any]:
+) -> ModelsCompared:
     """Lays the losses of models side by side; the first model is what the others are compared to.
 
     The change on a domain that the models were not adapted to, such as general text, is what they have forgotten of it.
@@ -30,11 +31,6 @@ def compare_models(
         domains: names of the corpora in them.
         samples: bootstrap resamples.
         folder: gets matrix.json and matrix.png.
-
-    Returns:
-        Metrics: `models`, `domains`, and by model and domain `loss` [nats a predicted token] and `change` against the
-        first model (paired by document), each with its 95% interval as `_low` and `_high`, None where a domain has
-        fewer than six documents; `documents` of each domain.
 
     Raises:
         DataError: a domain has no held-out text.
@@ -50,16 +46,23 @@ def compare_models(
         [change(before, after, counts, samples) for (before, counts), (after, _) in zip(first, row, strict=True)]
         for row in losses.values()
     ]
-    metrics: dict[str, Any] = {
-        "models": list(losses),
-        "domains": list(domains),
-        "documents": documents,
-        **_grids("loss", loss),
-        **_grids("change", difference),
-    }
-    write_atomically(folder / FILE, json.dumps(metrics, indent=1))
-    draw({name: metrics[name] for name in ("loss", "change")}, domains, folder / PICTURE, list(losses))
-    return metrics
+    low, high = _ends(loss)
+    change_low, change_high = _ends(difference)
+    found = ModelsCompared(
+        models=list(losses),
+        domains=list(domains),
+        documents=documents,
+        loss=_values(loss),
+        loss_low=low,
+        loss_high=high,
+        change=_values(difference),
+        change_low=change_low,
+        change_high=change_high,
+    )
+    measured = {name: each for name, each in asdict(found).items() if each}  # the rest is no matter of losses
+    write_atomically(folder / FILE, json.dumps(measured, indent=1))
+    draw({"loss": found.loss, "change": found.change}, domains, folder / PICTURE, list(losses))
+    return found
 
 
 def _check_sizes(documents: Mapping[str, int]) -> None:
@@ -71,9 +74,9 @@ def _check_sizes(documents: Mapping[str, int]) -> None:
             log(f"{domain} has {count} held-out documents, too few for a sound interval; {fix}")
 
 
-def _grids(name: str, grid: Grid) -> dict[str, list[list[float | None]]]:
-    return {
-        name: [[each.value for each in row] for row in grid],
-        f"{name}_low": [[each.low for each in row] for row in grid],
-        f"{name}_high": [[each.high for each in row] for row in grid],
-    }
+def _values(grid: Grid) -> Matrix:
+    return [[each.value for each in row] for row in grid]
+
+
+def _ends(grid: Grid) -> tuple[Ends, Ends]:
+    return [[each.low for each in row] for row in grid], [[each.high for each in row] for row in grid]

@@ -9,6 +9,7 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.evaluate.ready import on_device, ready
+from adapt.evaluate.results import TextLoss
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
 
@@ -27,24 +28,22 @@ class Measurement:
     """The model."""
     corpora: dict[str, str]
     """Name -> folder of a prepared corpus; the examples are of the first."""
+    overlaps: dict[str, int | None]
+    """Name -> how many of its held-out documents the model was trained on; see `adapt.evaluate.overlap`."""
 
 
-def measure(measurement: Measurement, folder: Path) -> dict[str, Any]:
-    """Measures on the cluster this process is connected to, and writes the documents' losses into `folder`.
-
-    Returns:
-        For each corpus `{name}_loss` [nats a predicted token], `{name}_documents` and `{name}_predictions`.
-    """
+def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
+    """Measures each corpus on the cluster this process is connected to; writes its documents' losses into `folder`."""
     losses, examples = on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
-    metrics: dict[str, Any] = {}
-    for name, values in losses.items():
-        predictions = sum(values["counts"])
-        metrics[f"{name}_documents"] = len(values["counts"])
-        metrics[f"{name}_predictions"] = predictions
-        metrics[f"{name}_loss"] = sum(values["losses"]) / predictions if predictions else None
-    return metrics
+    return {name: _summed(values, measurement.overlaps[name]) for name, values in losses.items()}
+
+
+def _summed(values: dict[str, list[float]], overlap: int | None) -> TextLoss:
+    predictions = sum(values["counts"])
+    loss = sum(values["losses"]) / predictions if predictions else None
+    return TextLoss(loss, len(values["counts"]), int(predictions), overlap)
 
 
 def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]], list[dict[str, Any]]]:

@@ -3,7 +3,7 @@
 It should be 0, and this is what shows it: nothing here relies on how text was kept apart when it was prepared.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapt.console import log
@@ -11,37 +11,55 @@ from adapt.corpus.heldout import Measured
 from adapt.runner import Record
 from adapt.runner.record import load_record
 
+MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training"}
+"""By the kind of a stage that hands over a model, which of its inputs is the training that it goes back to."""
 
-def overlaps(corpora: Mapping[str, Path], training: Record | None) -> dict[str, int | None]:
-    """For each corpus `{name}_overlap`: how many of its held-out documents stand in what a model was trained on.
+
+def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
+    """For each corpus: how many of its held-out documents stand in what a model was trained on; None: not known.
 
     Args:
         corpora: folders of prepared corpora that are measured, by name.
-        training: the record of what made the model, `train` or `export`; with it come the trainings it began with.
-
-    Returns:
-        None for each where that is not known: there is no record, a folder is gone, or text was streamed, which leaves
-        no keys behind.
+        trained: folders of what the model was trained on, see `trained_on`.
     """
-    trained = list(_texts(training)) if training else [None]
-    folders = [folder for folder in trained if folder]
-    if len(folders) < len(trained):
-        return {f"{name}_overlap": None for name in corpora}
-    found = {name: Measured.of([folder]).count_in(folders) for name, folder in corpora.items()}
+    if trained is None:
+        return dict.fromkeys(corpora)
+    found = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
     for name, number in found.items():
         if number:
             log(f"warning: the model was trained on {number} of the documents that are measured as {name}")
-    return {f"{name}_overlap": number for name, number in found.items()}
+    return {**found}
 
 
-def _texts(record: Record | None) -> Iterator[Path | None]:
-    """The prepared texts that a model was trained on, of all trainings up to it."""
-    if record is None:
-        yield None
-        return
-    for name, needed in record.inputs.items():
-        if record.stage == "train" and needed["stage"] == "prepare":
-            text = load_record(Path(needed["path"]))
-            yield text.path if text and not text.what.get("streaming") else None
-        elif needed["stage"] == "train" and name in ("training", "(start)"):
-            yield from _texts(load_record(Path(needed["path"])))
+def trained_on(maker: Record | None) -> list[Path] | None:
+    """Folders of the prepared texts that a model was trained on, in all trainings up to it.
+
+    Args:
+        maker: the record of what made the model, `train`, `export` or `finetune`; with it come the trainings that this
+            began with. None where there is no record.
+
+    Returns:
+        None where that is not known: a record is gone, or text was streamed, which leaves no keys behind.
+    """
+    if maker is None:
+        return None
+    texts: list[Path] = []
+    for folder in _texts_of(maker):
+        text = load_record(folder)
+        if text is None or text.what.get("streaming"):
+            return None
+        texts.append(text.path)
+    before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
+    if before is None:
+        return texts
+    earlier = trained_on(load_record(Path(before["path"])))
+    return None if earlier is None else [*texts, *earlier]
+
+
+def _texts_of(maker: Record) -> list[Path]:
+    """What the stage itself trained on: `corpora` and `replay` of `adapt.stage.train.Train`."""
+    if maker.stage != "train":
+        return []
+    return [
+        Path(text["path"]) for name, text in maker.inputs.items() if name == "replay" or name.startswith("corpora.")
+    ]

@@ -1,7 +1,6 @@
 """How near domains are, by the words of a sample of each (Don't Stop Pretraining, section 3.1 and figure 2)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adapt.corpus.order import permute
 from adapt.corpus.tokens import TokenStream
+from adapt.evaluate.results import Matrix, Similar
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 
 TOP_WORDS = 10_000
@@ -18,23 +18,6 @@ LEAST_DOCUMENTS = 3
 """A word in fewer documents does not count for the Jaccard index, as in the paper's code."""
 SMOOTHING = 0.1
 """Added to the count of each word of the common vocabulary."""
-Matrix = list[list[float]]
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """Square matrices over the domains, in order."""
-
-    domains: list[str]
-    documents: list[int]
-    """Size of each domain's sample."""
-    overlap: Matrix
-    """Share of the top 10,000 unigrams (no stop words) of one domain that are among the other's (the paper's text)."""
-    jaccard: Matrix
-    """|A and B| / |A or B| of all words in at least 3 documents (the paper's code)."""
-    cross_loss: Matrix
-    """Row model, column text: how much worse a unigram language model of one domain predicts the words of another than
-    the other's own does [nats a word]; 0 on the diagonal. The Kullback-Leibler divergence of their word frequencies."""
 
 
 def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) -> list[str]:
@@ -50,7 +33,7 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
     return texts
 
 
-def similarity(samples: Mapping[str, Sequence[str]]) -> Similarity:
+def similarity(samples: Mapping[str, Sequence[str]]) -> Similar:
     """Compares the words of samples of text, by domain."""
     counts = {name: _counts(texts) for name, texts in samples.items()}
     top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}
@@ -59,7 +42,7 @@ def similarity(samples: Mapping[str, Sequence[str]]) -> Similarity:
         for name, words in counts.items()
     }
     names = list(samples)
-    return Similarity(
+    return Similar(
         domains=names,
         documents=[len(texts) for texts in samples.values()],
         overlap=[[len(top[a] & top[b]) / max(1, min(len(top[a]), len(top[b]))) for b in names] for a in names],

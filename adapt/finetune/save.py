@@ -21,9 +21,9 @@ from adapt.finetune.examples import Examples
 from adapt.finetune.settings import SAVABLE
 from adapt.model.load import load_config
 from adapt.model.quiet import quiet
+from adapt.model.start import MODEL_FOLDER
 from adapt.task.data import Facts
 
-MODEL_FOLDER = "model"
 _TRIED = 4
 _TOLERANCE = 1e-3
 _PROBLEMS = {"single_label": "single_label_classification", "multi_label": "multi_label_classification", "tokens": None}

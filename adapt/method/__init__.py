@@ -1,1 +1,5 @@
-"""How forgetting is fought: what a method adds to plain training."""
+"""How forgetting is fought: what a method adds to plain training.
+
+`base` has the hooks, `table` says which methods there are; each is a file or a folder of its own. `gather` is for
+losses that look beyond a rank's own documents.
+"""

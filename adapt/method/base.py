@@ -1,45 +1,231 @@
 """The seam for methods against forgetting. Plain continued pre-training is the method that adds nothing.
 
-The hooks are those that soft masks (DAS), penalties (EWC), distillation (KD), replay with stored states (DER++), task
-masks (HAT, CPT), growth (ELLE) and experts (DEMIX) need when written down together; replay of text is a mixture of
-corpora and importance is a stage of its own, so neither is a hook.
+A method is a subclass of `Method` that overrides the hooks it needs. docs/design.md shows on which hooks known
+methods sit, docs/extension.md how to add one. Hooks of the driver run where torch may not be loaded yet, so neither
+this module nor any that `adapt.method.table` names imports it when it is loaded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+from adapt.config import Config, what
+from adapt.plugin import source_digest
 
-from adapt.objective.base import Corrupted, Objective
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from adapt.model.size import ModelSize
+    from adapt.model.start import Start
+    from adapt.objective.base import Corrupted, Objective
+    from adapt.runner import Finished, Stage
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What the stages of a method are made from."""
+
+    config: Config
+    """Of this domain's training."""
+    start: Start
+    """The model that is about to learn it, or that has learnt it."""
+    texts: tuple[Stage[Any], ...]
+    """Its prepared text, a stage a source."""
+    past: Mapping[str, Stage[Any]]
+    """The method's stages so far, by name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is told of the training that it is part of."""
+
+    seed: int = 0
+    steps: int = 0
+    """Length of the training."""
+    past: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of the method's stages so far, by name."""
+    anchor: Path = Path()
+    """Folder of the model that the training began with."""
+    base: Path = Path()
+    """Folder of the model that the first of all domains began with."""
+    carried: Path | None = None
+    """What `carry` left of the domain before."""
+    number: int | None = None
+    """Of the domain, from 1; None where it is not known."""
+    device: Any = "cpu"
+    """Where the model will be."""
+    zero_stage: int = 0
+    world: int = 1
+    """Ranks."""
+    load: Callable[[Path], nn.Module] | None = None
+    """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """What a method adds to a training pass: passes through the layers alone, without the language-model head."""
+
+    trained: float = 0.0
+    """Forward and backward, as shares of the tokens of the pass. They stand in memory with it."""
+    seen: float = 0.0
+    """Forward only."""
+
+
+@dataclass(frozen=True)
+class AddedMemory:
+    """What a method adds to the memory of a worker."""
+
+    held: float = 0.0
+    """For the whole training, on the device [bytes]."""
+    kept: float = 0.0
+    """What autograd keeps of parameters that layers compute with in place of the trained ones, in fp32 [bytes]."""
+    layer_values: float = 0.0
+    """Numbers that autograd keeps more of a layer, for each token."""
+
+
+@dataclass(frozen=True)
+class NoteTable:
+    """Figures for people."""
+
+    title: str
+    columns: list[str]
+    rows: dict[str, list[str]]
+    """Cells by the row's name."""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a method has to say of a sequence of domains."""
+
+    tables: list[NoteTable] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 class Method:
-    """Plain training: every hook does nothing."""
+    """Plain training: every hook does nothing.
 
-    def prepare_model(self, model: torch.nn.Module, inputs: Mapping[str, Path]) -> None:
+    Args:
+        options: an instance of `Options`; None where the method has none.
+    """
+
+    Options: ClassVar[type | None] = None
+    """A frozen dataclass of documented fields with defaults, in the style of `adapt.config`: the section that is called
+    like the method. Ranges are those of `adapt.config.RANGES`; a field made with `how` does not enter keys."""
+    kind: ClassVar[str] = "plain"
+    """Its name in the table of methods."""
+    zero_stages: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    """Where it can run."""
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options
+
+    # On the driver, before anything runs.
+
+    def what(self) -> dict[str, Any]:
+        """What of the method determines a training, for its key."""
+        own = type(self).__module__.split(".")[0] != "adapt"
+        named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
+        source = {"source": source_digest(type(self))} if own else {}
+        return {"kind": named, **source, **self.settings()}
+
+    def settings(self) -> dict[str, Any]:
+        """The part of `what` that options say: all that are not marked `how`, unless a method knows better."""
+        return what(self.options) if is_dataclass(self.options) else {}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses what could not work, before anything runs.
+
+        Args:
+            config: of the job.
+            model: folder of the model to begin with.
+
+        Raises:
+            AdaptError: says why.
+        """
+
+    def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
+        """The stages that are wanted before the first domain is learnt, by the name that `Setting.past` has for them.
+
+        Args:
+            first: the domain that is about to be learnt.
+        """
+        return {}
+
+    def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
+        """The stages that are wanted after a domain. One of a known name takes the place of that before.
+
+        Args:
+            learnt: the domain, with the model that has learnt it.
+        """
+        return {}
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """What it adds to the work of a training.
+
+        Args:
+            is_known: whether there are stages of the method before it.
+            passes: micro-batches of a step.
+        """
+        return Added()
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """What it adds to the memory of a worker.
+
+        Args:
+            size: of the model.
+            shared_by: ranks among which the optimizer's state is divided.
+        """
+        return AddedMemory()
+
+    def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
+        """What its stages came to in a sequence of domains.
+
+        Args:
+            measured: its finished stages by name, by how many domains had been learnt.
+        """
+        return Notes()
+
+    # On every rank of a training, in this order. All ranks call all of them at the same time.
+
+    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
+
+        Returns:
+            The model to be trained: the same, or another in its place.
 
         Raises:
             ModelError: the method cannot train this model.
         """
+        return model
 
-    def extra_loss(self, model: torch.nn.Module, corrupted: Corrupted, step: int) -> torch.Tensor | None:
+    def begin(self, engine: Any) -> None:
+        """Sees the engine (`adapt.train.engine.Engine`) with the weights that the training starts from.
+
+        Also where it resumes: the checkpoint is loaded afterwards.
+        """
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` gave, where the training resumes."""
+
+    def extra_loss(self, model: nn.Module, corrupted: Corrupted, step: int) -> Tensor | None:
         """What is added to the loss of one micro-batch; None for nothing.
 
         The loop averages it over all micro-batches and ranks, weighed by their numbers of predictions. So a mean over a
-        micro-batch's predictions (distillation) becomes the mean over the global batch, and a penalty that does not
-        look at the batch (EWC) counts once, however the global batch is cut.
+        micro-batch's predictions (distillation) becomes the mean over the global batch, however that is cut. Penalties
+        that look at weights belong into `before_step`: under ZeRO 3 a rank has no whole weights here.
         """
         return None
 
     def losses(
-        self, model: torch.nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The passes of a step, one after another: whoever asks goes back through one before asking for the next.
 
         A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
-        `extra_loss`. All ranks call it at the same time, except in a trial of how much memory it takes (see
-        `adapt.method.gather.alone`).
+        `extra_loss`. In a trial of how much memory it takes a rank calls it alone (see `adapt.method.gather.alone`).
 
         Args:
             model: the engine, or in a trial the model itself.
@@ -56,10 +242,34 @@ class Method:
             loss, extra = objective.loss(model, part), self.extra_loss(model, part, step)
             yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
+    def before_step(self, engine: Any, step: int) -> None:
+        """Comes after all passes of a step and before the optimizer: see `Engine.change_gradients`."""
+
+    def after_step(self, engine: Any, step: int) -> None:
+        """Comes after the optimizer's step: see `Engine.parts`."""
+
     def report(self) -> dict[str, float]:
-        """Figures since the last call, for the training's log. All ranks call it, as they do `losses`."""
+        """Figures since the last call, for the training's log."""
         return {}
 
-    def merge(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Turns the trained state into the weights of an ordinary model, for export."""
+    def state(self) -> dict[str, Any]:
+        """What of it changes while it trains and must be in a checkpoint, for `torch.save`; the same on all ranks.
+
+        What can be made again from the setting does not belong here.
+        """
+        return {}
+
+    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Turns the trained state into the weights of an ordinary model, for export.
+
+        Args:
+            state: whole on the first rank, empty on the others.
+        """
         return state
+
+    def carry(self, folder: Path) -> None:
+        """Writes what the next domain gets from this training beside the weights, as `Setting.carried`.
+
+        Args:
+            folder: empty, and there on the first rank alone, which is the only one to call this.
+        """

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -67,32 +68,64 @@ RESULTS_NOTE = (
 )
 
 
-def model_card(facts: Mapping[str, Any]) -> str:
-    """Write the card.
+@dataclass(frozen=True)
+class LossChange:
+    """Loss on held-out text before and after, on the same documents and masks; None stands for ends of too few."""
 
-    Args:
-        facts: name, base_model, objective (text); corpus (source, documents, tokens, digest); training (settings);
-            results (a list; each has text, which is "domain" or "general", predictions, and before, after and change,
-            which is after - before, each also with _low and _high, None of few documents); lineage (a list; each has
-            stage, key and path); packages (name to version).
+    text: str
+    """`domain` or `general`."""
+    predictions: int
+    before: float
+    before_low: float | None
+    before_high: float | None
+    after: float
+    after_low: float | None
+    after_high: float | None
+    change: float
+    """after - before, paired by document."""
+    change_low: float | None
+    change_high: float | None
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says."""
+
+    name: str
+    base_model: str
+    objective: str
+    """Its kind."""
+    corpus: Mapping[str, Any]
+    """Where the text came from, its size and digest."""
+    training: Mapping[str, Any]
+    """Settings, and what the training took."""
+    results: Sequence[LossChange]
+    lineage: Sequence[tuple[str, str, str]]
+    """Kind, key and folder of the stages that it was made by."""
+    packages: Mapping[str, str]
+    """Name -> version."""
+
+
+def model_card(facts: CardFacts) -> str:
+    """Write the card.
 
     Returns:
         Markdown with a YAML head as the Hugging Face Hub reads it. It names no licence: that depends on the base model
         and on the text, and is for the owner to say.
     """
-    causal = facts["objective"] == "causal"
+    causal = facts.objective == "causal"
     return CARD.format(
-        front=front_matter(facts["base_model"], "text-generation" if causal else "fill-mask"),
+        front=front_matter(facts.base_model, "text-generation" if causal else "fill-mask"),
         auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM",
-        name=facts["name"],
-        base_model=f"`{facts['base_model']}`",
-        objective=OBJECTIVES.get(facts["objective"], facts["objective"]),
-        verdict=verdict(facts["results"]),
-        corpus=settings(facts["corpus"]),
-        results=results_table(facts["results"]),
-        training=settings(facts["training"]),
-        lineage=table(("stage", "key", "path"), [(s["stage"], s["key"], s["path"]) for s in facts["lineage"]]),
-        packages=settings(facts["packages"]),
+        name=facts.name,
+        base_model=f"`{facts.base_model}`",
+        objective=OBJECTIVES.get(facts.objective, facts.objective),
+        verdict=verdict(facts.results),
+        corpus=settings(facts.corpus),
+        results=results_table(facts.results),
+        training=settings(facts.training),
+        lineage=table(("stage", "key", "path"), facts.lineage),
+        packages=settings(facts.packages),
     )
 
 
@@ -103,7 +136,7 @@ def front_matter(base_model: str, task: str) -> str:
     return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
 
 
-def verdict(results: Sequence[Mapping[str, Any]]) -> str:
+def verdict(results: Sequence[LossChange]) -> str:
     """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
     if not results:
         return "Its effect was not measured."
@@ -111,36 +144,36 @@ def verdict(results: Sequence[Mapping[str, Any]]) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def part(row: Mapping[str, Any]) -> str:
+def part(row: LossChange) -> str:
     """What happened on one kind of text."""
-    low, high = row["change_low"], row["change_high"]
+    low, high = row.change_low, row.change_high
     if low is None or high is None:
         return (
-            f"on {row['text']} text the held-out loss changed by {row['change']:+.3f}, of too few documents to tell it "
+            f"on {row.text} text the held-out loss changed by {row.change:+.3f}, of too few documents to tell it "
             "from chance"
         )
     if low <= 0 <= high:
         return (
-            f"on {row['text']} text the held-out loss did not change measurably "
-            f"({row['change']:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
+            f"on {row.text} text the held-out loss did not change measurably "
+            f"({row.change:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
         )
     direction = "fell" if high < 0 else "rose"
     sizes = sorted((abs(low), abs(high)))
     return (
-        f"on {row['text']} text the held-out loss {direction} by {abs(row['change']):.3f} "
+        f"on {row.text} text the held-out loss {direction} by {abs(row.change):.3f} "
         f"(95% interval {sizes[0]:.3f} to {sizes[1]:.3f})"
     )
 
 
-def results_table(results: Sequence[Mapping[str, Any]]) -> str:
+def results_table(results: Sequence[LossChange]) -> str:
     """Loss and perplexity before and after, a row for each kind of text."""
     if not results:
         return "Not measured."
     header = ("text", "predictions", "loss before", "loss after", "change", "perplexity before", "perplexity after")
     rows = [
         (
-            row["text"],
-            row["predictions"],
+            row.text,
+            row.predictions,
             interval(row, "before"),
             interval(row, "after"),
             interval(row, "change", signed=True),
@@ -152,18 +185,23 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
     return f"{RESULTS_NOTE}\n\n{table(header, rows)}"
 
 
-def interval(row: Mapping[str, Any], name: str, signed: bool = False) -> str:
+def interval(row: LossChange, name: str, signed: bool = False) -> str:
     """A loss with its interval."""
     form = "+.3f" if signed else ".3f"
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return f"{row[name]:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
+    value, low, high = _estimate(row, name)
+    return f"{value:{form}}" + ("" if low is None or high is None else f" ({low:{form}} to {high:{form}})")
 
 
-def perplexity(row: Mapping[str, Any], name: str) -> str:
+def perplexity(row: LossChange, name: str) -> str:
     """A perplexity with its interval: the exponential keeps the order, so the ends of the interval carry over."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    value, low, high = _estimate(row, name)
     ends = "" if low is None or high is None else f" ({math.exp(low):.2f} to {math.exp(high):.2f})"
-    return f"{math.exp(row[name]):.2f}{ends}"
+    return f"{math.exp(value):.2f}{ends}"
+
+
+def _estimate(row: LossChange, name: str) -> tuple[float, float | None, float | None]:
+    """`before`, `after` or `change`, and its interval."""
+    return getattr(row, name), getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
 
 
 def settings(values: Mapping[str, Any]) -> str:

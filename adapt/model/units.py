@@ -1,7 +1,7 @@
 """The units of a transformer: attention heads, inner and output neurons of feed-forward layers.
 
-DAS (arXiv 2302.03241) measures how important each unit is, through virtual gates that multiply what a unit puts out,
-and then protects the parameters that make a unit's output. Which those are is said here, once for every architecture.
+How important each unit is can be measured (arXiv 2302.03241) through virtual gates that multiply what a unit puts out,
+and the parameters that make its output can then be protected. Which those are is said here, once for every architecture.
 """
 
 from __future__ import annotations

@@ -9,18 +9,26 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from adapt.config import Config
-from adapt.config.kinds import KINDS, Kind
+from adapt.config import Config, section_of
+from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
-from adapt.parse.keys import nested, read_given, refuse_sections_without_fields, refuse_unknown_values
-from adapt.parse.values import check
+from adapt.method.table import sections
+from adapt.parse.keys import (
+    OPTIONS,
+    method_in,
+    nested,
+    read_given,
+    refuse_sections_without_fields,
+    refuse_unknown_values,
+)
+from adapt.parse.values import check, check_section
 
 __all__ = ["check", "parse", "parse_values"]
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 
-def parse(arguments: Sequence[str], program: str, kind: Kind = KINDS["dapt"]) -> Config:
+def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     """The configuration of a job.
 
     Args:
@@ -32,8 +40,9 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = KINDS["dapt"]) ->
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
     given = read_given(arguments)
-    parser = _parser(program, kind, _gives_length(given))
-    return _checked(parser, lambda: parser.parse_args(list(arguments)), kind)
+    method = method_in(given) or _default_method(kind)
+    parser = _parser(program, kind, method, _gives_length(given))
+    return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
@@ -49,22 +58,32 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     """
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
-    sections = deepcopy(nested(values))  # jsonargparse writes into what it reads
-    parser = _parser(f"jobs/{kind.name}.py", kind, _gives_length(sections))
+    given = deepcopy(nested(values))  # jsonargparse writes into what it reads
     try:
-        return _checked(parser, lambda: parser.parse_object(sections), kind)
+        method = method_in(given) or _default_method(kind)
+        parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given))
+        return _checked(parser, lambda: parser.parse_object(given), kind, method)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
 
 
-def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind) -> Config:
+def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
     try:
         values = parser.instantiate(read())
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
-    config = Config(**{name: values[name] for name in Config.__dataclass_fields__})
+    options = {name: values[name] for name in sections(method)}
+    for name, each in options.items():  # also those of methods that are not chosen
+        check_section(name, each)
+    fields = {name: values[name] for name in Config.__dataclass_fields__ if name != OPTIONS}
+    config = Config(**fields, method_options=options.get(section_of(method)))
     check(config, kind)
     return config
+
+
+def _default_method(kind: Kind) -> str:
+    """What a job does against forgetting where nothing is said of it."""
+    return str(kind.defaults.get("method.kind", "plain"))
 
 
 def _gives_length(sections: Mapping[str, Any]) -> bool:
@@ -74,12 +93,14 @@ def _gives_length(sections: Mapping[str, Any]) -> bool:
 
 
 @lru_cache
-def _parser(program: str, kind: Kind, has_length: bool = False) -> ArgumentParser:
+def _parser(program: str, kind: Kind, method: str, has_length: bool = False) -> ArgumentParser:
     usage = f"{program} [--config FILE] [--section.field VALUE ...]"
     parser = ArgumentParser(prog=program, usage=usage, description=kind.description, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
-    parser.add_class_arguments(Config)
+    parser.add_class_arguments(Config, skip={OPTIONS})
+    for name, options in sections(method).items():
+        parser.add_class_arguments(options, name)
     no_default = {"training.max_steps"} if has_length else set()
     parser.set_defaults({name: value for name, value in kind.defaults.items() if name not in no_default})
     return parser

@@ -11,7 +11,10 @@ import yaml
 
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
 from adapt.errors import ConfigError
+from adapt.method.table import sections
 
+OPTIONS = "method_options"
+"""The field that holds the section of the chosen method; users write that section."""
 _ENTRIES = {
     "corpus.sources": SourceConfig,
     "corpus.decontaminate": EvaluationSet,
@@ -32,7 +35,7 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
         ConfigError: a key is not known, or a file cannot be read.
     """
     given: dict[str, Any] = {}
-    known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
+    known = known_keys(_method_among(arguments))
     options = {"config", "help", "print_config"}
     for position, argument in enumerate(arguments):
         name, _, value = argument[2:].partition("=")
@@ -46,13 +49,45 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
             if not file or file.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
             content = read_yaml(file)
-            refuse_unknown_values(content, file)
+            _refuse_unknown(content, file, known)
             given = _merged(given, nested(content))
             continue
         content = {name.rstrip("+"): _read(value or following)}
         refuse_unknown_entries(content)
         given = _merged(given, nested(content))
     return given
+
+
+def known_keys(method: str = "") -> set[str]:
+    """Sections, and fields by dotted name, with those of the options of all methods, also of a user's own.
+
+    Raises:
+        ConfigError: there is no such method.
+    """
+    options = sections(method or "plain")
+    named = {f"{section}.{each.name}" for section, kind in options.items() for each in fields(kind)}
+    return {*flat(Config()), *Config.__dataclass_fields__, *options, *named, "debug"} - {OPTIONS}
+
+
+def method_in(given: Mapping[str, Any]) -> str:
+    """What sections with their fields say of method.kind; empty where they do not."""
+    section = given.get("method")
+    found = section.get("kind") if isinstance(section, Mapping) else None
+    return found if isinstance(found, str) else ""
+
+
+def _method_among(arguments: Sequence[str]) -> str:
+    """What a command line and its files say of method.kind, the last of them. Errors are for who reads them in full."""
+    found = ""
+    for position, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        value = value or next(iter(arguments[position + 1 :]), "")
+        if name == "--method.kind":
+            found = value
+        elif name == "--config":
+            with suppress(ConfigError):
+                found = method_in(nested(read_yaml(value))) or found
+    return found
 
 
 def _read(text: str) -> Any:
@@ -72,7 +107,10 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
     """Those of sections with fields, or of fields by dotted name."""
-    known = {*flat(Config()), *Config.__dataclass_fields__, "debug"}
+    _refuse_unknown(content, place, known_keys(method_in(nested(content))))
+
+
+def _refuse_unknown(content: Mapping[str, Any], place: str, known: set[str]) -> None:
     for key in _keys(content):
         if key not in known:
             raise unknown(f"{key} in {place}", key, known)
@@ -165,7 +203,8 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
     """Sections that are a number, a list or nothing; one may be text, the name of a file."""
-    for section, default in vars(Config()).items():
+    options = sections(method_in(nested(content)) or "plain")
+    for section, default in {**vars(Config()), **options}.items():
         if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
             raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")
 

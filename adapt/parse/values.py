@@ -3,13 +3,14 @@
 import math
 import re
 from dataclasses import fields, is_dataclass
+from typing import Any
 
-from adapt.config import RANGES, Config, CorpusConfig, SourceConfig
-from adapt.config.kinds import KINDS, Kind
+from adapt.config import RANGES, Config, CorpusConfig, SourceConfig, section_of
+from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 
 
-def check(config: Config, kind: Kind = KINDS["dapt"]) -> None:
+def check(config: Config, kind: Kind = DAPT) -> None:
     """Values out of their range, and fields that contradict each other.
 
     Args:
@@ -179,16 +180,24 @@ def _check_entities(config: Config) -> None:
 
 def _check_ranges(config: Config) -> None:
     """The ranges that the annotations name."""
-    sections = {name: value for name, value in vars(config).items() if is_dataclass(value)}
-    for section, content in sections.items():
-        for field in fields(content):
-            value = getattr(content, field.name)
-            words, holds = RANGES.get(str(field.type).split(" ")[0], ("", math.isfinite))
-            if not isinstance(value, int | float):
-                continue
-            if not math.isfinite(value):
-                raise ConfigError(f"{section}.{field.name} is {value}", "use a finite number")
-            if not holds(value):
-                raise ConfigError(
-                    f"{section}.{field.name} is {value}, but must be {words}", "choose a value in that range"
-                )
+    options = {"method_options": section_of(config.method.kind)}
+    for name, section in vars(config).items():
+        if is_dataclass(section):
+            check_section(options.get(name, name), section)
+
+
+def check_section(name: str, section: Any) -> None:
+    """Holds the numbers of a section to the ranges that the annotations of its fields name.
+
+    Raises:
+        ConfigError: one is out of its range, or not finite.
+    """
+    for field in fields(section):
+        value = getattr(section, field.name)
+        words, holds = RANGES.get(str(field.type).split(" ")[0], ("", math.isfinite))
+        if not isinstance(value, int | float):
+            continue
+        if not math.isfinite(value):
+            raise ConfigError(f"{name}.{field.name} is {value}", "use a finite number")
+        if not holds(value):
+            raise ConfigError(f"{name}.{field.name} is {value}, but must be {words}", "choose a value in that range")

@@ -128,7 +128,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 def _knows(group: Group) -> bool:
     """What the training says of itself: its export may be missing, or have failed."""
-    training = upstream(group.entries[0].record, "(start)")
+    training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))
 
 

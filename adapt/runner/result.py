@@ -1,9 +1,9 @@
 """Results as plain values in a record, and back."""
 
 from dataclasses import asdict, is_dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from adapt.errors import StageError
 from adapt.runner.record import RECORD_FILE, Record
@@ -31,7 +31,7 @@ def read_result(kind: type[R], record: Record) -> R:
     from pydantic import ValidationError
 
     try:
-        found: R = _adapter(kind).validate_python(record.metrics)
+        found: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
@@ -42,7 +42,7 @@ def read_result(kind: type[R], record: Record) -> R:
     return found
 
 
-@lru_cache
+@cache
 def _adapter(kind: type[Any]) -> Any:
     from pydantic import TypeAdapter
 

@@ -1,7 +1,7 @@
 """Stage `manifest`: which files a corpus consists of, by their content."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +86,8 @@ def files_of(context: Context, corpus: CorpusConfig, name: str, source: str = ""
         context.manifests[known] = build_manifest(corpus, context.digests)
     listing = Listing(name, context.manifests[known], corpus.source == "files")
     return Files(source, corpus, listing, reading_identity(corpus, context.digests))
+
+
+def held_out(files: Files, share: float) -> Files:
+    """The same files with another share held out."""
+    return replace(files, corpus=replace(files.corpus, heldout_fraction=share))

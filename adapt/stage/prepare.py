@@ -1,7 +1,7 @@
 """Stage `prepare`: text as token shards, from files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,9 +121,7 @@ class Streamed:
         cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)
         duplicates, measured = duplicates_of(self.dedup, 0, done), [done[text].path for text in self.measured]
         manifest, tokens = self.files.manifest, self.tokens
-        return Online.of(
-            manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured
-        )
+        return Online.of(manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured)
 
 
 def shards_of(
@@ -149,8 +147,3 @@ def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:
     from adapt.corpus.dedup import duplicates_file
 
     return done[dedup].path / duplicates_file(place)
-
-
-def held_out(files: Files, share: float) -> Files:
-    """The same files with another share held out."""
-    return replace(files, corpus=replace(files.corpus, heldout_fraction=share))

@@ -1,6 +1,6 @@
 """The text that another stage wrote, as token shards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from adapt.corpus.roles import FILES
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
-from adapt.stage.context import Tokens
+from adapt.stage.context import Context, Tokens
 from adapt.stage.prepare import Prepared, shards_of
 
 AS_IT_IS: dict[str, Any] = {
@@ -41,6 +41,17 @@ class PrepareTexts(Stage[Prepared]):
     """All of it is to be measured on, and not to be trained on."""
     measured: tuple[Stage[Prepared], ...] = ()
     """Text that it leaves out, because it is measured."""
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        texts: Stage[Any],
+        is_heldout: bool = False,
+        measured: Sequence[Stage[Prepared]] = (),
+    ) -> "PrepareTexts":
+        """For the tokenizer and objective of a job."""
+        return cls(texts.name, texts, context.tokens, context.config, is_heldout, tuple(measured))
 
     @property
     def corpus(self) -> CorpusConfig:

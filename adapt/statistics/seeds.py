@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-from scipy.stats import t
+if TYPE_CHECKING:
+    import numpy as np
 
 LEVEL = 0.05
 """A p below it is called significant."""
@@ -26,8 +27,11 @@ class Spread:
     seeds: int
 
 
-def spread(scores: Sequence[float] | np.ndarray) -> Spread:
+def spread(scores: "Sequence[float] | np.ndarray") -> Spread:
     """Mean, sample standard deviation and 95% t interval of scores [seeds], one at least."""
+    import numpy as np
+    from scipy.stats import t
+
     n, mean = len(scores), float(np.mean(scores))
     if n < 2:
         return Spread(mean, None, None, None, n)

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 from adapt.console import log
 from adapt.runner.lock import is_held
-from adapt.runner.run import Stage
+from adapt.runner.stage import Stage
 from adapt.runner.store import Store
 from adapt.summary.tables import show
 
-START = "(start)"
-"""The input that is another entry's training; see `adapt.stages.base`."""
+START = "start.training"
+"""The input that is another entry's training; see `adapt.model.start.Start`."""
 
 
 class Goal(Protocol):
@@ -26,7 +26,7 @@ class Goal(Protocol):
         """With what it was swept over."""
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> Stage[Any]:
         """What it stands for."""
 
 
@@ -58,19 +58,19 @@ def show_goals(goals: Sequence[Goal], store: Store) -> dict[str, int]:
     return total
 
 
-def _state(stage: Stage, store: Store) -> str:
-    if store.known(stage.stage, stage.name, stage.key):
+def _state(stage: Stage[Any], store: Store) -> str:
+    if store.known(stage.kind, stage.name, stage.key):
         return "finished"
-    running = is_held(store.folder(stage.stage, stage.name, stage.key)) or _works_for(stage, store)
+    running = is_held(store.folder(stage.kind, stage.name, stage.key)) or _works_for(stage, store)
     return "running" if running else "waiting"
 
 
-def _works_for(stage: Stage, store: Store) -> bool:
+def _works_for(stage: Stage[Any], store: Store) -> bool:
     """Whether what a stage needs is being made, but for the model of another entry that it starts from."""
     return any(
-        is_held(store.folder(needed.stage, needed.name, needed.key)) or _works_for(needed, store)
+        is_held(store.folder(needed.kind, needed.name, needed.key)) or _works_for(needed, store)
         for name, needed in stage.inputs.items()
-        if name != START and not store.known(needed.stage, needed.name, needed.key)
+        if name != START and not store.known(needed.kind, needed.name, needed.key)
     )
 
 

@@ -21,13 +21,13 @@ def show_comparison(record: Record) -> None:
         )
         rows = list(enumerate(models))[1:]
         _show(domains, {model: _cells(metrics, "change", row, "+.3f") for row, model in rows})
-    if "knn" in metrics:
+    if metrics.get("knn"):
         left = {task: count for task, count in metrics["knn_left_out"].items() if count}
         log("accuracy of nearest neighbours, by the cosine of mean features")
         _show_columns(models, metrics["knn"], ".1%")
         for task, count in left.items():
             log(f"{task}: {count} test texts that stand in train too are left out")
-    if "pseudo_perplexity" in metrics:
+    if metrics.get("pseudo_perplexity"):
         log("pseudo-perplexity on held-out text, every token masked by itself (of causal models, perplexity)")
         _show_columns(models, metrics["pseudo_perplexity"], ",.2f")
     log(f"picture: {record.path / 'matrix.png'}")

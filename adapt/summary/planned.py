@@ -17,7 +17,7 @@ def show_plan(planned: list[Planned]) -> None:
     for line in planned:
         state = "[green]done[/]" if line.record else "[yellow]run[/]"
         folder = Text(f"{line.folder.parent.name}/{line.folder.name}")  # Text: brackets in it are not rich's markup
-        table.add_row(line.stage.stage, state, folder, Text(_because(line)))
+        table.add_row(line.stage.kind, state, folder, Text(_because(line)))
     show(table)
 
 

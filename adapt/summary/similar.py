@@ -17,7 +17,7 @@ def show_similarity(record: Record) -> None:
     }
     domains = record.metrics["domains"]
     for name, title in titles.items():
-        if name in record.metrics:
+        if record.metrics.get(name):
             log(title)
             table = Table()
             for column in ("", *domains):

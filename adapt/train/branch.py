@@ -38,7 +38,7 @@ class Branch:
         return step_of(self.folder)
 
 
-def start_from_branch(stage: Stage, store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
+def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
     """Puts the best state that finished runs kept among the checkpoints of a run, unless it has got further itself.
 
     A kill at any moment leaves the folder fit to start from.
@@ -68,10 +68,10 @@ def start_from_branch(stage: Stage, store: Store, training: TrainingConfig, step
         log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
 
 
-def _siblings(stage: Stage, store: Store) -> Iterator[Branch]:
+def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
     """What was kept by finished runs that differ from this one in their length only."""
-    wanted = _but_for_length(stage.version, stage.what, {name: needed.key for name, needed in stage.inputs.items()})
-    for record in store.records(stage.stage):
+    wanted = _but_for_length(stage.version, stage.what(), {name: needed.key for name, needed in stage.inputs.items()})
+    for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
         if _but_for_length(record.version, record.what, inputs) == wanted:
             yield from (Branch(record, each) for each in checkpoints(record.path / BRANCHES) if is_whole(each))

@@ -10,14 +10,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import ray.train
+import torch
 import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from adapt.errors import StorageError
+from adapt.method.base import Method
 from adapt.train.engine import Engine
 from adapt.train.progress import Progress
 from adapt.train.retain import folder_name, is_whole, newest_whole, remove_torn, seal
 
+METHOD_FILE = "method.pt"
+"""State of the method, in a checkpoint."""
 _ARRIVAL_S = 300.0
 """How long a rank that has failed waits until what it saved is stored [s]. An upload that fails ends the run itself."""
 _NO_SPACE = 2**20
@@ -30,12 +34,14 @@ class Checkpoints:
 
     Args:
         engine: whose state is saved.
+        method: whose state, if it has one, is saved too.
         run_folder: the Ray Train run's folder, where they are stored.
         branches: folder on the same storage for the state after `branch_step`, which is kept.
         branch_step: see `adapt.train.branch`.
     """
 
     engine: Engine
+    method: Method
     run_folder: Path
     branches: Path | None = None
     branch_step: int | None = None
@@ -62,6 +68,8 @@ class Checkpoints:
         with _local_space():
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
             self.engine.save(folder, asdict(progress))
+            if dist.get_rank() == 0 and (state := self.method.state()):
+                torch.save(state, folder / METHOD_FILE)
             seal(folder, dist.get_rank(), dist.get_world_size())
         if self.branches and progress.step == self.branch_step:
             _keep(folder, self.branches / folder_name(progress.step))
@@ -87,7 +95,12 @@ class Checkpoints:
             remove_torn(self.run_folder)
             choice = [newest_whole(self.run_folder)]
         dist.broadcast_object_list(choice)
-        return Progress(**self.engine.load(choice[0])) if choice[0] else Progress()
+        if choice[0] is None:
+            return Progress()
+        progress = Progress(**self.engine.load(choice[0]))
+        if (file := choice[0] / METHOD_FILE).exists():
+            self.method.load_state(torch.load(file, map_location=self.engine.device))
+        return progress
 
     @property
     def _prefix(self) -> str:

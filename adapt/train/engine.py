@@ -3,21 +3,23 @@
 import json
 import math
 import warnings
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, cast
 
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.utils import safe_get_local_fp32_param
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
-from adapt.train.memory import BUCKET
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
 from adapt.train.reshape import TAG, read_parameter, taken_apart
 from adapt.train.retain import STATE_FILE
+from adapt.train.zero import Offload, zero_config
 
 # DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
 # a failure where there is no compiler. gloo and nccl do the same work.
@@ -25,9 +27,22 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 # DeepSpeed calls collectives by names that torch is about to change, several times a step.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
 
-Offload = Literal["none", "optimizer", "all"]
-
 _REDUCED_ELEMENTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a rank holds of a parameter."""
+
+    name: str
+    begin: int
+    """Its first element in the flattened parameter."""
+    value: torch.Tensor
+    """fp32, flat; the weights that the optimizer changes."""
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The same part of another tensor of the parameter's shape."""
+        return whole.flatten()[self.begin : self.begin + len(self.value)]
 
 
 class Engine:
@@ -61,7 +76,7 @@ class Engine:
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=self._adamw,
-            config=_deepspeed_config(self.max_norm, zero_stage, precision, micro_batch, accumulation, offload),
+            config=zero_config(self.max_norm, zero_stage, precision, micro_batch, accumulation, offload),
         )
         self._engine.enable_backward_allreduce = zero_stage > 0  # stage 0: see _reduce
         self._set_scale(LossScale() if precision == "fp16" else None)
@@ -149,6 +164,56 @@ class Engine:
                 f"the gradient norm is {norm}", "lower training.learning_rate or use training.precision fp32"
             )
 
+    def parts(self) -> Iterator[Part]:
+        """What this rank holds of each trained parameter; of the whole model, at stage 0."""
+        for name, parameter in self._trained.items():
+            if self.zero_stage == 0:
+                yield Part(name, 0, parameter.detach().view(-1))
+            elif self.zero_stage < 3:
+                if (held := parameter._hp_mapping) is not None:
+                    yield Part(name, held.lp_fragment_address.start, held.hp_fragment.detach())
+            elif (part := self._third(name, parameter)) is not None:
+                yield part
+
+    def _third(self, name: str, parameter: Any) -> Part | None:
+        """Of stage 3, where the last parts are filled up to the size of the others."""
+        begin = dist.get_rank() * parameter.partition_numel()
+        count = min(parameter.partition_numel(), parameter.ds_numel - begin)
+        return Part(name, begin, safe_get_local_fp32_param(parameter)[:count].detach()) if count > 0 else None
+
+    def change_gradients(self, change: Callable[[Part, torch.Tensor], torch.Tensor]) -> None:
+        """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
+
+        Args:
+            change: gets what this rank holds of a parameter and of its gradient, fp32 and flat, and gives the new one.
+        """
+        scale = self.scale.value if self.scale else 1.0
+        for part in self.parts():
+            parameter: Any = self._trained[part.name]
+            held = self._gradient(parameter)
+            old = held.view(-1)[: len(part.value)].to(part.value.device)
+            new = change(part, old if scale == 1 else old / scale)
+            held.view(-1)[: len(part.value)].copy_(new if scale == 1 else new * scale)
+            self._note_norm(parameter, held)
+
+    def _gradient(self, parameter: Any) -> torch.Tensor:
+        """What this rank holds of a parameter's gradient; changing it changes the step."""
+        zero = self._engine.optimizer
+        if self.zero_stage == 0:
+            gradient = parameter.grad
+        elif self.zero_stage < 3:
+            gradient = parameter._hp_mapping.get_lp_grad_fragment(parameter._index_in_param_group)
+        else:
+            gradient, _ = zero._get_fp32_grad_state_partition(param=parameter, release_swap_buffers=False)
+        return cast(torch.Tensor, gradient)
+
+    def _note_norm(self, parameter: Any, gradient: torch.Tensor) -> None:
+        """With the optimizer offloaded, DeepSpeed takes norms on the way, in the backward pass."""
+        zero = self._engine.optimizer
+        norms = getattr(zero, "norm_for_param_grads", None)
+        if self.zero_stage > 0 and norms and (number := zero.get_param_id(parameter)) in norms:
+            norms[number] = gradient.norm().to(norms[number]) if torch.is_tensor(norms[number]) else gradient.norm()
+
     def report(self) -> dict[str, float]:
         """How fp16's loss scale fares; nothing in other precisions."""
         return {"loss_scale": self.scale.value, "skipped_steps": self.scale.skipped_steps} if self.scale else {}
@@ -219,28 +284,3 @@ class Engine:
         parameters = list(module.parameters())
         with deepspeed.zero.GatheredParameters(parameters, enabled=self.zero_stage == 3):
             return {name: value.detach().cpu().clone() for name, value in module.state_dict().items()} if first else {}
-
-
-def _deepspeed_config(
-    max_norm: float, zero_stage: int, precision: Precision, micro_batch: int, accumulation: int, offload: Offload
-) -> dict[str, Any]:
-    left = {"none": (), "optimizer": ("offload_optimizer",), "all": ("offload_optimizer", "offload_param")}[offload]
-    return {
-        "train_micro_batch_size_per_gpu": micro_batch,
-        "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": max_norm if zero_stage > 0 else 0.0,  # stage 0: see Engine._clip
-        "zero_optimization": {
-            "stage": zero_stage,
-            "reduce_bucket_size": BUCKET,
-            "allgather_bucket_size": BUCKET,
-            **{part: {"device": "cpu"} for part in left},
-        },
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own AdamW for CPUs is compiled on first use
-        "torch_autocast": {
-            "enabled": precision != "fp32",
-            "dtype": "float16" if precision == "fp16" else "bfloat16",
-            "lower_precision_safe_modules": [],  # gradients are summed, and parameters gathered, in fp32
-        },
-        "steps_per_print": None,
-    }

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from adapt.config import Config
 from adapt.errors import ConfigError
+from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.train.device import Device
-from adapt.train.flops import added_by
-from adapt.train.memory import GIB, Memory, Setting, estimate
+from adapt.train.memory import GIB, Demand, Memory, estimate
 from adapt.train.schedule import micro_batch
 
 USED = 0.8
@@ -51,7 +51,7 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
     available = device.memory_per_worker
 
     def tried(sequences: int) -> Fit:
-        setting = Setting.of(config, sequences, precision, device.on_gpu, document_length)
+        setting = Demand.of(config, sequences, precision, device.on_gpu, document_length)
         return Fit(*micro_batch(training, workers, sequences), estimate(size, setting), available)
 
     if training.micro_batch != "auto":
@@ -67,7 +67,7 @@ def sizes(config: Config, on_gpu: bool) -> list[int]:
     """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)
-    whole = [share] if share > most and added_by(config).trained else []
+    whole = [share] if share > most and method_of(config).added_passes().trained else []
     return whole + [number for number in range(min(share, most), 0, -1) if share % number == 0]
 
 

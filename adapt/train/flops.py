@@ -4,38 +4,12 @@ Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from adapt.config import Config, ObjectiveConfig
+from adapt.config import ObjectiveConfig
+from adapt.method.base import Added
 from adapt.model.size import ModelSize
-
-
-@dataclass(frozen=True)
-class Added:
-    """What a method adds to a training pass: passes through the layers alone, without the language-model head."""
-
-    trained: float = 0.0
-    """Forward and backward, as shares of the tokens of the pass. They stand in memory with it."""
-    seen: float = 0.0
-    """Forward only."""
-
-
-def added_by(config: Config, is_known: bool = True, passes: int = 1) -> Added:
-    """What the configured method adds (see `adapt.method.contrast`).
-
-    Args:
-        config: of the job.
-        is_known: whether there is something that was known before, to be told apart from.
-        passes: of a step; where there are several, all that is trained through is seen before.
-    """
-    das = config.das
-    if config.method.kind != "das" or not das.contrast_weight:
-        return Added()
-    share = das.economy_fraction if das.contrast_cost == "economy" else 1.0
-    is_exact = is_known and das.contrast_cost == "exact"
-    trained, seen = (2.0, 0.0) if is_exact else (share, share * is_known)
-    return Added(trained, seen + (1 + trained) * (passes > 1))
 
 
 @dataclass(frozen=True)
@@ -46,11 +20,11 @@ class Workload:
     """Tokens that a token attends to, on average."""
     predicted: float
     """Share of the tokens that are predicted."""
-    added: Added = Added()
+    added: Added = field(default_factory=Added)
 
 
 def workload(
-    objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added = Added()
+    objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added | None = None
 ) -> Workload:
     """A training run's.
 
@@ -58,10 +32,10 @@ def workload(
         objective: says how much is predicted.
         sequence_length: of a row [tokens]; no document is longer within it.
         document_length: mean of the corpus [tokens]; None where it is not known yet.
-        added: by the method.
+        added: by the method; None for nothing.
     """
     context = min(sequence_length, document_length or sequence_length)
-    return Workload(context, predicted_fraction(objective), added)
+    return Workload(context, predicted_fraction(objective), added or Added())
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:
@@ -105,4 +79,4 @@ def mean_length(corpus: Mapping[str, Any]) -> float | None:
 def together(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The sizes of several prepared corpora as if they were one, from their records' metrics."""
     each = list(corpora)
-    return {name: sum(corpus.get(name, 0) for corpus in each) for name in ("train_documents", "train_tokens")}
+    return {name: sum(corpus.get(name) or 0 for corpus in each) for name in ("train_documents", "train_tokens")}

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from adapt.config import Config
 from adapt.console import duration
 from adapt.errors import AdaptError
+from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.runner.store import Store
 from adapt.train.device import Device
 from adapt.train.fit import Fit, check_fits, fit
-from adapt.train.flops import added_by, training_flops, workload
+from adapt.train.flops import training_flops, workload
 from adapt.train.memory import GIB
 from adapt.train.probe import known_device, measured
 
@@ -94,7 +95,7 @@ def forecast(
             refusal = str(error)
     else:
         missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
-    added = added_by(config, passes=chosen.accumulation if chosen else 1)
+    added = method_of(config).added_passes(passes=chosen.accumulation if chosen else 1)
     work = workload(config.objective, training.sequence_length, document_length, added)
     flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
     rate, rate_from = _rate(config, device, store) if flops else (None, "")

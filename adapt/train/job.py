@@ -17,6 +17,8 @@ PROGRESS_FILE = "progress.json"
 """The final counts."""
 NOTICE_FILE = "notices.jsonl"
 """What the user is to know while it runs; see `adapt.train.notice`."""
+CARRIED = "carried"
+"""What a method leaves for the next domain."""
 CHECKPOINTS = "checkpoints"
 """Ray Train's storage: resumable checkpoints."""
 
@@ -41,7 +43,11 @@ class Job:
     online: "Online | None" = None
     """The corpus, if it is streamed."""
     past: Mapping[str, str] = field(default_factory=dict)
-    """Folders of what the method asks for, by its name there: `importance`."""
+    """Folders of what the method asks for, by its name there."""
+    base: str = ""
+    """Folder of the model that the first of all domains began with; empty where that is `pretrained`."""
+    number: int | None = None
+    """Of the domain in a sequence, from 1."""
 
     @property
     def run_name(self) -> str:

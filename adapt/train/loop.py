@@ -103,15 +103,19 @@ class Loop:
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)
-        for loss, extra in self.method.losses(self.engine.model, parts, self.objective, step, targets):
+        passes = self.method.losses(self.engine.model, parts, self.objective, step, targets)
+        for number, (loss, extra) in enumerate(passes, start=1):
             loss = loss / targets
             self.engine.backward(loss if extra is None else loss + extra)
             total += loss.detach()
+            if number == len(parts):
+                self.method.before_step(self.engine, step)
             try:
                 norm = self.engine.step(rate)
             except TrainingError as error:
                 dist.all_reduce(total)
                 raise TrainingError(f"step {step + 1}: loss {total.item():.4g}, {error.what}", error.fix) from error
+        self.method.after_step(self.engine, step)
         return total, tokens, norm
 
     def _is_due(self, step: int, interval: int) -> bool:

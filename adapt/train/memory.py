@@ -1,11 +1,13 @@
 """How much memory a training worker needs, part by part, before anything is started. Loads no heavy library."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from math import ceil
 
 from adapt.config import Config
+from adapt.method.base import AddedMemory, Method
+from adapt.method.table import method_of
 from adapt.model.size import ModelSize
-from adapt.train.flops import added_by, predicted_fraction
+from adapt.train.flops import predicted_fraction
 
 GIB = 2**30
 BUCKET = 50_000_000
@@ -43,10 +45,10 @@ class Memory:
     """AdamW's two averages, and DeepSpeed's own copy of the parameters."""
     buffers: float
     """DeepSpeed's buckets and gathered parameters."""
-    masks: float
-    """Where masked parameters start from."""
+    method: float
+    """What the method holds all the time."""
     casts: float
-    """What layers compute with and autograd keeps: the parameters in the precision of the pass, or masked."""
+    """What layers compute with and autograd keeps: the parameters in the precision of the pass, or the method's."""
     activations: float
     loss: float
     """Scores of the vocabulary, a piece at a time, and their gradients."""
@@ -65,7 +67,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Demand:
     """What the memory of a worker depends on, besides the model."""
 
     micro_batch: int
@@ -83,16 +85,12 @@ class Setting:
     on_gpu: bool
     copies: float = 1.0
     """How often the rows stand in a pass: a method may compare views of them."""
-    gated: bool = False
-    """Whether units are multiplied by values, token by token, in a pass that is trained through."""
-    masks_layers: bool = False
-    """By scaling their updates; masks that scale gradients take nothing."""
-    masks_embeddings: bool = False
+    method: Method = field(default_factory=Method)
 
     @classmethod
     def of(
         cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
-    ) -> "Setting":
+    ) -> "Demand":
         """Of a configuration.
 
         Args:
@@ -103,8 +101,7 @@ class Setting:
             document_length: mean [tokens]; None takes documents that fill their rows.
         """
         training, resources = config.training, config.resources
-        is_das, das = config.method.kind == "das", config.das
-        masks = is_das and das.soft_mask == "update"
+        method = method_of(config)
         # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
@@ -118,14 +115,12 @@ class Setting:
             predicted=predicted_fraction(config.objective),
             attended=attended,
             on_gpu=on_gpu,
-            copies=1 + added_by(config).trained,
-            gated=is_das and das.contrast_cost == "exact" and das.contrast_weight > 0,
-            masks_layers=masks,
-            masks_embeddings=masks and das.embeddings != "free",
+            copies=1 + method.added_passes().trained,
+            method=method,
         )
 
 
-def estimate(size: ModelSize, setting: Setting) -> Memory:
+def estimate(size: ModelSize, setting: Demand) -> Memory:
     """The memory of one worker at its fullest, in the backward pass.
 
     Weights, gradients and optimizer are fp32 whatever the precision: casts are made on the way (autocast). ZeRO divides
@@ -144,24 +139,23 @@ def estimate(size: ModelSize, setting: Setting) -> Memory:
     if setting.on_gpu and setting.offload == "all":
         host += parameters
         parameters = 0.0
-    masked = 4.0 * setting.masks_layers * size.layer_parameters
+    added = setting.method.added_memory(size, share)
     narrow = 2.0 * (size.layer_parameters + size.head_parameters)
     return Memory(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
         buffers=_buffers(size, setting),
-        # whole on every rank; the head has the embeddings, and little more
-        masks=masked + 4.0 * setting.masks_embeddings * size.head_parameters,
-        casts=masked if setting.precision == "fp32" else narrow,
-        activations=_activations(size, setting),
+        method=added.held,
+        casts=added.kept if setting.precision == "fp32" else narrow,
+        activations=_activations(size, setting, added),
         loss=_loss(size, setting),
         process=PROCESS_GPU if setting.on_gpu else PROCESS_CPU,
         host=host,
     )
 
 
-def _buffers(size: ModelSize, setting: Setting) -> float:
+def _buffers(size: ModelSize, setting: Demand) -> float:
     if not setting.zero_stage:
         return 0.0
     # an allocator of main memory reserves addresses only: what is not written takes none
@@ -170,11 +164,10 @@ def _buffers(size: ModelSize, setting: Setting) -> float:
     return 4.0 * (bucket + gathered)
 
 
-def _activations(size: ModelSize, setting: Setting) -> float:
+def _activations(size: ModelSize, setting: Demand, added: AddedMemory) -> float:
     tokens = setting.micro_batch * setting.sequence_length * setting.copies
     layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
-    if setting.gated:  # a value for each unit and token
-        layer += (4 if setting.precision == "fp32" else 2) * (size.heads + size.inner + size.hidden)
+    layer += (4 if setting.precision == "fp32" else 2) * added.layer_values
     # one layer more than is kept, for the gradients that pass through it
     kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
     return tokens * (kept + 12.0 * size.hidden)  # and the embeddings, with their norm and dropout
@@ -196,7 +189,7 @@ def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
     return number if attended <= LONG else 0
 
 
-def _loss(size: ModelSize, setting: Setting) -> float:
+def _loss(size: ModelSize, setting: Demand) -> float:
     predicted = ceil(setting.micro_batch * setting.sequence_length * setting.predicted)
     scores = min(SCORES, 4.0 * predicted * size.vocabulary)
     part = 6.0 if setting.precision == "fp16" else 4.0  # which is scaled back in fp32

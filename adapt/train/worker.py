@@ -19,10 +19,12 @@ from adapt.corpus.online import Online
 from adapt.corpus.serve import serve, served
 from adapt.corpus.stream import Feed, streamed
 from adapt.corpus.window import Columns
-from adapt.method.build import make_method
+from adapt.method.base import Method, Setting
+from adapt.method.table import method_of
 from adapt.model.export import save_model
 from adapt.model.load import load_model, load_tokenizer
 from adapt.model.size import model_size
+from adapt.model.start import MODEL_FOLDER
 from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import write_atomically
@@ -32,9 +34,9 @@ from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
-from adapt.train.flops import added_by, mean_length, together, workload
+from adapt.train.flops import mean_length, together, workload
 from adapt.train.guard import alone, die_with_parent
-from adapt.train.job import CHECKPOINTS, MODEL_FOLDER, PROGRESS_FILE, Job
+from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, Job
 from adapt.train.loop import Loop
 from adapt.train.meter import peak_memory
 from adapt.train.options import apply_options
@@ -60,16 +62,19 @@ def work(job: Job) -> None:
 def _train(job: Job, rank: int) -> None:
     parts = Parts.of(job)
     folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
-    checkpoints = Checkpoints(parts.loop.engine, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
+    engine, method = parts.loop.engine, parts.loop.method
+    method.begin(engine)
+    checkpoints = Checkpoints(engine, method, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
     progress = checkpoints.load()
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
             parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
-        state = parts.loop.method.merge(parts.loop.engine.full_state())
+        state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:
             _export(job, state, parts.tokenizer)
+            _carry(method, folder)
             write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
         dist.barrier()
 
@@ -93,12 +98,12 @@ class Parts:
         device = _device(context.get_local_world_size())
         precision = agreed_precision(training.precision, device)
 
-        start, method = job.pretrained, make_method(config)
+        start, method = job.pretrained, method_of(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
-        model = load_model(start.model, causal, start.trust_remote_code, dropout)
+        setting = _setting(job, device, world)
+        assert setting.load
         objective = make(config.objective, tokenizer, config.seed)
-        method.prepare_model(model, {name: Path(folder) for name, folder in job.past.items()})
+        model: Any = method.prepare_model(setting.load(start.model), setting)
         model.train().to(device)
         apply_options(model, training, device)
         dimensions, document_length = model_size(start.model), _document_length(job)
@@ -120,7 +125,7 @@ class Parts:
         }
         utilization = None
         if dimensions:
-            added = added_by(config, bool(job.past), accumulation)
+            added = method.added_passes(bool(job.past), accumulation)
             work = workload(config.objective, training.sequence_length, document_length, added)
             recompute = training.gradient_checkpointing
             utilization = Utilization.measure(dimensions, work, recompute, device, precision)
@@ -138,6 +143,26 @@ class Parts:
             speed = own / max(progress.seconds, 1e-9)
             figures |= {"flops": own * self.utilization.done, "mfu": self.utilization.mfu(speed)}
         return figures
+
+
+def _setting(job: Job, device: torch.device, world: int) -> Setting:
+    """What the method is told."""
+    config, start = job.config, job.pretrained
+    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+    carried = start.model.parent / CARRIED
+    return Setting(
+        seed=config.seed,
+        steps=job.steps,
+        past={name: Path(folder) for name, folder in job.past.items()},
+        anchor=start.model,
+        base=Path(job.base) if job.base else start.model,
+        carried=carried if carried.is_dir() else None,
+        number=job.number,
+        device=device,
+        zero_stage=config.resources.zero_stage,
+        world=world,
+        load=lambda folder: load_model(folder, causal, start.trust_remote_code, dropout),
+    )
 
 
 def _document_length(job: Job) -> float | None:
@@ -183,6 +208,16 @@ def _device(local_world: int) -> torch.device:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+
+
+def _carry(method: Method, folder: Path) -> None:
+    """What the next domain gets beside the model; no folder where that is nothing."""
+    target = folder / CARRIED
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    method.carry(target)
+    if not any(target.iterdir()):
+        target.rmdir()
 
 
 def _export(job: Job, state: dict[str, torch.Tensor], tokenizer: Any) -> None:

@@ -10,7 +10,7 @@ from adapt.advise.evidence import Evidence
 from adapt.config import (
     Config,
     CorpusConfig,
-    DasConfig,
+    DasOptions,
     FinetuneConfig,
     MethodConfig,
     ResourcesConfig,
@@ -88,7 +88,7 @@ def test_work_hours_and_price(size: ModelSize, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_method_costs_what_it_adds(size: ModelSize, tmp_path: Path) -> None:
-    config = dataclasses.replace(CONFIG, method=MethodConfig("das"), das=DasConfig(contrast_cost="exact"))
+    config = dataclasses.replace(CONFIG, method=MethodConfig("das"), method_options=DasOptions(contrast_cost="exact"))
     found = costs(config, Evidence([], CORPUS), size, Store(tmp_path)).recipes[DAPT]
     assert found.flops == pytest.approx(4_500_000 * training_flops(size, Workload(50, 0.15, Added(2.0))))
 

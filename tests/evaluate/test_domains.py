@@ -8,6 +8,7 @@ import pytest
 from adapt.corpus.tokens import write_shard
 from adapt.evaluate.domains import FILE, PICTURE, compare_domains
 from adapt.evaluate.measure import LOSSES_FILE
+from adapt.evaluate.results import Similar
 from adapt.model.locate import Pretrained
 
 
@@ -24,11 +25,11 @@ def corpora(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_by_words(tiny_bert: Path, corpora: dict[str, Path], tmp_path: Path):
-    metrics = compare_domains(corpora, [], Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
-    assert metrics == json.loads((tmp_path / FILE).read_text())
-    assert metrics["domains"] == ["cells", "code"]
-    assert metrics["documents"] == [6, 6]
-    assert "model_loss" not in metrics
+    found = compare_domains(corpora, [], Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
+    assert Similar(**json.loads((tmp_path / FILE).read_text())) == found
+    assert found.domains == ["cells", "code"]
+    assert found.documents == [6, 6]
+    assert found.model_loss is None
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
@@ -40,5 +41,5 @@ def test_by_the_losses_of_models(tiny_bert: Path, corpora: dict[str, Path], tmp_
         losses = {name: {"losses": [1.0 + place, 3.0], "counts": [1, 3]} for name in corpora}
         (folder / LOSSES_FILE).write_text(json.dumps(losses))
         evaluations.append(folder)
-    metrics = compare_domains(corpora, evaluations, Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
-    assert metrics["model_loss"] == [[1.0, 1.0], [1.25, 1.25]]
+    found = compare_domains(corpora, evaluations, Pretrained(tiny_bert, tiny_bert, False), 100, tmp_path)
+    assert found.model_loss == [[1.0, 1.0], [1.25, 1.25]]

@@ -8,6 +8,7 @@ import torch
 
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.embed import knn_accuracy, mean_features, nearest_neighbours
+from adapt.evaluate.results import TaskNeighbours
 from adapt.model.load import load_masked_lm
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
@@ -82,4 +83,4 @@ def test_on_the_cluster_without_texts_that_stand_in_train(tiny_bert: Path, tmp_p
     one = Config(evaluation=EVALUATION, comparison=type(config.comparison)(neighbours=1))
     found = nearest_neighbours(one, Pretrained(tiny_bert, tiny_bert), {"toy": tmp_path})
     # each text's nearest neighbour is itself: 0 and 1 are labelled as in train, 2 and 3 are not but left out
-    assert found == {"toy": {"accuracy": 1.0, "examples": 2, "left_out": 2}}
+    assert found == {"toy": TaskNeighbours(accuracy=1.0, examples=2, left_out=2)}

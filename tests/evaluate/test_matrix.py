@@ -9,6 +9,7 @@ import pytest
 from adapt.errors import DataError
 from adapt.evaluate.matrix import FILE, PICTURE, compare_models
 from adapt.evaluate.measure import LOSSES_FILE
+from adapt.evaluate.results import ModelsCompared
 
 DOMAINS = ("cells", "general")
 
@@ -35,26 +36,26 @@ def evaluations(tmp_path: Path) -> dict[str, Path]:
 
 def test_losses_and_paired_changes(evaluations: dict[str, Path], tmp_path: Path) -> None:
     found = compare_models(evaluations, DOMAINS, 500, tmp_path)
-    assert (found["models"], found["domains"]) == (["base", "DAPT"], ["cells", "general"])
+    assert (found.models, found.domains) == (["base", "DAPT"], ["cells", "general"])
     values = json.loads((evaluations["DAPT"] / LOSSES_FILE).read_text())["cells"]
-    assert found["loss"][1][0] == pytest.approx(sum(values["losses"]) / sum(values["counts"]))
-    np.testing.assert_allclose(found["change"], [[0, 0], [-0.5, 0.25]], atol=1e-9)
+    assert found.loss[1][0] == pytest.approx(sum(values["losses"]) / sum(values["counts"]))
+    np.testing.assert_allclose(found.change, [[0, 0], [-0.5, 0.25]], atol=1e-9)
     # the difference is the same in all documents, so it is sure, while the losses themselves are not
-    np.testing.assert_allclose(found["change_low"], found["change_high"], atol=1e-9)
-    assert (np.array(found["loss_low"]) + 0.1 < found["loss"]).all()
-    assert (np.array(found["loss_high"]) - 0.1 > found["loss"]).all()
+    np.testing.assert_allclose(found.change_low, found.change_high, atol=1e-9)
+    assert (np.array(found.loss_low) + 0.1 < found.loss).all()
+    assert (np.array(found.loss_high) - 0.1 > found.loss).all()
 
 
 def test_it_is_written_and_drawn(evaluations: dict[str, Path], tmp_path: Path) -> None:
     found = compare_models(evaluations, DOMAINS, 10, tmp_path)
-    assert json.loads((tmp_path / FILE).read_text()) == found
+    assert ModelsCompared(**json.loads((tmp_path / FILE).read_text())) == found
     assert (tmp_path / PICTURE).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_single_document_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     only = evaluation(tmp_path / "one", {"cells": np.array([3.0])}, np.array([2]))
     found = compare_models({"base": only}, ["cells"], 10, tmp_path)
-    assert (found["loss"], found["loss_low"], found["change_high"]) == ([[1.5]], [[None]], [[None]])
+    assert (found.loss, found.loss_low, found.change_high) == ([[1.5]], [[None]], [[None]])
     assert "cells has 1 held-out documents, too few for a sound interval" in capsys.readouterr().err
 
 

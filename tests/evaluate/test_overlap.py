@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapt.evaluate.overlap import overlaps
+from adapt.evaluate.overlap import overlaps, trained_on
 from adapt.runner import Record
 from tests.corpus.test_heldout import shards
 
@@ -31,12 +31,16 @@ def lineage(tmp_path: Path) -> dict[str, Record]:
             ("replay", TEXTS[8:10]),
         )
     )
-    before = record(tmp_path / "before", "train", domain=first)
-    training = record(tmp_path / "training", "train", domain=second, **{"(replay)": replay, "(start)": before})
-    return {"training": training, "before": before, "export": record(tmp_path / "e", "export", training=training)}
+    before = record(tmp_path / "before", "train", **{"corpora.cs": first})
+    measured = record(shards(tmp_path / "left out", TEXTS[10:], []), "prepare")
+    read = {"corpora.domain": second, "replay": replay, "streamed.measured.0": measured}
+    training = record(tmp_path / "training", "train", **read, **{"start.training": before})
+    export = record(tmp_path / "e", "export", training=training, domain=measured)
+    finetune = record(tmp_path / "f", "finetune", **{"start.training": training})
+    return {"training": training, "before": before, "export": export, "finetune": finetune}
 
 
-@pytest.mark.parametrize(("model", "expected"), [("training", 3), ("export", 3), ("before", 1)])
+@pytest.mark.parametrize(("model", "expected"), [("training", 3), ("export", 3), ("finetune", 3), ("before", 1)])
 def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
     lineage: dict[str, Record], tmp_path: Path, model: str, expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,14 +48,14 @@ def test_what_was_trained_on_in_any_training_up_to_a_model_is_found(
         "domain": shards(tmp_path / "measured", TEXTS[4:], [TEXTS[0], TEXTS[3], "Text  7", TEXTS[9], TEXTS[11]]),
         "general": shards(tmp_path / "general", [], TEXTS[10:]),
     }
-    assert overlaps(corpora, lineage[model]) == {"domain_overlap": expected, "general_overlap": 0}
+    assert overlaps(corpora, trained_on(lineage[model])) == {"domain": expected, "general": 0}
     assert f"trained on {expected} of the documents that are measured as domain" in capsys.readouterr().err
 
 
 def test_what_is_not_known_is_not_said_to_be_none(lineage: dict[str, Record], tmp_path: Path) -> None:
     corpora = {"domain": shards(tmp_path / "measured", [], TEXTS)}
-    assert overlaps(corpora, None) == {"domain_overlap": None}
+    assert overlaps(corpora, trained_on(None)) == {"domain": None}
     (lineage["before"].path / "stage.json").unlink()
-    assert overlaps(corpora, lineage["training"]) == {"domain_overlap": None}
+    assert trained_on(lineage["training"]) is None
     streamed = record(tmp_path / "streamed", "prepare", {"streaming": True})
-    assert overlaps(corpora, record(tmp_path / "on", "train", domain=streamed)) == {"domain_overlap": None}
+    assert trained_on(record(tmp_path / "on", "train", **{"corpora.domain": streamed})) is None

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from adapt.config import DasConfig
 from adapt.evaluate.sequence import summarize
+
+from adapt.method.das.options import DasOptions
 from adapt.runner import Record
 
 IDENTITY = {
@@ -37,7 +37,7 @@ def done(**changes: dict[str, Any]) -> dict[str, Record]:
 
 
 def test_losses_stand_where_they_were_measured() -> None:
-    metrics = summarize(IDENTITY, DasConfig(), done()).metrics
+    metrics = summarize(IDENTITY, DasOptions(), done()).metrics
     assert metrics["losses"] == {
         "columns": {"a": 0, "b": 1, "general": None},
         "rows": [
@@ -61,13 +61,13 @@ def test_general_text_that_is_not_there_or_too_little(general: dict[str, Any]) -
         found[name] = record("evaluate", name, {"domain_loss": 5.0, **general})
     for name in ("export 1", "export 2"):
         del found[name].metrics["general_loss_after"]
-    assert "general" not in summarize(IDENTITY, DasConfig(), found).metrics["losses"]["columns"]
-    assert summarize(IDENTITY, DasConfig(), found).metrics["general_change"] is None
+    assert "general" not in summarize(IDENTITY, DasOptions(), found).metrics["losses"]["columns"]
+    assert summarize(IDENTITY, DasOptions(), found).metrics["general_change"] is None
 
 
 def test_a_domain_with_too_little_held_out_text_is_left_out_with_a_word() -> None:
     nothing = {"heldout_loss_before": None, "heldout_loss_after": None}
-    metrics = summarize(IDENTITY, DasConfig(), done(**{"export 1": nothing})).metrics
+    metrics = summarize(IDENTITY, DasOptions(), done(**{"export 1": nothing})).metrics
     assert metrics["losses"]["columns"] == {"b": 1, "general": None}
     assert [set(row) for row in metrics["losses"]["rows"]] == [{"b", "general"}] * 3
     assert metrics["loss_learning"] == 3.5
@@ -77,21 +77,21 @@ def test_a_domain_with_too_little_held_out_text_is_left_out_with_a_word() -> Non
 def test_plasticity_is_numbered_by_the_domains_before_it() -> None:
     low = {"plasticity": {"head": [0.05], "inner": [0.5], "output": [0.5]}}
     found = {**done(), "importance 1": record("importance", "importance 1", low)}
-    metrics = summarize(IDENTITY, DasConfig(), found).metrics
+    metrics = summarize(IDENTITY, DasOptions(), found).metrics
     assert metrics["plasticity"] == [low["plasticity"]]
     assert [each.split(",")[0] for each in metrics["warnings"]] == ["after 1 domain"]
-    floored = summarize(IDENTITY, DasConfig(plasticity_floor=0.2), found).metrics
+    floored = summarize(IDENTITY, DasOptions(plasticity_floor=0.2), found).metrics
     assert floored["plasticity"][0]["head"] == [0.2]
     assert floored["warnings"] == []
-    undone = summarize(IDENTITY, DasConfig(soft_mask="gradient"), found).metrics  # by Adam
+    undone = summarize(IDENTITY, DasOptions(soft_mask="gradient"), found).metrics  # by Adam
     assert (undone["plasticity"], undone["warnings"]) == ([low["plasticity"]], [])
-    unmasked = summarize(IDENTITY, DasConfig(soft_mask="none"), found).metrics
+    unmasked = summarize(IDENTITY, DasOptions(soft_mask="none"), found).metrics
     assert (unmasked["plasticity"], unmasked["warnings"]) == ([], [])
 
 
 def test_what_was_known_before_is_warned_of_first() -> None:
     nothing = {"heldout_loss_before": None, "heldout_loss_after": None}
-    warnings = summarize(IDENTITY, DasConfig(), done(**{"export 1": nothing}), ["known"]).metrics["warnings"]
+    warnings = summarize(IDENTITY, DasOptions(), done(**{"export 1": nothing}), ["known"]).metrics["warnings"]
     assert (warnings[0], len(warnings)) == ("known", 2)
 
 
@@ -103,7 +103,7 @@ def test_all_at_once_is_one_model() -> None:
         "export 2": found["export 2"],
         "losses 2": record("evaluate", "losses 2", {"a_loss": 3.1, "b_loss": 3.2}),
     }
-    metrics = summarize(identity, DasConfig(), found).metrics
+    metrics = summarize(identity, DasOptions(), found).metrics
     assert metrics["models"] == {"a, b": "export/export 2"}
     assert metrics["losses"]["rows"][1:] == [{}, {"a": 3.1, "b": 3.2, "general": 4.4}]
     assert metrics["loss_average"] == pytest.approx(3.15)
@@ -115,5 +115,5 @@ def test_what_it_cost(price: float | None, expected: float | None) -> None:
         **done(),
         **{f"export {n}": record("export", f"export {n}", done()[f"export {n}"].metrics, price) for n in (1, 2)},
     }
-    cost = summarize(IDENTITY, DasConfig(), found).cost
+    cost = summarize(IDENTITY, DasOptions(), found).cost
     assert (cost["device_seconds"], cost["cost"]) == (20.0, expected)

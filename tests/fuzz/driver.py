@@ -26,7 +26,8 @@ from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.schema import TOKENS, marks_of
 from adapt.stages import Catalogue
 from adapt.stages.training import RAN_ON
-from adapt.train.job import MODEL_FOLDER, Job
+from adapt.model.start import MODEL_FOLDER
+from adapt.train.job import Job
 from tests.fuzz.grammar import World
 from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here

@@ -2,41 +2,36 @@
 
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from adapt.model.card import model_card, verdict
+from adapt.model.card import CardFacts, LossChange, model_card, verdict
 
 
-def result(text: str, before: float, after: float, half: float = 0.05) -> dict[str, Any]:
+def result(text: str, before: float, after: float, half: float = 0.05) -> LossChange:
     numbers = {"before": before, "after": after, "change": after - before}
-    return {
-        "text": text,
-        "predictions": 123456,
-        **numbers,
-        **{f"{name}_low": value - half for name, value in numbers.items()},
-        **{f"{name}_high": value + half for name, value in numbers.items()},
-    }
+    ends = {f"{name}_low": value - half for name, value in numbers.items()}
+    ends |= {f"{name}_high": value + half for name, value in numbers.items()}
+    return LossChange(text=text, predictions=123456, **numbers, **ends)
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    return {
+def facts(**changes: Any) -> CardFacts:
+    values: dict[str, Any] = {
         "name": "bert-chem",
         "base_model": "FacebookAI/roberta-base",
         "corpus": {"source": "a|b {x}", "documents": 1200, "tokens": 3400000, "digest": "abc123"},
         "objective": "mlm",
         "training": {"learning_rate": 5e-4, "max_steps": 12500},
         "results": [result("domain", 4.0, 3.0), result("general", 3.0, 3.2)],
-        "lineage": [
-            {"stage": "prepare", "key": "k1", "path": "runs/prepare"},
-            {"stage": "train", "key": "k2", "path": "p"},
-        ],
+        "lineage": [("prepare", "k1", "runs/prepare"), ("train", "k2", "p")],
         "packages": {"torch": "2.13.0"},
         **changes,
     }
+    return CardFacts(**values)
 
 
 def test_front_matter_is_what_the_hub_reads() -> None:
@@ -76,7 +71,8 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
 
 
 def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
-    few = {name: None if name.endswith(("_low", "_high")) else value for name, value in result("domain", 4, 3).items()}
+    sure = result("domain", 4, 3)
+    few = replace(sure, **{name: None for name in vars(sure) if name.endswith(("_low", "_high"))})
     assert verdict([few]) == (
         "On domain text the held-out loss changed by -1.000, of too few documents to tell it from chance."
     )

@@ -71,7 +71,7 @@ class Fake:
         return self.record(
             "prepare",
             name,
-            {"manifest": manifest},
+            {"files.listing": manifest},
             metrics={"train_documents": 32_151, "train_tokens": 6_400_000},
         )
 
@@ -80,13 +80,14 @@ class Fake:
     ) -> Record:
         """`losses`: held-out before and after, general before and after. `after`: training that it goes on from."""
         domain, general = self.corpus(name), self.corpus("general")
-        train = self.record("train", name, {"domain": domain, **({"start": after} if after else {})})
+        train = self.record("train", name, {"corpora.domain": domain, **({"start.training": after} if after else {})})
         steps = range(10, 500, 10)
         noise = self.rng.normal(0, 0.03, len(steps))
         curve = [start * (0.7 + 0.3 * np.exp(-step / 120)) + bump for step, bump in zip(steps, noise, strict=True)]
         lines = [json.dumps({"step": s, "loss": v, "learning_rate": 1e-4}) for s, v in zip(steps, curve, strict=True)]
         (train.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-        looks = {when: self.record("evaluate", f"{when}-{name}", {"domain": domain}) for when in ("before", "after")}
+        on = {"corpora.domain": domain}
+        looks = {when: self.record("evaluate", f"{when}-{name}", on) for when in ("before", "after")}
         measured = {"tokens": 6_400_000, "steps": 500, "device_seconds": hours * 3600}
         for prefix, (old, new) in {"heldout": losses[:2], "general": losses[2:]}.items():
             measured |= {f"{prefix}_loss_before": old, f"{prefix}_loss_after": new, f"{prefix}_loss_change": new - old}
@@ -187,7 +188,7 @@ def fake_study(
         made = {"dapt": dapt, "not": irrelevant}
         for recipe in recipes:
             steps = [made.get(step) or tapt[recipe] for step in RECIPES[recipe]]
-            started = {"start": fake.training(steps[-1])} if steps else {}
+            started = {"start.training": fake.training(steps[-1])} if steps else {}
             trained = tuple(step.inputs["training"]["key"] for step in steps)
             for seed in range(seeds):
                 accuracy = TASKS[task][2] + GAINS[recipe] * (0.3 if task == "chemprot" else 1)
@@ -217,7 +218,7 @@ def _compare(fake: Fake) -> Record:
         "knn": {"acl_arc": {"RoBERTa": 0.51, "CS": 0.58, "Reviews": 0.47}},
         "pseudo_perplexity": {"papers": {"RoBERTa": 9.1, "CS": 6.2, "Reviews": 14.0}},
     }
-    inputs = {"model-000": fake.record("evaluate", "model-000", {"domain": fake.corpus("cs")})}
+    inputs = {"models.base.losses": fake.record("evaluate", "model-000", {"corpora.domain": fake.corpus("cs")})}
     return fake.record("compare", "models", inputs, metrics=measured)
 
 
@@ -226,4 +227,4 @@ def _similar(fake: Fake) -> Record:
     overlap = [[1, 0.41, 0.22], [0.41, 1, 0.18], [0.22, 0.18, 1]]
     cross = [[0, 0.9, 2.1], [0.8, 0, 2.4], [2.2, 2.6, 0]]
     measured = {"domains": domains, "overlap": overlap, "cross_loss": cross}
-    return fake.record("similarity", "domains", {"papers": fake.corpus("cs")}, metrics=measured)
+    return fake.record("similarity", "domains", {"corpora.papers": fake.corpus("cs")}, metrics=measured)

@@ -6,7 +6,6 @@ import pytest
 
 from adapt.report.collect import collect
 from adapt.report.entry import Entry, Study
-from adapt.stages.base import START
 from tests.report.fake import RECIPES, TASKS, Fake
 
 
@@ -134,5 +133,5 @@ def test_lists_of_labels_are_counted_too(tmp_path, metric, labels, truth, predic
 def test_a_training_that_saw_the_test_text_marks_its_recipe_without_an_export(tmp_path):
     fake = Fake(tmp_path)
     training = fake.record("train", "tapt", metrics={"transductive": True})
-    run = fake.finetune("TAPT", fake.task("acl_arc"), 0, 0.7, 0, started={START: training})
+    run = fake.finetune("TAPT", fake.task("acl_arc"), 0, 0.7, 0, started={"start.training": training})
     assert collect(study_of([(values("TAPT", 0), run)])).transductive == {"TAPT"}

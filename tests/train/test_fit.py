@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.config import Config, DasConfig, MethodConfig, ResourcesConfig, TrainingConfig
+from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.errors import ConfigError
+from adapt.method.das.options import DasOptions
 from adapt.parse import parse
 from adapt.train.device import Device
 from adapt.train.fit import CPU_TOKENS, GPU_TOKENS, USED, check_fits, fit, sizes
-from adapt.train.memory import GIB, Setting, estimate
+from adapt.train.memory import GIB, Demand, estimate
 from tests.train.test_memory import ROBERTA
 
 
@@ -39,7 +40,7 @@ def test_the_largest_that_fits_divides_and_is_fast(
     tokens = GPU_TOKENS if on_gpu else CPU_TOKENS
 
     def total(number: int) -> float:
-        return estimate(ROBERTA, Setting.of(job, number, "fp32", on_gpu)).total
+        return estimate(ROBERTA, Demand.of(job, number, "fp32", on_gpu)).total
 
     good = [
         number
@@ -67,7 +68,7 @@ def test_one_pass_is_tried_first_where_several_cost_more() -> None:
     """The contrast of DAS makes its views twice then; two passes are no better than many."""
     das = replace(config(), method=MethodConfig("das"))
     assert sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
-    assert sizes(replace(das, das=DasConfig(contrast_weight=0.0)), on_gpu=False) == [16, 8, 4, 2, 1]
+    assert sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [16, 8, 4, 2, 1]
     assert sizes(replace(das, training=TrainingConfig(global_batch_size=8)), on_gpu=False)[0] == 8
     assert fit(das, ROBERTA, gpu(2000)).micro_batch == 256
     assert fit(das, ROBERTA, gpu(80)).micro_batch == 128

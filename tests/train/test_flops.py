@@ -5,17 +5,18 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig
-from adapt.method.contrast import Contrast
+from adapt.config import Config, MethodConfig, ObjectiveConfig
+from adapt.method.base import Added
+from adapt.method.das.contrast import Contrast
+from adapt.method.das.options import DasOptions
+from adapt.method.table import method_of
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.flops import (
-    Added,
     Workload,
-    added_by,
     forward_flops,
     mean_length,
     predicted_fraction,
@@ -85,8 +86,12 @@ def test_recomputation(name: str, size_of) -> None:
     assert 0.7 * expected < again - plain <= 1.001 * expected
 
 
+def added_by(config: Config, is_known: bool = True, passes: int = 1) -> Added:
+    return method_of(config).added_passes(is_known, passes)
+
+
 def das(**changes: object) -> Config:
-    return Config(method=MethodConfig(kind="das"), das=DasConfig(**changes))
+    return Config(method=MethodConfig(kind="das"), method_options=DasOptions(**changes))
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -97,13 +102,13 @@ def test_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) 
     model = random_model("bert").eval()
     keep_documents_apart(model)
     config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two documents of three, or 8 of 12
-    contrast = Contrast(config.das, *((Gates(model), ones(model)) if known else ()))
+    contrast = Contrast(config.method_options, *((Gates(model), ones(model)) if known else ()))
     parts = rows(predicted, 1 if passes == 1 else 4).split(ROWS // passes)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         for loss, added, _ in contrast.losses(model.train(), parts):
             (loss + added).backward()
     context = LENGTH if passes == 1 else LENGTH / 4
-    work = Workload(context, predicted / LENGTH, added_by(config, known, passes))
+    work = Workload(context, predicted / LENGTH, method_of(config).added_passes(known, passes))
     assert training_flops(size_of(model), work) == pytest.approx(counter.get_total_flops() / (ROWS * LENGTH), rel=0.02)
 
 

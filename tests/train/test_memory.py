@@ -7,16 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adapt.config import Config, DasConfig, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
-from adapt.method.contrast import Contrast
+from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.das.contrast import Contrast
+from adapt.method.das.method import Das
+from adapt.method.das.options import DasOptions
+from adapt.method.das.soft_mask import SoftMask
 from adapt.method.gather import alone
-from adapt.method.soft_mask import SoftMask
 from adapt.model.apart import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
-from adapt.train.memory import BUCKET, GATHERED, LONG, SCORES, Setting, estimate
+from adapt.train.memory import BUCKET, GATHERED, LONG, SCORES, Demand, estimate
 from adapt.train.options import checkpoint
 from tests.model.architectures import CAUSAL, VOCABULARY, random_model
 from tests.train import held
@@ -40,8 +43,8 @@ ROBERTA = ModelSize(
 ROWS, LENGTH = 8, 64
 
 
-def setting(**changes: object) -> Setting:
-    base = Setting(
+def setting(**changes: object) -> Demand:
+    base = Demand(
         micro_batch=ROWS,
         sequence_length=LENGTH,
         workers=1,
@@ -224,21 +227,23 @@ def test_of_a_configuration() -> None:
         training=TrainingConfig(sequence_length=512, gradient_checkpointing=True),
         resources=ResourcesConfig(workers=4, zero_stage=2, offload="optimizer"),
     )
-    found = Setting.of(config, 16, "bf16", True, document_length=100.0)
-    assert found == Setting(16, 512, 4, 2, "optimizer", "bf16", True, 1.0, 200.0, True)
-    assert Setting.of(config, 16, "auto", True).precision == "fp32"
-    assert Setting.of(config, 16, "auto", True).attended == 512
-    assert Setting.of(config, 16, "auto", True, 300.0).attended == 512
+    found = Demand.of(config, 16, "bf16", True, document_length=100.0)
+    assert found == Demand(16, 512, 4, 2, "optimizer", "bf16", True, 1.0, 200.0, True)
+    assert Demand.of(config, 16, "auto", True).precision == "fp32"
+    assert Demand.of(config, 16, "auto", True).attended == 512
+    assert Demand.of(config, 16, "auto", True, 300.0).attended == 512
 
 
 @pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.25)])
 def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
     """Those that are trained through, and of `exact` what gates them."""
-    plain = Setting.of(Config(), 16, "bf16", True)
-    das = DasConfig(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
-    compared = Setting.of(Config(method=MethodConfig("das"), das=das), 16, "bf16", True)
-    assert compared == replace(plain, copies=copies, gated=cost == "exact")
-    one, several = estimate(ROBERTA, plain), estimate(ROBERTA, replace(compared, gated=False))
+    plain = Demand.of(Config(), 16, "bf16", True)
+    das = DasOptions(contrast_cost=cost, soft_mask="gradient")  # which keeps nothing
+    compared = Demand.of(Config(method=MethodConfig("das"), method_options=das), 16, "bf16", True)
+    assert compared == replace(plain, copies=copies, method=compared.method)
+    values = ROBERTA.heads + ROBERTA.inner + ROBERTA.hidden
+    assert compared.method.added_memory(ROBERTA) == AddedMemory(layer_values=values * (cost == "exact"))
+    one, several = estimate(ROBERTA, plain), estimate(ROBERTA, replace(compared, method=Method()))
     assert several == replace(one, activations=copies * one.activations)
 
 
@@ -249,7 +254,7 @@ def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_
     model.save_pretrained(tmp_path)
     keep_documents_apart(model.eval())
     importance = {kind: 0.5 * each for kind, each in ones(model).items()}
-    contrast = Contrast(DasConfig(contrast_cost=cost), Gates(model.train()), importance)
+    contrast = Contrast(DasOptions(contrast_cost=cost), Gates(model.train()), importance)
 
     def loss() -> torch.Tensor:
         with alone():
@@ -258,7 +263,7 @@ def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_
 
     shapes = {tuple(parameter.shape) for parameter in model.parameters()}
     found, size = autograd_keeps(model, "fp32", shapes, loss), model_size(tmp_path)
-    views = setting(copies=copies, gated=cost == "exact")
+    views = setting(copies=copies, method=Das(DasOptions(contrast_cost=cost, soft_mask="none")))
     assert estimate(size, views).activations * size.layers / (size.layers + 1) == pytest.approx(found, rel=0.07)
 
 
@@ -272,11 +277,9 @@ def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_
     ],
 )
 def test_what_masks_keep_is_configured(changes: dict, layers: bool, embeddings: bool) -> None:
-    plain = Setting.of(Config(), 16, "bf16", True)
-    das = DasConfig(contrast_weight=0.0, **changes)
-    masked = Setting.of(Config(method=MethodConfig("das"), das=das), 16, "bf16", True)
-    assert masked == replace(plain, masks_layers=layers, masks_embeddings=embeddings)
-    assert Setting.of(Config(das=das), 16, "bf16", True) == plain
+    found = Das(DasOptions(contrast_weight=0.0, **changes)).added_memory(ROBERTA, shared_by=4)
+    kept = 4.0 * layers * ROBERTA.layer_parameters
+    assert found == AddedMemory(kept + 4.0 * embeddings * ROBERTA.head_parameters, kept)
 
 
 MASKED = ["bert", "gpt2", "distilbert"]
@@ -288,7 +291,7 @@ def with_masks(name: str, embeddings: bool) -> tuple[torch.nn.Module, int]:
     keep_documents_apart(model)
     importance = {kind: 0.5 * each for kind, each in ones(model).items()}
     rows = torch.full((VOCABULARY,), 0.5) if embeddings else None
-    SoftMask(importance, embedding=rows).prepare_model(model, {})
+    SoftMask(importance, embedding=rows).prepare_model(model, Setting())
     buffers = {buffer.data_ptr(): buffer.nbytes for key, buffer in model.named_buffers() if "_mask." in key}
     return model.train(), sum(buffers.values())
 
@@ -300,17 +303,18 @@ def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path
     random_model(name).save_pretrained(tmp_path)
     size = model_size(tmp_path)
     model, held = with_masks(name, embeddings)
-    masked = {"masks_layers": True, "masks_embeddings": embeddings}
+    options = DasOptions(contrast_weight=0.0, embeddings="frequency" if embeddings else "free")
+    masked = {"method": Das(options)}
     for stage in (0, 3):
         memory = estimate(size, setting(**masked, zero_stage=stage, workers=4))
-        assert memory.masks == pytest.approx(held, rel=0.1)
+        assert memory.method == pytest.approx(held, rel=0.1)
     plain = random_model(name).eval()
     keep_documents_apart(plain)
     beside = autograd_keeps(model, "fp32") - autograd_keeps(plain.train(), "fp32")
     assert memory.casts == pytest.approx(beside, rel=0.1)
-    assert replace(memory, masks=0.0, casts=0.0) == estimate(size, setting(zero_stage=3, workers=4))
+    assert replace(memory, method=0.0, casts=0.0) == estimate(size, setting(zero_stage=3, workers=4))
     narrow = estimate(size, setting(precision="bf16"))
-    assert estimate(size, setting(precision="bf16", **masked)) == replace(narrow, masks=memory.masks)
+    assert estimate(size, setting(precision="bf16", **masked)) == replace(narrow, method=memory.method)
 
 
 def test_constants_of_the_model_code() -> None:

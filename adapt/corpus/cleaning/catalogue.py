@@ -1,6 +1,5 @@
 """From `corpus.cleaning` to blocks: every name and option is checked, and what is not known gets the nearest named."""
 
-import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from adapt.corpus.cleaning.repetition import Repetition
 from adapt.corpus.cleaning.symbols import Symbols
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.errors import ConfigError
+from adapt.nearest import nearest
 from adapt.runner.packages import deciding
 
 BLOCKS: dict[str, type[Block]] = {
@@ -76,21 +76,16 @@ def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
 
 def _block(name: str, options: Mapping[str, Any]) -> Block:
     if name not in BLOCKS:
-        raise ConfigError(f"corpus.cleaning has no block {name}", _nearest(name, list(BLOCKS)))
+        raise ConfigError(f"corpus.cleaning has no block {name}", nearest(name, list(BLOCKS)))
     kinds = {field.name: str(field.type) for field in fields(BLOCKS[name])}
     for option, value in options.items():
         if option not in kinds:
-            raise ConfigError(f"the block {name} of corpus.cleaning has no option {option}", _nearest(option, [*kinds]))
+            raise ConfigError(f"the block {name} of corpus.cleaning has no option {option}", nearest(option, [*kinds]))
         if fault := _fault(value, kinds[option]):
             raise ConfigError(
                 f"corpus.cleaning: {name}.{option} is {json.dumps(value)}, but must be {fault}", "change it"
             )
     return BLOCKS[name](**options)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
 
 
 def _fault(value: Any, kind: str) -> str | None:

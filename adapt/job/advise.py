@@ -1,0 +1,85 @@
+"""What to run first, on what evidence."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from adapt.advise.evidence import Evidence
+from adapt.config import Config, CorpusConfig
+from adapt.config.kinds import Kind
+from adapt.corpus.roles import general_corpus, pooled_corpus
+from adapt.corpus.sources import sources_of
+from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.model.size import model_size
+from adapt.runner import Finished
+from adapt.stage.context import Context
+from adapt.stage.evidence import Look
+from adapt.stage.listing import Files, files_of
+from adapt.stage.task import task_of
+
+
+def advise(context: Context) -> Look:
+    """The evidence: of samples of the corpus, of general text and of TAPT's pool, and of the tasks that there are.
+
+    Raises:
+        ConfigError: there is neither a corpus nor a task.
+    """
+    config = context.config
+    tasks = {task.name: task_of(context, task) for task in (config.task, *config.tasks) if task.train}
+    texts = {name: _files(context, name, corpora) for name, corpora in _corpora(config)}
+    if not tasks and "corpus" not in texts:
+        raise ConfigError("there is nothing to advise on", "name a corpus (corpus.paths) or a task (task.train)")
+    return Look(config.name, config, context.start, context.tokens, texts, tasks)
+
+
+def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig]]]]:
+    """The corpora that there are, each as its sources."""
+    if config.corpus.paths or config.corpus.sources or config.corpus.source != "files":
+        yield "corpus", sources_of(config.corpus)
+    if config.evaluation.general_paths:
+        yield "general", [("", general_corpus(config))]
+    if config.tapt.pool_paths:
+        yield "pool", [("", pooled_corpus(config))]
+
+
+def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfig]]) -> tuple[Files, ...]:
+    folder = f"{context.config.name}-{name}"
+    return tuple(files_of(context, corpus, folder, source) for source, corpus in corpora)
+
+
+def advice(context: Context, evidence: Evidence, arguments: Sequence[str]) -> Mapping[str, Any]:
+    """What follows from the evidence: an `adapt.advise.advice.Advice` as plain values.
+
+    Args:
+        context: of the job.
+        evidence: what its last stage found.
+        arguments: of the command line, which the commands to run take over.
+    """
+    from adapt.advise.advice import advise as advise_on
+    from adapt.advise.costs import costs
+    from adapt.advise.findings import Case
+
+    config = context.config
+    ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)
+    return asdict(advise_on(Case(config, evidence, ahead), arguments))
+
+
+def _show(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_advice
+
+    advised = advice(context, finished.result, [argument for argument in arguments if argument != "--debug"])
+    show_advice(finished.record.metrics, dict(advised))
+    return {"evidence": finished.record.metrics, **advised}
+
+
+JOB = Job(
+    kind=Kind(
+        "advise",
+        "Says which recipe to run first for a corpus and tasks, at what cost, and why.",
+        corpus=False,
+        defaults={"name": "advise"},
+    ),
+    final=advise,
+    show=_show,
+)

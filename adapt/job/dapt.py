@@ -1,0 +1,53 @@
+"""Domain-adaptive pre-training (Don't Stop Pretraining, section 3), from the files to the exported model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapt.config.kinds import DAPT
+from adapt.job.general import before_training
+from adapt.job.job import Job
+from adapt.job.text import domain_text, general_text, replayed_text
+from adapt.runner import Finished
+from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.export import Export, Exported
+from adapt.stage.train import Train
+
+
+def dapt(context: Context) -> Export:
+    """The stages, in the order in which they run: all that can fail on the data comes before the training."""
+    general = general_text(context)
+    text = domain_text(context, general)
+    replay = replayed_text(context, general)
+    measured = {"domain": text.whole, **({"general": general} if general else {})}
+    before = Evaluate.of(context, "before", measured)
+    past = before_training(context, list(text.sources.values()))
+    training = Train.of(context, text.sources, replay, past, streamed=text.streamed)
+    after = Evaluate.of(context.starting_from(training), "after", measured)
+    return Export(
+        name=context.config.name,
+        config=context.config,
+        domain=text.whole,
+        general=general,
+        text=None,
+        training=training,
+        before=before,
+        after=after,
+        is_transductive=False,
+    )
+
+
+def show_adapted(context: Context, finished: Finished[Exported], arguments: Sequence[str]) -> Mapping[str, Any]:
+    """What an adapted model gained and forgot."""
+    from adapt.summary import show_summary
+
+    show_summary(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=DAPT,
+    final=dapt,
+    show=show_adapted,
+    training=lambda export: export.training,
+)

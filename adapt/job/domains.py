@@ -1,0 +1,100 @@
+"""The domains of a sequence: their names, their order, their text, and the tasks that belong to them."""
+
+from collections.abc import Mapping, Sequence
+
+from adapt.config import Config, TaskConfig
+from adapt.corpus.sources import sources_of
+from adapt.errors import ConfigError
+from adapt.job.text import beside, deduplicated, prepared_files
+from adapt.parse.keys import unknown
+from adapt.parse.values import check_several
+from adapt.stage.context import Context
+from adapt.stage.listing import files_of
+from adapt.stage.prepare import Prepare
+
+RESERVED = {"general", "training"}
+"""What else is measured, or read, beside domains."""
+
+
+def domain_of(task: TaskConfig) -> str:
+    """The source that a task belongs to."""
+    return task.domain or task.name
+
+
+def tasks_of(config: Config, order: Sequence[str]) -> list[TaskConfig]:
+    """The tasks of some domains."""
+    given = [config.task, *config.tasks] if config.task.train else config.tasks
+    return [task for task in given if domain_of(task) in order]
+
+
+def check_domains(config: Config) -> list[str]:
+    """The names of the domains, in the order in which they are learnt.
+
+    Raises:
+        ConfigError: there are no sources, one is unknown or comes twice, or a task belongs to none of them.
+    """
+    sources = dict(sources_of(config.corpus))
+    check_several(config.corpus)
+    if config.sequence.mode != "continual" and config.method.kind != "plain":
+        raise ConfigError(
+            f"sequence.mode is {config.sequence.mode}, which learns nothing after another, and method.kind is"
+            f" {config.method.kind}",
+            "set method.kind to plain: there is nothing that could be forgotten",
+        )
+    if config.corpus.streaming:
+        raise ConfigError("corpus.streaming is set, but a sequence measures prepared text", "remove it")
+    for name in RESERVED & set(sources):
+        raise ConfigError(f"corpus.sources: a domain cannot be called {name!r}", "give it another name")
+    order = config.sequence.order or list(sources)
+    for name in order:
+        if name not in sources:
+            raise unknown(f"{name} in sequence.order", name, set(sources))
+        if order.count(name) > 1:
+            raise ConfigError(
+                f"sequence.order names {name!r} twice",
+                "name each domain once; to train on one for longer, raise training.max_steps",
+            )
+    for task in ([config.task] if config.task.train else []) + config.tasks:
+        if domain_of(task) not in sources:
+            raise ConfigError(
+                f"task {task.name}: {domain_of(task)!r} is no source of the corpus ({', '.join(sources)})",
+                "name the source that it belongs to as the task's `domain`",
+            )
+    return order
+
+
+def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
+    """The domains' text, each by itself: what one trains on says nothing of what another may.
+
+    Only what one measures another must not train on: all hold out the same documents, and of near copies, where those
+    are looked for, the domain that is listed later gives way.
+
+    Raises:
+        ConfigError: two domains are one text.
+    """
+    config, texts = context.config, dict[str, Prepare]()
+    before = beside(context, general)
+    for name, corpus in sources_of(config.corpus):
+        if name in order:
+            files = files_of(context, corpus, f"{config.name}-{name}", name)
+            texts[name] = prepared_files(context, files, general, deduplicated(context, (files,), before))
+            before = (*before, files) if config.corpus.deduplicate == "near" else ()
+    _check_distinct(texts)
+    return {name: texts[name] for name in order}
+
+
+def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare]:
+    """In the order of the configuration: at once, domains have none of their own."""
+    return {name: texts[name] for name, _ in sources_of(config.corpus) if name in texts}
+
+
+def _check_distinct(texts: Mapping[str, Prepare]) -> None:
+    """Refuses two names for one text, which would be one domain learnt twice."""
+    known: dict[tuple[str, str], str] = {}
+    for name, text in texts.items():
+        other = known.setdefault((text.files.listing.key, repr(text.files.what())), name)
+        if other != name:
+            raise ConfigError(
+                f"corpus.sources: {other} and {name} read the same text",
+                "list a domain once, or correct the paths of one of them",
+            )

@@ -1,0 +1,110 @@
+"""Models side by side on several domains (Don't Stop Pretraining, table 12)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.errors import ConfigError, ModelError
+from adapt.evaluate.results import ModelsCompared
+from adapt.job.job import Job
+from adapt.job.text import domain_text, general_text
+from adapt.model.direction import check_architecture
+from adapt.model.limits import check_sequence_length
+from adapt.model.locate import tokenizer_files
+from adapt.runner import Finished, Stage
+from adapt.stage.compare import Compare, ModelMeasured
+from adapt.stage.context import Context, located
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.neighbours import Neighbours
+from adapt.stage.perplexity import Perplexity
+from adapt.stage.prepare import Prepared
+from adapt.stage.task import PrepareTask, task_of
+
+FIRST = "base"
+"""What the model that a context begins with is called."""
+
+
+def evaluate(context: Context) -> Compare:
+    """The stages, in the order in which they run.
+
+    The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
+    `domain` where it has none, and `general`. Where there are tasks with one label a text, features are judged too.
+
+    Raises:
+        ConfigError: a name is given twice, or cannot name a folder.
+        ModelError: a model has another tokenizer.
+    """
+    config, others = context.config, context.config.comparison.models or []
+    general = general_text(context)
+    text = domain_text(context, general)
+    _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
+    corpora: dict[str, Stage[Prepared]] = {**text.sources, **({"general": general} if general else {})}
+    tasks = _tasks(context)
+    _check_names("comparison.models", [FIRST, *(model.name for model in others)])
+    models = {FIRST: context, **{model.name: with_model(context, model.path) for model in others}}
+    measured = {name: _measured(model, name, corpora, tasks) for name, model in models.items()}
+    return Compare(config.name, measured, config.evaluation.bootstrap_samples)
+
+
+def _measured(
+    context: Context, name: str, corpora: Mapping[str, Stage[Prepared]], tasks: Mapping[str, PrepareTask]
+) -> ModelMeasured:
+    return ModelMeasured(
+        Evaluate.of(context, name, corpora),
+        Neighbours.of(context, name, tasks) if tasks else None,
+        Perplexity.of(context, name, corpora) if context.config.comparison.pseudo_perplexity else None,
+    )
+
+
+def _tasks(context: Context) -> dict[str, PrepareTask]:
+    """The tasks on which features are judged: neighbours vote for one label."""
+    config = context.config
+    tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
+    _check_names("task and tasks", [task.name for task in tasks])
+    return {task.name: task_of(context, task) for task in tasks}
+
+
+def with_model(context: Context, path: str) -> Context:
+    """The same for another model with the same tokenizer: one that the chain makes, or one that lies at the path.
+
+    Raises:
+        ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
+    """
+    config, digests = context.config, context.digests
+    start = context.made.get(path) or located(replace(config.model, path=path), digests)
+    ours, theirs = (each.pretrained.tokenizer for each in (context.start, start))
+    if digests.of_all(tokenizer_files(ours)) != digests.of_all(tokenizer_files(theirs)):
+        what = f"{path} has another tokenizer than {config.model.path}"
+        raise ModelError(what, "compare models that share one")
+    check_architecture(start.pretrained.model, config.objective.kind == "causal")
+    check_sequence_length(start.pretrained.model, config.evaluation.sequence_length, "evaluation.sequence_length")
+    return replace(context, start=start)
+
+
+def _check_names(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1 or not re.fullmatch(r"[\w.+-]+", name):
+            raise ConfigError(
+                f"{field}: the name {name!r} cannot name a folder, or is taken ({', '.join(names)})",
+                "give each a name of its own, of letters, digits, '.', '+', '-' and '_'",
+            )
+
+
+def _show(context: Context, finished: Finished[ModelsCompared], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_comparison
+
+    show_comparison(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=Kind(
+        "evaluate",
+        "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
+        defaults={"name": "evaluate"},
+    ),
+    final=evaluate,
+    show=_show,
+)

@@ -1,0 +1,38 @@
+"""What a job is: a name, what it must be given, and a function from a context to the last of its stages."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.runner import Finished, Stage
+from adapt.stage.context import Context
+from adapt.stage.train import Train
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a user starts. A further one is its file, its test, and its line in `adapt.job.registry`."""
+
+    kind: Kind
+    """Its name, and what must be configured."""
+    final: Callable[[Context], Stage[Any]]
+    """Its last stage, which needs all others. Read its function to see what a job does."""
+    show: Callable[[Context, Finished[Any], Sequence[str]], Mapping[str, Any]]
+    """Shows the last stage to people, and returns figures for the line that machines read. The third argument is the
+    command line."""
+    training: Callable[[Any], Train | None] | None = None
+    """The training whose model others may start from, by the last stage; None where there is no such model."""
+    parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
+    """For chains: the last stages of each seed, in place of what sums them up."""
+    first: Callable[[Any], list[Stage[Any]]] | None = None
+    """By the last stage, those that all run before any other, since they are the most likely to fail."""
+    is_wide: bool = False
+    """Whether it has stages that can run side by side."""
+    is_named: bool = False
+    """Whether its name decides what it goes on with, so that in a chain it begins with the chain's."""
+
+    @property
+    def name(self) -> str:
+        """`dapt`."""
+        return self.kind.name

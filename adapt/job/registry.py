@@ -1,0 +1,22 @@
+"""All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
+
+from adapt.errors import ConfigError
+from adapt.job import advise, dapt, evaluate, finetune, sequence, similarity, tapt
+from adapt.job.job import Job
+from adapt.nearest import nearest
+
+JOBS: dict[str, Job] = {
+    module.JOB.name: module.JOB for module in (dapt, tapt, sequence, finetune, evaluate, similarity, advise)
+}
+"""By name."""
+
+
+def job_of(name: str) -> Job:
+    """The job of a name.
+
+    Raises:
+        ConfigError: there is none; names the nearest.
+    """
+    if name not in JOBS:
+        raise ConfigError(f"there is no job {name or '(none)'}", nearest(name, JOBS))
+    return JOBS[name]

@@ -1,0 +1,48 @@
+"""How near domains are (Don't Stop Pretraining, section 3.1)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.errors import ConfigError
+from adapt.evaluate.results import Similar
+from adapt.job.evaluate import with_model
+from adapt.job.job import Job
+from adapt.job.text import domain_text, general_text
+from adapt.runner import Finished
+from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.similarity import Similarity
+
+
+def similarity(context: Context) -> Similarity:
+    """The domains of `corpus.sources`, compared by their words, and by the losses of models where there are some.
+
+    Raises:
+        ConfigError: there is one source only, or another number of models.
+        ModelError: a model has another tokenizer.
+    """
+    config, models = context.config, context.config.similarity.models
+    corpora = domain_text(context, general_text(context)).sources
+    if len(corpora) < 2 or len(models) not in (0, len(corpora)):
+        raise ConfigError(
+            f"there are {len(corpora)} sources and {len(models)} models to compare",
+            "list at least two corpus.sources, and in similarity.models a model for each or none",
+        )
+    names = {f"model-{place:03d}": path for place, path in enumerate(models)}
+    evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}
+    return Similarity(config.name, corpora, evaluations, context.start.pretrained, config.similarity.max_documents)
+
+
+def _show(context: Context, finished: Finished[Similar], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_similarity
+
+    show_similarity(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
+    final=similarity,
+    show=_show,
+)

@@ -1,0 +1,231 @@
+"""The contrast of DAS (arXiv 2302.03241, section 4.2): documents are told apart from what the model knew before.
+
+All views of a micro-batch are documents of one packed sequence, so they take one pass. The objective's own pass is the
+first view; its documents come a second time with other dropout; and what the model knew is the same network with the
+outputs of its units multiplied by their importance. The head runs at the predictions of the first view alone.
+
+Which documents are told apart from each other is a matter of the global batch, not of how it is cut. Where a step has
+several passes, the views of all are made without gradient first; their contrast gives each view's gradient, and every
+pass then makes its views again and goes back through them with it (as in arXiv 2101.06983).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from math import ceil
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from adapt.method.das.options import DasOptions
+from adapt.method.das.views import Injected
+from adapt.method.gather import counted, gathered
+from adapt.model.dropout import draw_again, random_state
+from adapt.model.head import loss_and_states, states_of
+from adapt.model.packed import Packed
+from adapt.model.states import document_means
+from adapt.model.units import Gates, Kind, Values
+from adapt.objective.base import Corrupted
+
+Views = tuple[Tensor, ...]
+"""Of some documents, [documents, H] each: the first, the second, and what was known, where there is something."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A micro-batch, and which of its documents are compared."""
+
+    corrupted: Corrupted
+    whole: Packed
+    numbers: Tensor
+    """int64 [compared]: the documents' numbers in the micro-batch."""
+
+    @property
+    def compared(self) -> Packed:
+        """Those documents alone."""
+        return self.whole.only(self.numbers)
+
+
+class Contrast:
+    """Makes the views of a step's micro-batches and compares them.
+
+    Args:
+        config: says what is run, and trained through.
+        gates: of the model; None where nothing is known yet, and documents are told apart from each other alone.
+        importance: I of every unit, where there are gates.
+        injected: what makes views differ, in models without dropout. It spares the objective's own pass.
+    """
+
+    def __init__(
+        self,
+        config: DasOptions,
+        gates: Gates | None = None,
+        importance: Values | None = None,
+        injected: Injected | None = None,
+    ) -> None:
+        self._config = config
+        self._gates = gates
+        self._importance: dict[Kind, Tensor] = dict(importance or {})
+        self._injected = injected
+        self._is_exact = gates is not None and config.contrast_cost == "exact"
+
+    def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The passes of a step, as `adapt.method.base.Method.losses` has them. All ranks call it.
+
+        What a row holds of a document counts as one, even if it is the last token or two of what the row before could
+        not hold.
+
+        Args:
+            model: with its head, or a wrapper of it.
+            parts: this rank's micro-batches of the step.
+
+        Yields:
+            For each of them the summed cross entropy of its predictions [nats]; a number whose gradient, added up over
+            micro-batches and ranks, is that of the contrast's weighted mean over all documents; and the contrast of
+            each of its documents that are compared [nats], without gradient.
+        """
+        texts, documents = self._texts(parts)
+        share = self._config.contrast_weight / max(documents, 1)
+        yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
+
+    def _in_one_pass(self, model: nn.Module, text: Text, share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        known = self._known(model, text)
+        with self._joined(text) as together:
+            loss, views = self._trained(model, text, together)
+            each = self._compared((*views, *known))
+            yield loss, each.sum() * share, each.detach()
+
+    def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """All passes without gradient; then one by one, with the same dropout, with what the contrast wants of each."""
+        views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
+        leaves = [torch.cat(each).requires_grad_() for each in zip(*views, strict=True)]
+        compared = self._compared((*leaves, *(torch.cat(each) for each in zip(*known, strict=True))))
+        counts = [len(text.numbers) for text in texts]
+        gradients = [each.split(counts) for each in torch.autograd.grad(compared.sum() * share, leaves)]
+        each_of = compared.detach().split(counts)
+        for text, each, wanted, state in zip(texts, each_of, zip(*gradients, strict=True), states, strict=True):
+            draw_again(state, text.whole.input_ids.device)
+            with self._joined(text) as together:
+                loss, again = self._trained(model, text, together)
+                products = [(view * gradient).sum() for view, gradient in zip(again, wanted, strict=True)]
+                yield loss, torch.stack(products).sum(), each
+
+    def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
+        """The micro-batches, and how many documents of the global batch are compared.
+
+        `economy` takes them evenly from it. Which these are does not matter, since rows come shuffled.
+        """
+        wholes = [part.packed() for part in parts]
+        device, counts = wholes[0].input_ids.device, [len(whole.documents) for whole in wholes]
+        ranks, rank = counted(sum(counts), device)
+        total = compared = sum(ranks)
+        if self._config.contrast_cost == "economy":
+            compared = min(total, max(2, ceil(self._config.economy_fraction * total)))
+        numbers, texts, begin = torch.arange(compared) * total // max(compared, 1), [], sum(ranks[:rank])
+        for part, whole, count in zip(parts, wholes, counts, strict=True):
+            own = numbers[(numbers >= begin) & (numbers < begin + count)] - begin
+            texts.append(Text(part, whole, own.to(device)))
+            begin += count
+        return texts, compared
+
+    @contextmanager
+    def _joined(self, text: Text) -> Iterator[Packed]:
+        """All that is trained through, as one sequence; inside the block, with what makes its views.
+
+        Checkpointed layers run again in the backward pass, which then belongs into the block too.
+        """
+        together = Packed.joined(text.whole, *[text.compared] * (2 if self._is_exact else 1))
+        index = torch.arange(together.tokens, device=together.input_ids.device)
+        with ExitStack() as stack:
+            if self._is_exact:
+                stack.enter_context(self._gated(index >= text.whole.tokens + text.compared.tokens))
+            if self._injected:
+                stack.enter_context(self._injected.on(index >= text.whole.tokens))
+            yield together
+
+    def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
+        """The loss, and the views that get a gradient."""
+        positions = torch.zeros_like(together.input_ids[0], dtype=torch.bool)
+        positions[: text.whole.tokens] = text.corrupted.positions[text.corrupted.real]
+        loss, states = loss_and_states(model, together, positions, text.corrupted.targets)
+        return loss, self._views(states, text, together)
+
+    @torch.no_grad()
+    def _ahead(self, model: nn.Module, text: Text) -> tuple[Views, Views, list[Tensor]]:
+        """The views that will get a gradient, those that will not, and the state from which dropout was drawn."""
+        known, state = self._known(model, text), random_state(text.whole.input_ids.device)
+        with self._joined(text) as together:
+            return self._views(states_of(model, together), text, together), known, state
+
+    def _views(self, states: Tensor, text: Text, together: Packed) -> Views:
+        means = document_means(states.float(), together)
+        own = len(text.whole.documents)
+        return means[:own].index_select(0, text.numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
+
+    def _known(self, model: nn.Module, text: Text) -> Views:
+        """What the model knew of each document, in a pass of its own without gradient; nothing where there is none."""
+        if self._gates is None or self._is_exact:
+            return ()
+        packed = text.compared if len(text.numbers) else text.whole  # all ranks pass something
+        injected = self._injected.on() if self._injected else nullcontext()
+        with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)), injected:
+            return (document_means(states_of(model, packed).float(), packed)[: len(text.numbers)],)
+
+    def _compared(self, views: Views) -> Tensor:
+        first, second, previous = (*views, None)[:3]
+        assert first is not None
+        assert second is not None
+        return info_nce(first, second, previous, self._config.contrast_temperature, self._config.contrast_documents)
+
+    @contextmanager
+    def _gated(self, tokens: Tensor) -> Iterator[None]:
+        """Gates these tokens by importance, bool [N]."""
+        assert self._gates
+        importance = self._importance_on(tokens.device)
+        values = {kind: torch.stack((torch.ones_like(each), each), 1) for kind, each in importance.items()}
+        with self._gates.set(values, tokens.long()):
+            yield
+
+    def _importance_on(self, device: torch.device) -> dict[Kind, Tensor]:
+        self._importance = {kind: each.to(device) for kind, each in self._importance.items()}
+        return self._importance
+
+
+def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature: float, most: int) -> Tensor:
+    """How hard it is to tell a document's second view from those of others, and from what was known of all.
+
+    The contrast of arXiv 2302.03241, section 4.2: with s the cosine over t, and j over the documents of n's group,
+    loss_n = -log exp(s(first_n, second_n)) / sum_j [exp(s(first_n, second_j)) + exp(s(first_n, previous_j))].
+
+    Args:
+        first: [D, H], this rank's documents; D may be 0.
+        second: [D, H].
+        previous: [D, H], or None for no such negatives, on all ranks alike.
+        temperature: t.
+        most: documents of a group, which are the documents of all ranks, one after another, in as few as it takes.
+
+    Returns:
+        Losses [nats], [D]. The gradient of their sum over all ranks is right if all ranks go back through it.
+    """
+    views = (second,) if previous is None else (second, previous)
+    rows, begin = gathered(torch.cat(views, 1))  # one collective for both
+    end = begin + len(first)
+    cut = groups(len(rows), most)
+    losses = []
+    for start, stop in [each for each in cut if begin < each[1] and each[0] < end] or cut[:1]:
+        candidates = torch.cat(rows[start:stop].chunk(len(views), dim=1))
+        low, high = min(max(begin, start), stop), min(max(end, start), stop)
+        scores = normalize(first[low - begin : high - begin]) @ normalize(candidates).T / temperature
+        own = torch.arange(low - start, high - start, device=first.device)
+        losses.append(cross_entropy(scores, own, reduction="none"))
+    return torch.cat(losses)
+
+
+def groups(documents: int, most: int) -> list[tuple[int, int]]:
+    """Documents [begin, end), of about equal number, in as few groups of at most so many as it takes; at least one."""
+    count = max(1, -(-documents // most))
+    ends = [documents * (number + 1) // count for number in range(count)]
+    return list(zip([0, *ends], ends, strict=False))

@@ -1,0 +1,114 @@
+"""The gradients that importance is made of, measured on the devices of a cluster: some batches of rows each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial, reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from adapt.errors import TrainingError
+from adapt.method.das.stage import EPOCH, Measuring
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from adapt.method.das.measure import Loss, Settings, Sums
+    from adapt.objective.base import Batch
+    from adapt.train.over_rows import Share
+
+PASS_TOKENS = 4_096
+"""Text in one pass where `training.micro_batch` does not say [tokens]: enough to keep a device busy."""
+
+
+def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
+    """Batches of at most `das.importance_batch` rows; alike, since small ones have large gradients.
+
+    Returns:
+        The sums over all batches, and the seconds that devices were held.
+
+    Raises:
+        ModelError: there is no dropout to measure with.
+        TrainingError: gradients are not finite.
+    """
+    from adapt.train.over_rows import batches_of, over_rows
+
+    batches = batches_of(rows, measuring.options.importance_batch)
+    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config)
+    sums: Sums = reduce(add, parts)
+    if not all(each.isfinite().all() for each in sums.units.values()):
+        raise TrainingError(
+            "gradients are not finite, so importance cannot be measured",
+            "check the loss of the training before; a smaller training.learning_rate may help",
+        )
+    return sums, seconds
+
+
+def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
+    """One device's share of the batches."""
+    import torch
+
+    from adapt.method.das.measure import gate_sizes
+    from adapt.method.das.views import injected
+    from adapt.model.dropout import use_quick_dropout
+    from adapt.model.load import load_model
+    from adapt.model.units import Gates
+
+    config, pretrained = measuring.config, measuring.pretrained
+    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
+    if device.type == "cpu":
+        use_quick_dropout(model)
+    torch.nn.Module.to(model, device)
+    gates, (loss, marks) = Gates(model), _loss(measuring)
+    views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
+    settings = measure_settings(measuring, precision)
+    with views.on() if views else nullcontext():
+        return gate_sizes(model, gates, loss, _batches(measuring, share, marks, device), settings)
+
+
+def _loss(measuring: Measuring) -> tuple[Loss, tuple[str, ...]]:
+    """What units are judged by, and the columns that it needs beside the tokens."""
+    from adapt.method.das.views import Disagreement
+    from adapt.model.load import load_tokenizer
+    from adapt.objective.build import make
+
+    config, pretrained = measuring.config, measuring.pretrained
+    if measuring.about == "general":
+        return Disagreement(), ()
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    objective = make(config.objective, tokenizer, config.seed)
+    return objective, objective.columns()
+
+
+def measure_settings(measuring: Measuring, precision: str) -> Settings:
+    """How gradients are taken in a precision that the device has."""
+    import torch
+
+    from adapt.method.das.measure import Settings
+
+    config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
+    training, views = config.training, 2 if is_general else 1
+    most = max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch
+    return Settings(
+        granularity=das.granularity,
+        dropout_seed=config.seed if is_general else None,
+        embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
+        rows=max(1, most // views),
+        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+    )
+
+
+def _batches(
+    measuring: Measuring, share: Share, marks: tuple[str, ...], device: torch.device
+) -> Iterator[tuple[int, Batch]]:
+    import numpy as np
+
+    from adapt.objective.base import Batch
+
+    stream, length = measuring.text, measuring.config.training.sequence_length
+    for number, rows in share:
+        columns: dict[str, Any] = stream.take(rows.tolist(), length, marks)
+        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows}, device)

@@ -1,0 +1,205 @@
+"""DAS (arXiv 2302.03241): what matters to past domains moves less, and what is new is set against what was known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
+from adapt.method.das.options import DasOptions
+from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
+from adapt.model.families import check_units
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from adapt.method.das.contrast import Contrast
+    from adapt.method.das.soft_mask import SoftMask
+    from adapt.model.size import ModelSize
+    from adapt.model.units import Values
+    from adapt.objective.base import Corrupted, Objective
+    from adapt.runner import Finished, Stage
+
+IMPORTANCE = "importance"
+"""What the method calls its stage."""
+CONTRAST = (
+    "contrast_weight",
+    "contrast_temperature",
+    "contrast_documents",
+    "contrast_cost",
+    "economy_fraction",
+    "injected_dropout",
+)
+KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
+PLASTICITY = "plasticity left, 1 - importance: mean over layers, below it the least and the most"
+
+
+class Das(Method):
+    """Soft masks and contrast. Both are made of importance, which the stage before has measured."""
+
+    Options = DasOptions
+    kind: ClassVar[str] = "das"
+
+    def __init__(self, options: DasOptions) -> None:
+        super().__init__(options)
+        self.options: DasOptions = options
+        self._mask: SoftMask | None = None
+        self._contrast: Contrast | None = None
+        self._plasticity = 1.0
+        self._counted: Tensor | None = None  # contrast summed since the last report, and documents
+
+    def settings(self) -> dict[str, Any]:
+        """What training uses; how importance is measured is in the key of the stage that does."""
+        das = self.options
+        contrast = [name for name in CONTRAST if name != "economy_fraction" or das.contrast_cost == "economy"]
+        masks = ["plasticity_floor"] if das.soft_mask != "none" else []
+        used = ["soft_mask", *masks, *(contrast if das.contrast_weight else [])]
+        return {name: getattr(das, name) for name in used}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models whose units are not known, and text that is not prepared before it is measured on.
+
+        Raises:
+            ConfigError: the corpus is streamed.
+            ModelError: the units of the model are not known.
+        """
+        if not self._measures:
+            return
+        check_units(model)
+        if config.corpus.streaming and self.options.general_importance != "none":
+            raise ConfigError(
+                "corpus.streaming is set, but importance is measured on prepared text",
+                "remove it, or set das.general_importance to none",
+            )
+
+    def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
+        """Importance for general knowledge, read off the model to begin with on what it learns first."""
+        if not self._measures or self.options.general_importance == "none":
+            return {}
+        return {IMPORTANCE: self._measured("general", first, None)}
+
+    def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
+        """Importance for the domain, read off the model that has just learnt it, and for all before."""
+        if not self._measures:
+            return {}
+        return {IMPORTANCE: self._measured("domain", learnt, learnt.past.get(IMPORTANCE))}
+
+    def _measured(self, about: Any, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
+        config = domain.config
+        return MeasureImportance(config.name, config, self.options, domain.start, domain.texts, previous, about)
+
+    @property
+    def _measures(self) -> bool:
+        return self.options.soft_mask != "none" or self.options.contrast_weight > 0
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """Those of the contrast; in several passes, all that is trained through is seen before."""
+        das = self.options
+        if not das.contrast_weight:
+            return Added()
+        share = das.economy_fraction if das.contrast_cost == "economy" else 1.0
+        is_exact = is_known and das.contrast_cost == "exact"
+        trained, seen = (2.0, 0.0) if is_exact else (share, share * is_known)
+        return Added(trained, seen + (1 + trained) * (passes > 1))
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Of masks that scale updates, where parameters started from, whole on every rank; of gates, their products."""
+        das = self.options
+        layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
+        rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters
+        is_gated = das.contrast_cost == "exact" and das.contrast_weight > 0
+        return AddedMemory(layers + rows, layers, is_gated * (size.heads + size.inner + size.hidden))
+
+    def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
+        """How much of a step layers still make, and which hardly make any."""
+        found = {after: stages[IMPORTANCE].result for after, stages in sorted(measured.items()) if IMPORTANCE in stages}
+        left = {after: plasticity_under(self.options, each.plasticity) for after, each in found.items()}
+        left = {after: layers for after, layers in left.items() if layers}
+        known = next(iter(found.values()), None)
+        warnings = unprotected(self.options, known.embeddings_share) if known else []
+        warnings += [f"{_after(n)}, {text}" for n, layers in left.items() for text in saturated(self.options, layers)]
+        rows = {_after(number): [_range(layers[kind]) for kind in KINDS] for number, layers in left.items()}
+        return Notes([NoteTable(PLASTICITY, list(KINDS.values()), rows)] if rows else [], warnings)
+
+    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+        """Masks and gates.
+
+        Args:
+            model: before it is compiled and wrapped.
+            setting: its `past` may have `importance`, a folder; without it nothing is masked, and nothing known to be
+                told apart from.
+
+        Raises:
+            ModelError: the importance is another model's; or views are to be contrasted that nothing makes differ.
+        """
+        from adapt.method.das.contrast import Contrast
+        from adapt.method.das.importance import load_importance
+        from adapt.method.das.normalize import with_floor
+        from adapt.method.das.soft_mask import SoftMask
+        from adapt.method.das.views import injected
+        from adapt.model.units import Gates
+
+        das, folder = self.options, setting.past.get(IMPORTANCE)
+        importance = load_importance(folder, model) if folder else None
+        if importance and das.soft_mask != "none":
+            masked = with_floor(importance.units, das.plasticity_floor)
+            self._mask = SoftMask(masked, das.soft_mask, embedding=importance.embedding)
+            self._mask.prepare_model(model, setting)
+            self._plasticity = mean_plasticity(masked)
+        if das.contrast_weight:
+            gates, known = (Gates(model), importance.units) if importance else (None, None)
+            self._contrast = Contrast(das, gates, known, injected(model, das.injected_dropout))
+        return model
+
+    def losses(
+        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Adds the weight times the mean contrast over the documents of the global batch."""
+        if self._contrast is None:
+            yield from super().losses(model, parts, objective, step, predictions)
+            return
+        import torch
+
+        for loss, added, each in self._contrast.losses(model, parts):
+            counted = torch.stack((each.sum(), each.new_tensor(len(each)))).double()
+            self._counted = counted if self._counted is None else self._counted + counted
+            yield loss, added
+
+    def report(self) -> dict[str, float]:
+        """The mean contrast [nats] of all documents since the last report, and how much of the units' movement is left.
+
+        All ranks call it.
+        """
+        report = {"plasticity": self._plasticity}
+        if self._contrast:
+            import torch
+
+            from adapt.method.gather import summed
+
+            counted = torch.zeros(2, dtype=torch.float64) if self._counted is None else self._counted
+            total, documents = summed(counted).tolist()
+            report["contrast"] = total / max(documents, 1)
+            self._counted = None
+        return report
+
+    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights without masks."""
+        return self._mask.merge(state) if self._mask else state
+
+
+def mean_plasticity(importance: Values) -> float:
+    """The mean of 1 - I over all units."""
+    import torch
+
+    return 1 - torch.cat([each.flatten() for each in importance.values()]).mean().item()
+
+
+def _after(domains: int) -> str:
+    return f"after {domains} domain{'' if domains == 1 else 's'}"
+
+
+def _range(layers: Sequence[float]) -> str:
+    return f"{sum(layers) / len(layers):.2f}\n{min(layers):.2f} to {max(layers):.2f}"

@@ -1,0 +1,265 @@
+"""Stage `importance`: how much every unit of a model matters for what it knows, measured on some rows of a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from adapt.config import Config, what
+from adapt.console import log
+from adapt.errors import DataError
+from adapt.method.das.options import DasOptions
+from adapt.model.locate import Pretrained
+from adapt.model.size import model_size
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.schema import SHARD_GLOB
+
+if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the GPUs that are not theirs
+    import numpy as np
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from adapt.corpus.tokens import TokenStream
+    from adapt.model.units import Kind
+
+About = Literal["general", "domain"]
+EPOCH = 2**32
+"""Stands for the epoch wherever random numbers are drawn by epoch, so that rows and masks are not those of training."""
+LEAST_PLASTICITY = 0.1
+"""Below this mean of 1 - importance a layer hardly learns any more, and a warning says so."""
+FREE_SHARE = 0.5
+"""Of the parameters in unprotected embeddings, above which there is a warning."""
+SHOWN = 3
+"""Warnings that are logged; all are in the record of the sequence."""
+
+
+@dataclass(frozen=True)
+class ImportanceMeasured:
+    """What was measured. The importance itself is in `importance.safetensors`."""
+
+    rows: int
+    groups: int
+    """Of rows, each with one gradient."""
+    tokens: int
+    """Of text."""
+    device_seconds: float
+    plasticity: dict[str, list[float]]
+    """The mean of 1 - importance by kind of unit and layer."""
+    plasticity_own: dict[str, list[float]]
+    """The same of what was measured here alone."""
+    least_plasticity: float
+    embeddings_share: float | None = None
+    """Share of the model's parameters that are embeddings, where it is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeasureImportance(Stage[ImportanceMeasured]):
+    """How important each unit is for what a model knows (arXiv 2302.03241, sections 4.1 and 4.3)."""
+
+    kind = "importance"
+
+    name: str
+    config: Config
+    options: DasOptions
+    start: Start
+    """The model that is measured."""
+    texts: tuple[Stage[Any], ...]
+    """What it is measured on, prepared."""
+    previous: Stage[ImportanceMeasured] | None
+    """The importance that the new one is added to."""
+    about: About
+    """What the model knew before the first domain, as `das.general_importance` says, or the domain of the text."""
+
+    def what(self) -> Mapping[str, Any]:
+        """What is measured, on which sample, and how sizes become importance."""
+        config, das = self.config, self.options
+        sample = {
+            "sequences": das.importance_sequences,
+            "batch": das.importance_batch,
+            "granularity": das.granularity,
+            "sequence_length": config.training.sequence_length,
+        }
+        views = {
+            **sample,
+            "injected_dropout": das.injected_dropout,
+            "attention_dropout": config.model.attention_dropout,
+            "causal": config.objective.kind == "causal",
+        }
+        general = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
+        domain = {"about": "domain", **sample, "embeddings": das.embeddings, "objective": what(config.objective)}
+        return {
+            **(general if self.about == "general" else domain),
+            "normalize": das.normalize,
+            "model": self.start.digest,
+            "seed": config.seed,
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
+        """Measures on the cluster's devices."""
+        from adapt.runtime import await_resources, connect
+
+        config, das = self.config, self.options
+        size = model_size(self.start.pretrained.model)
+        share = size.embedding_parameters / size.parameters if size else None
+        for warning in unprotected(das, share) if self.about == "general" else ():  # before anything is trained
+            log(f"warning: {warning}")
+        connect(config.resources)
+        await_resources(config.resources)
+        previous = str(done[self.previous].path) if self.previous else None
+        texts = tuple(str(done[text].path) for text in self.texts)
+        measuring = Measuring(config, das, self.start.made(done), texts, previous, self.about)
+        found = ImportanceMeasured(**measure_importance(measuring, folder), embeddings_share=share)
+        left = plasticity_under(das, found.plasticity)
+        for kind, layers in left.items():
+            log(f"plasticity left, {kind} units by layer: {' '.join(f'{each:.2f}' for each in layers)}")
+        for warning in islice(saturated(das, left), SHOWN):
+            log(f"warning: {warning}")
+        return Outcome(found, device_cost(found.device_seconds, config.resources.price_per_device_hour))
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is to be measured."""
+
+    config: Config
+    options: DasOptions
+    pretrained: Pretrained
+    """The model."""
+    corpora: tuple[str, ...]
+    """Folders of the prepared text."""
+    previous: str | None
+    """Folder of the importance so far."""
+    about: About
+
+    @property
+    def text(self) -> TokenStream:
+        """What rows are taken from: all of it as one stream."""
+        from adapt.corpus.tokens import TokenStream
+
+        streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in self.corpora)
+        return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
+
+    def rows(self) -> np.ndarray:
+        """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
+
+        Raises:
+            DataError: there is no text.
+        """
+        import numpy as np
+
+        from adapt.corpus.order import permute
+
+        if self.about == "general" and self.options.general_importance == "random":
+            return np.zeros(0, np.int64)
+        rows = self.text.rows(self.config.training.sequence_length)
+        if not rows:
+            raise DataError(
+                f"{', '.join(self.corpora)}: no text to measure importance on",
+                "give this domain more text, or loosen corpus.cleaning",
+            )
+        wanted = min(self.options.importance_sequences, rows)
+        return permute(np.arange(wanted), rows, self.config.seed, EPOCH)
+
+
+def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
+    """Measures on the cluster this process is connected to, and writes `importance.safetensors` into `folder`.
+
+    `das.plasticity_floor` is applied where importance is used, so that no domain's is made smaller again and again.
+
+    Returns:
+        See `ImportanceMeasured`.
+
+    Raises:
+        DataError: the corpus is empty.
+        ModelError: the units of the model are not known, the importance so far is another model's, or there is no
+            dropout to measure with.
+        TrainingError: gradients are not finite.
+    """
+    import torch
+
+    from adapt.method.das.importance import Importance, joined, load_importance, save_importance
+    from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, plasticity
+
+    das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
+    previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
+    units, tokens, figures = _measured(measuring, rows) if len(rows) else _random(measuring, model)
+    own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
+    known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
+    together = accumulate(known, own) if known else own
+    save_importance(Importance(together, joined(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder)
+    left = plasticity(together)
+    return {
+        "rows": len(rows),
+        **figures,
+        "plasticity": left,
+        "plasticity_own": plasticity(own),
+        "least_plasticity": min(min(layers) for layers in left.values()),
+    }
+
+
+def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
+    """The model's shape, without its weights."""
+    import torch
+
+    from adapt.model.load import load_config, model_class
+    from adapt.model.quiet import quiet
+
+    config = load_config(pretrained.model, pretrained.trust_remote_code)
+    with quiet(), torch.device("meta"):
+        model: PreTrainedModel = model_class(config).from_config(config, trust_remote_code=pretrained.trust_remote_code)
+    return model
+
+
+def _random(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
+    """Sizes of units that mean nothing."""
+    from adapt.method.das.normalize import random_sizes
+
+    return random_sizes(model, measuring.config.seed), None, {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+
+
+def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
+    """Sizes of units and tokens over the rows."""
+    from adapt.method.das.gradients import gradients_on_cluster
+
+    sums, seconds = gradients_on_cluster(measuring, rows)
+    return sums.means, sums.tokens, {"groups": sums.groups, "tokens": sums.text, "device_seconds": seconds}
+
+
+def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """The plasticity of a record, as training has it under `das.plasticity_floor`; none where nothing is masked."""
+    if das.soft_mask == "none":
+        return {}
+    return {kind: [max(each, das.plasticity_floor) for each in layers] for kind, layers in measured.items()}
+
+
+def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]:
+    """A warning for every layer and kind of unit that hardly learns any more; Adam undoes masks of gradients."""
+    for kind, layers in left.items() if das.soft_mask == "update" else ():
+        for number, each in enumerate(layers):
+            if each < LEAST_PLASTICITY:
+                yield (
+                    f"layer {number}: {kind} units make {each:.1%} of a step on average (1 - importance), so the next "
+                    "domains hardly change them; das.plasticity_floor keeps them free"
+                )
+
+
+def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
+    """A warning where most of the model is out of the masks' reach."""
+    if embeddings_share is None or das.soft_mask == "none" or das.embeddings != "free":
+        return []
+    text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
+    return [f"{text}: try frequency"] if embeddings_share > FREE_SHARE else []
+
+
+def device_cost(seconds: float, price_per_hour: float | None) -> dict[str, Any]:
+    """For the record."""
+    hours = seconds / 3600
+    return {
+        "device_seconds": seconds,
+        "device_hours": hours,
+        "cost": None if price_per_hour is None else hours * price_per_hour,
+    }

@@ -1,0 +1,86 @@
+"""L2-SP (Xuhong, Grandvalet and Davoine 2018, arXiv 1802.01483): weights are pulled back to where they started.
+
+To the loss comes alpha / 2 ||w - w_start||^2 + beta / 2 ||w - w_base||^2, over all trained parameters. Its gradient is
+added to the part of a parameter that a rank holds, before the norm is taken that clips, so nothing of it depends on how
+the batch or the model is cut into ranks, and what is held of the starting point is divided like the optimizer's state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adapt.config import NonNegativeFloat
+from adapt.method.base import AddedMemory, Method, Setting
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from adapt.model.size import ModelSize
+
+
+@dataclass(frozen=True)
+class L2spOptions:
+    """L2-SP: a penalty on leaving the weights that a domain started with (arXiv 1802.01483)."""
+
+    alpha: NonNegativeFloat = 0.1
+    """Strength of the pull towards the weights that the domain started with: the penalty is alpha / 2 times the squared
+    distance. It takes the place of training.weight_decay, which pulls towards 0."""
+    beta: NonNegativeFloat = 0.0
+    """Strength of the pull towards the model that the first domain started with, in the same way; 0 leaves it out."""
+
+
+class L2sp(Method):
+    """Adds alpha (w - w_start) + beta (w - w_base) to the gradient of every step."""
+
+    Options = L2spOptions
+    kind: ClassVar[str] = "l2sp"
+
+    def __init__(self, options: L2spOptions) -> None:
+        super().__init__(options)
+        self._setting = Setting()
+        self._pulls: list[tuple[float, dict[str, Tensor]]] = []  # strengths, and the weights that they pull to
+        self._penalty: list[Tensor] = []  # of the last step: its parts, on this rank
+
+    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+        """Notes where the training started."""
+        self._setting = setting
+        return model
+
+    def begin(self, engine: Any) -> None:
+        """Keeps what the weights are now."""
+        alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
+        start = {part.name: part.value.detach().clone() for part in engine.parts()}
+        if beta and setting.base != setting.anchor:
+            assert setting.load
+            base = dict(setting.load(setting.base).named_parameters())
+            parts = {part.name: part.of(base[part.name].detach()) for part in engine.parts()}
+            self._pulls = [(alpha, start), (beta, {name: part.to(start[name]) for name, part in parts.items()})]
+        else:  # the first domain: they are one
+            self._pulls = [(alpha + beta, start)]
+
+    def before_step(self, engine: Any, step: int) -> None:
+        """Adds the penalty's gradient."""
+        self._penalty = []
+        engine.change_gradients(self._pulled)
+
+    def _pulled(self, part: Any, gradient: Tensor) -> Tensor:
+        for strength, weights in self._pulls:
+            moved = part.value - weights[part.name]
+            self._penalty.append(strength / 2 * moved.double().square().sum())
+            gradient = gradient + strength * moved
+        return gradient
+
+    def report(self) -> dict[str, float]:
+        """The penalty before the last step [nats a predicted token, like the loss]."""
+        import torch
+
+        from adapt.method.gather import summed
+
+        own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=self._setting.device)
+        return {"penalty": (summed(own) if self._setting.zero_stage else own).item()}
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """One or two copies of a rank's share of the weights, and one for a moment."""
+        copies = 1 + (self.options.beta > 0)
+        return AddedMemory(held=4.0 * copies * size.parameters / shared_by)

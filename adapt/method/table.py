@@ -1,0 +1,86 @@
+"""The methods, by the name that `method.kind` calls them by."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config, section_of
+from adapt.errors import ConfigError
+from adapt.method.base import Method
+from adapt.plugin import plugged
+
+METHODS = {
+    "plain": "adapt.method.base:Method",
+    "das": "adapt.method.das.method:Das",
+    "l2sp": "adapt.method.l2sp:L2sp",
+}
+"""Where each stands. A further one is its file, its test and a line here."""
+
+
+def method_class(kind: str) -> type[Method]:
+    """The class of a method: one of METHODS, or a user's own by `package.module:Class`.
+
+    Raises:
+        ConfigError: there is none of this name, or it is no method.
+    """
+    found: type[Method] = plugged("method.kind", kind, METHODS, Method)
+    options = found.Options
+    if options is None:
+        return found
+    if not (isinstance(options, type) and is_dataclass(options)):
+        raise ConfigError(f"method.kind: {kind}.Options is no dataclass", "make it a frozen dataclass, or None")
+    if needed := [each.name for each in fields(options) if each.default is each.default_factory is MISSING]:
+        raise ConfigError(
+            f"method.kind: {kind}.Options: {', '.join(needed)} without a default", "give every option a default"
+        )
+    return found
+
+
+def method_of(config: Config) -> Method:
+    """The method of a configuration, with its options.
+
+    Raises:
+        ConfigError: as `method_class`.
+    """
+    kind, options = method_class(config.method.kind), config.method_options
+    if options is None and kind.Options is not None:
+        options = kind.Options()
+    return kind(options)
+
+
+def check_method(config: Config, model: Path) -> None:
+    """Refuses a method that cannot work as it is configured.
+
+    Args:
+        config: of the job.
+        model: folder of the model to begin with.
+
+    Raises:
+        AdaptError: says why.
+    """
+    method, stage = method_of(config), config.resources.zero_stage
+    if stage not in method.zero_stages:
+        able = ", ".join(map(str, method.zero_stages))
+        raise ConfigError(
+            f"method.kind {config.method.kind} does not run at resources.zero_stage {stage}", f"choose one of {able}"
+        )
+    method.check(config, model)
+
+
+@cache
+def sections(kind: str) -> dict[str, type[Any]]:
+    """The options of all known methods and of this one, by the name of their section.
+
+    Raises:
+        ConfigError: as `method_class`.
+    """
+    classes = {section_of(name): method_class(name) for name in (*METHODS, kind)}
+    if ":" in kind and (name := section_of(kind)) in {*Config.__dataclass_fields__, *METHODS}:
+        raise ConfigError(
+            f"method.kind: the section of {kind} would be `{name}`, which there is already",
+            "give the class another name",
+        )
+    return {name: each.Options for name, each in classes.items() if each.Options is not None}

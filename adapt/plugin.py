@@ -1,0 +1,82 @@
+"""Parts that a configuration names (methods, selections): built in, or a user's own by `package.module:Class`."""
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from adapt.errors import ConfigError
+from adapt.nearest import nearest
+
+T = TypeVar("T")
+
+
+def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> type[T]:
+    """The class that a field names.
+
+    Args:
+        field: of the configuration, for messages.
+        name: a key of `known`, or `package.module:Class`.
+        known: those built in, each as `package.module:Class`.
+        base: what it must be.
+
+    Raises:
+        ConfigError: there is no such class, its module cannot be imported, or it is not a `base` or lacks something.
+    """
+    place = known.get(name, name)
+    if ":" not in place:
+        others = f"use one of {', '.join(sorted(known))}, or package.module:Class for your own"
+        raise ConfigError(f"{field}: there is no {name!r}", nearest(name, known, others))
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except Exception as error:  # whatever a user's module does when it is loaded
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{field}: {module} cannot be imported ({reason})",
+            "mend the module, or put its folder on PYTHONPATH, also of the cluster's workers",
+        ) from error
+    if found is None:
+        classes = [key for key, each in vars(importlib.import_module(module)).items() if isinstance(each, type)]
+        raise ConfigError(f"{field}: {module} has no {attribute}", nearest(attribute, classes, "correct the name"))
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(
+            f"{field}: {place} is no {base.__name__}", f"let it inherit from {base.__module__}.{base.__name__}"
+        )
+    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+        raise ConfigError(f"{field}: {place} lacks {', '.join(missing)}", "see docs/extension.md for what it must have")
+    return found
+
+
+def source_digest(kind: type[Any]) -> str:
+    """Of the file that a class stands in: what decides what a user's own part does enters the keys of stages."""
+    return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
+
+
+def read_options(place: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    """Options as a configuration gives them.
+
+    Args:
+        place: for messages.
+        kind: a dataclass.
+        given: its fields by name.
+
+    Raises:
+        ConfigError: a field is not known, or of another type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            fix = nearest(name, known) if known else "remove it: there is nothing to set"
+            raise ConfigError(f"unknown key {name} in {place}", fix)
+    try:
+        return TypeAdapter(kind).validate_python(dict(given))
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{place}: {at}: {first['msg']}", "correct the value") from error

@@ -1,0 +1,108 @@
+"""How long a training is, and over which mixture of its sources."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adapt.config import Config, CorpusConfig
+from adapt.console import log
+from adapt.errors import ConfigError, DataError
+from adapt.stage.prepare import Prepared
+from adapt.train.schedule import Length, length_of, rows_of
+
+if TYPE_CHECKING:
+    from adapt.corpus.mixture import Mixture
+
+
+def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
+    """The same with the global batch that so many examples fill; in eights, so that workers can share it.
+
+    Args:
+        config: of the training.
+        batch_examples: None leaves the batch as it is configured.
+        texts: what the examples are of.
+
+    Raises:
+        ConfigError: these workers cannot share it.
+    """
+    if not batch_examples:
+        return config
+    documents = sum(text.train_documents or 0 for text in texts)
+    tokens = sum(text.train_tokens or 0 for text in texts)
+    training, workers = config.training, config.resources.workers
+    rows = max(1, round(batch_examples * tokens / max(documents, 1) / training.sequence_length))
+    batch = rows if rows < 8 else round(rows / 8) * 8
+    if batch % workers:
+        raise ConfigError(
+            f"{batch_examples} examples fill {batch} sequences, which {workers} workers cannot share equally",
+            "use another number of resources.workers, or set tapt.batch_examples to null and"
+            " training.global_batch_size to a multiple of it",
+        )
+    return replace(config, training=replace(training, global_batch_size=batch))
+
+
+def length_over(config: Config, mixture: "Mixture | None") -> Length:
+    """How long a training is.
+
+    Args:
+        config: of the training.
+        mixture: of its sources; None where the corpus is streamed.
+    """
+    training = config.training
+    if not mixture:
+        return length_of(training, sys.maxsize)
+    most = mixture.exhausted if config.mixture.exhausted == "stop" else None
+    length = length_of(training, mixture.epoch, most)
+    if length.rows < training.global_batch_size:
+        log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
+    return length
+
+
+def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | None) -> "Mixture | None":
+    """How the sources of a training share the run; None where the corpus is streamed.
+
+    Raises:
+        DataError: a share of the run is for text that has no row.
+    """
+    from adapt.corpus.mixture import Mixture
+
+    if config.corpus.streaming:
+        return None
+    rows = {name: rows_of(text.train_tokens or 0, config.training) for name, text in sources.items()}
+    replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
+    weights = weights_of(config.corpus)
+    _check_rows(rows, weights)
+    if replayed == [0] and config.mixture.replay_fraction:
+        raise DataError(
+            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, and the files of mixture.replay_paths"
+            " have no text",
+            "bring more text, or set mixture.replay_fraction to 0",
+        )
+    return Mixture.of(list(rows.values()), config.seed, config.mixture, weights, replayed)
+
+
+def weights_of(corpus: CorpusConfig) -> list[float] | None:
+    """The configured weights of the sources; None where they have none.
+
+    Raises:
+        ConfigError: all are 0, as those of a part of the sources may be.
+    """
+    weights = [source.weight for source in corpus.sources if source.weight is not None]
+    if weights and not any(weights):
+        names = ", ".join(source.name for source in corpus.sources)
+        raise ConfigError(f"corpus.sources: all weights are 0 of {names}", "give one of them a weight above 0")
+    return weights or None
+
+
+def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> None:
+    """Refuses a share of the run for text that has no row, of which no sample could ever be found.
+
+    Sources without weights share in proportion to their rows, which may be none.
+    """
+    for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
+        if weight and not rows[name]:
+            raise DataError(
+                f"corpus.sources: {name} has weight {weight:g} and no text to train on",
+                "bring more text of it, lower corpus.heldout_fraction, or set its weight to 0",
+            )

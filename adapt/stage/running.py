@@ -1,0 +1,27 @@
+"""Runs the stages of a chain, connected to Ray where there is something to run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from adapt.config import ResourcesConfig
+from adapt.runner import Record, Stage, Store, ensure_all
+from adapt.runner.run import unfinished
+
+ON_A_CLUSTER = 16
+"""Stages at once, where the cluster itself holds back what it has no room for."""
+
+
+def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesConfig) -> list[Record]:
+    """The records of some stages, after running what is not finished, side by side as far as there is room.
+
+    Raises:
+        AdaptError: as `adapt.runner.parallel.ensure_all`.
+    """
+    if not unfinished(stages, store)[0]:
+        return ensure_all(stages, store, None, 1)
+    from adapt.runtime import address_of, connect, totals
+
+    connect(resources)
+    joined = address_of(resources) is not None
+    most = resources.stages_at_once or (ON_A_CLUSTER if joined else len(stages) + ON_A_CLUSTER)
+    return ensure_all(stages, store, None if joined else totals(), most)

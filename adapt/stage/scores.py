@@ -1,0 +1,70 @@
+"""Stage `scores`: what a model scores on a task, over all seeds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.finetune import Finetune
+from adapt.statistics.seeds import Spread, spread
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of all seeds; none is left out, whatever it came to."""
+
+    metric: str
+    mode: str
+    majority_score: float
+    """Of always answering the most frequent class of train."""
+    transductive: bool
+    scores: dict[str, float]
+    """By seed."""
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+    """See `adapt.statistics.seeds.Spread`."""
+    seeds: int
+    degenerate: int
+    """Seeds with but one answer."""
+    without_leaks: Spread | None
+    """Over the test examples whose text does not stand in train, where there are others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores(Stage[Scored]):
+    """Mean, deviation and interval of the scores of several seeds."""
+
+    kind = "scores"
+
+    name: str
+    runs: Mapping[str, Finetune]
+    """By seed."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Nothing but the runs."""
+        return {}
+
+    def needs(self) -> Mapping[str, float]:
+        """Nothing."""
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Scored]:
+        """Sums up."""
+        finished = [done[run] for run in self.runs.values()]
+        runs = [each.result for each in finished]
+        clean = [run.score_without_leaks for run in runs if run.score_without_leaks is not None]
+        scored = Scored(
+            metric=runs[0].metric,
+            mode=runs[0].mode,
+            majority_score=runs[0].majority_score,
+            transductive=runs[0].transductive,
+            scores={str(run.seed): run.score for run in runs},
+            **asdict(spread([run.score for run in runs])),
+            degenerate=sum(run.degenerate for run in runs),
+            without_leaks=spread(clean) if clean else None,
+        )
+        seconds = sum(each.record.cost["device_seconds"] for each in finished)
+        return Outcome(scored, {"device_seconds": seconds, "device_hours": seconds / 3600})

@@ -1,0 +1,232 @@
+"""Stage `train`: a training run over prepared or streamed text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, TrainingConfig, what
+from adapt.console import log
+from adapt.method.table import method_of
+from adapt.model.size import model_size
+from adapt.model.start import Start
+from adapt.preflight import check_memory, check_space
+from adapt.runner import Done, Outcome, Record, Stage, Store
+from adapt.stage.context import Context, root_of
+from adapt.stage.cost import cost_of
+from adapt.stage.length import length_over, mixed, sized, weights_of
+from adapt.stage.noted import Noted
+from adapt.stage.prepare import Prepared, Streamed
+from adapt.train.branch import start_from_branch
+from adapt.train.flops import mean_length, together
+from adapt.train.job import CHECKPOINTS, Job
+from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
+from adapt.train.track import anchored
+
+if TYPE_CHECKING:
+    from adapt.corpus.mixture import Mixture
+    from adapt.train.forecast import Forecast
+
+RAN_ON = (
+    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
+    *("gradient_checkpointing", "compile", "device"),
+)
+"""What a training's record says of how it ran."""
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """What a source gave to a run."""
+
+    rows: int
+    tokens: int
+    """To within a row."""
+    share: float
+    """Of the rows."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to. The model is in the folder `model`."""
+
+    steps: int
+    tokens: int
+    tokens_per_s: float
+    data_wait_share: float
+    """Of the time, that the devices waited for text."""
+    device_seconds: float
+    flops: float | None
+    mfu: float | None
+    """Model FLOPs utilization."""
+    peak_memory_bytes: int | None
+    transductive: bool
+    """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
+    sources: dict[str, SourceShare] | None = None
+    """None where the corpus is streamed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Train(Stage[Trained]):
+    """A model, trained on the text of some sources."""
+
+    kind = "train"
+
+    name: str
+    config: Config
+    start: Start
+    corpora: Mapping[str, Stage[Prepared]]
+    """What it is trained on, by source."""
+    replay: Stage[Prepared] | None
+    """General text that is mixed in."""
+    past: Mapping[str, Stage[Any]]
+    """What the method asked for: measured of the domains before."""
+    batch_examples: int | None
+    """Documents that fill a step on average; None for the configured number of sequences."""
+    is_transductive: bool
+    """Whether the text of dev and test is among the corpora."""
+    streamed: Streamed | None
+    """The corpus, where it is read while it is trained on."""
+    weights: tuple[float, ...] | None
+    """Of the sources."""
+    noted: Noted | None = None
+    """What is noted when it begins: the sequence up to this domain."""
+
+    @classmethod
+    def of(
+        cls,
+        context: Context,
+        corpora: Mapping[str, Stage[Prepared]],
+        replay: Stage[Prepared] | None = None,
+        past: Mapping[str, Stage[Any]] | None = None,
+        batch_examples: int | None = None,
+        is_transductive: bool = False,
+        streamed: Streamed | None = None,
+    ) -> "Train":
+        """The training of a configuration; see the fields."""
+        config, weights = context.config, weights_of(context.config.corpus)
+        given = tuple(weights) if weights else None
+        start = context.start
+        return cls(
+            config.name, config, start, corpora, replay, past or {}, batch_examples, is_transductive, streamed, given
+        )
+
+    def what(self) -> Mapping[str, Any]:
+        """Model, objective, length, optimizer, mixture, method and seed."""
+        config = self.config
+        batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
+        return {
+            "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights},
+            "model": self.start.digest,
+            "attention_dropout": config.model.attention_dropout,
+            "objective": what(config.objective),
+            "training": {**what(config.training), **batch},
+            "seed": config.seed,
+            "method": method_of(config).what(),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """Each worker's share, and a core for the tasks that read its rows."""
+        resources = self.config.resources
+        gpus = {"GPU": resources.gpus_per_worker * resources.workers} if resources.gpus_per_worker else {}
+        return {"CPU": resources.workers * resources.cpus_per_worker + 1, **gpus}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Trained]:
+        """Trains on the cluster, resuming what an earlier run of this stage left."""
+        if self.noted:
+            self.noted.save()
+        texts = {name: done[text].result for name, text in self.corpora.items()}
+        replay = done[self.replay].result if self.replay else None
+        config = sized(self.config, self.batch_examples, list(texts.values()))
+        start, mixture = self.start.made(done), mixed(config, texts, replay)
+        steps = length_over(config, mixture).steps
+        check_warmup(config.training, steps)
+        kept = config.training.keep_checkpoints + (branch_step(config.training, steps) is not None)
+        check_space(folder, start.model, kept)
+        from adapt.runtime import connect
+        from adapt.train.launch import launch
+
+        connect(config.resources)
+        sources = [*self.corpora.values(), *([self.replay] if self.replay else [])]
+        check_memory(config, self.start.pretrained.model, together(done[text].record.metrics for text in sources))
+        job = Job(
+            config=replace(config, tracking=anchored(config.tracking)),
+            key=self.key,
+            folder=str(folder),
+            corpora=tuple(str(done[text].path) for text in sources),
+            mixture=mixture,
+            pretrained=start,
+            steps=steps,
+            online=self.streamed.online(folder, done) if self.streamed else None,
+            past={name: str(done[stage].path) for name, stage in self.past.items()},
+        )
+        run_folder = folder / CHECKPOINTS / job.run_name
+        start_from_branch(self, Store(root_of(config)), config.training, steps, run_folder)
+        found = launch(job)
+        if mixture is None and found["step"] < steps:
+            log(f"the corpus was passed through after {found['step']} of {steps} steps")
+        knows = self.is_transductive or self.start.knows(done)
+        return self._outcome(found, config, knows, _shares(texts, replay, mixture, found["step"], config.training))
+
+    def _outcome(
+        self, found: Mapping[str, Any], config: Config, knows: bool, sources: dict[str, SourceShare] | None
+    ) -> Outcome[Trained]:
+        seconds = max(found["seconds"], 1e-9)
+        trained = Trained(
+            steps=found["step"],
+            tokens=found["tokens"],
+            tokens_per_s=found["own_tokens"] / seconds,
+            data_wait_share=found["data_wait_seconds"] / seconds,
+            device_seconds=found["device_seconds"],
+            flops=found.get("flops"),
+            mfu=found.get("mfu"),
+            peak_memory_bytes=found["peak_memory_bytes"],
+            transductive=knows,
+            sources=sources,
+        )
+        cost = cost_of(found["device_seconds"], config.resources.price_per_device_hour)
+        return Outcome(trained, {**cost, "tokens": found["own_tokens"]}, {name: found[name] for name in RAN_ON})
+
+    def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
+        """What it will take. None where its model's dimensions cannot be told.
+
+        Args:
+            records: of finished stages, by key.
+        """
+        from adapt.train.forecast import forecast
+
+        dimensions = model_size(self.start.pretrained.model)
+        if dimensions is None:
+            return None
+        done = Done(records)
+        texts = {name: done[text].result for name, text in self.corpora.items() if text in done}
+        replay = done[self.replay].result if self.replay and self.replay in done else None
+        known = len(texts) == len(self.corpora) and bool(replay) == bool(self.replay)
+        config = sized(self.config, self.batch_examples, list(texts.values())) if known else self.config
+        length = None
+        if known:
+            length = length_over(config, mixed(config, texts, replay))
+        elif not config.training.epochs:  # then the length does not depend on the corpus
+            length = length_of(config.training, 2**63 - 1)
+        tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
+        corpora = [text for text in (*self.corpora.values(), self.replay) if text and text in done]
+        mean = mean_length(together(done[text].record.metrics for text in corpora))
+        return forecast(config, dimensions, tokens, mean, Store(root_of(config)))
+
+
+def _shares(
+    texts: Mapping[str, Prepared],
+    replay: Prepared | None,
+    mixture: "Mixture | None",
+    steps: int,
+    training: TrainingConfig,
+) -> dict[str, SourceShare] | None:
+    """What each source gave to a run; replayed text is called `(replay)`."""
+    if mixture is None:
+        return None
+    drawn = mixture.drawn(steps * training.global_batch_size)
+    found, named = {}, {**texts, **({"(replay)": replay} if replay else {})}
+    for (name, text), rows in zip(named.items(), drawn, strict=True):
+        tokens = text.train_tokens or 0
+        given = round(rows * tokens / max(rows_of(tokens, training), 1))
+        found[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
+    return found

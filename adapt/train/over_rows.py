@@ -1,0 +1,76 @@
+"""A function over batches of rows, on the devices of a cluster, for what methods measure beside training."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from adapt.config import Config
+from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+
+if TYPE_CHECKING:
+    import torch
+
+R = TypeVar("R")
+Share: TypeAlias = list[tuple[int, np.ndarray]]
+"""Batches: their numbers, and the rows of each."""
+OnRows: TypeAlias = "Callable[[torch.device, str, Share], R]"
+"""Is given a device, the precision to calculate in, and a share of the batches."""
+
+
+def batches_of(rows: np.ndarray, size: int) -> Share:
+    """Rows in batches of at most `size`, all about alike."""
+    return list(enumerate(np.array_split(rows, -(-len(rows) // size))))
+
+
+def over_rows(function: OnRows[R], batches: Share, config: Config) -> tuple[list[R], float]:
+    """Calls a function on batches of rows, shared out to as many Ray tasks as there are workers.
+
+    A batch is given whole to one task, so what comes of it does not depend on their number. Nor does it depend on which
+    device it meets: where `auto` comes to several precisions, all is done again in fp32.
+
+    Args:
+        function: of a module, or a `partial` of one.
+        batches: numbered rows.
+        config: says which resources there are, and the precision.
+
+    Returns:
+        What each task gave, and the seconds that devices were held.
+    """
+    import ray
+
+    resources = config.resources
+    workers = min(resources.workers, len(batches))
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(on_device)
+
+    def done(precision: str) -> Sequence[tuple[R, float, str]]:
+        with user_errors():
+            return list(
+                ray.get([task.remote(function, batches[n::workers], precision, workers) for n in range(workers)])
+            )
+
+    parts = done(config.training.precision)
+    seconds = sum(each for _, each, _ in parts)
+    if len({precision for *_, precision in parts}) > 1:
+        parts = done("fp32")
+        seconds += sum(each for _, each, _ in parts)
+    return [part for part, *_ in parts], seconds
+
+
+def on_device(function: OnRows[R], share: Share, precision: str, workers: int) -> tuple[R, float, str]:
+    """The Ray task: what came of a share of the batches, how long it held a device [s], and the precision it took."""
+    start = time.monotonic()
+    hide_unreserved_gpus()
+    import torch
+
+    from adapt.train.precision import resolve
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+    chosen = resolve(precision, device)
+    return function(device, chosen, share), time.monotonic() - start, chosen

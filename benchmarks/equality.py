@@ -1,0 +1,335 @@
+"""Whether the jobs still compute what they computed, bit for bit: digests of weights, predictions and losses.
+
+python -m benchmarks.equality --data ../shared/data --models ../shared/models --against benchmarks/equality.json
+python -m benchmarks.equality --data ../shared/data --models ../shared/models --out FILE [--only NAME ...]
+
+Runs small jobs through the command line, each in a fresh storage, so it works on any version of the code whose options
+these are. Results carry the names of their stages, not the keys; results of one name are numbered in the order of their
+values. `--against` ends with 1 where something differs or is missing. A result that is there under another name is the
+same; a further one is only mentioned.
+
+The digests hold on one kind of machine only (processor, number of cores, versions of torch and of the packages, whose
+docstrings are the text of the demo). On another one, make the old file anew with the old code.
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import distributions
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import ROOT, machine
+
+Config = dict[str, Any]
+Found = dict[str, dict[str, Any]]
+"""Kind of result -> name -> digest or number."""
+
+SMALL: Config = {
+    "training": {
+        "max_steps": 8,
+        "global_batch_size": 8,
+        "micro_batch": 4,
+        "sequence_length": 64,
+        "learning_rate": 5e-4,
+        "precision": "fp32",
+        "checkpoint_interval_steps": 4,
+    },
+    "evaluation": {"sequence_length": 64, "max_documents": 40, "bootstrap_samples": 200},
+    "finetune": {"seeds": [0, 1], "epochs": 1, "max_length": 64, "learning_rate": 5e-4},
+}
+UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price")
+"""Figures that time and machine decide, by name."""
+UNSTEADY_PARTS = re.compile(r"cost|what was run|came from|come from|trainings", re.IGNORECASE)
+"""Parts of a report that show such figures, by title."""
+
+
+@dataclass
+class Place:
+    """Where one case runs: its inputs, its storage, and what its jobs said."""
+
+    folder: Path
+    data: Path
+    models: Path
+    figures: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "runs"
+
+    def run(self, job: str, config: Config, *arguments: str) -> Config:
+        """Runs jobs/JOB.py to its end. Returns what the last line of stdout says."""
+        file, errors = self.folder / f"{job}.yaml", self.folder / f"{job}.err"
+        file.write_text(json.dumps(config))  # JSON is YAML
+        words = list(arguments) or [f"--config={file}", f"--storage.root={self.root}"]
+        command = [sys.executable, f"jobs/{job}.py", *(str(file) if word == "FILE" else word for word in words)]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        with errors.open("w") as stream:
+            done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=stream, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{errors.read_text()[-3000:]}")
+        line: Config = json.loads(done.stdout.splitlines()[-1])
+        self.figures |= dict(numbers(line["metrics"], job))
+        return line
+
+    def corpus(self, name: str, count: int, repeated: int = 0) -> str:
+        """A file with the first documents of a corpus, the first few of them a second time, nearly the same."""
+        with gzip.open(self.data / "corpora" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            texts = [json.loads(line)["text"] for line in islice(file, count)]
+        texts += [f"{text} So much for that." for text in texts[:repeated]]
+        path = self.folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        return str(path)
+
+    def task(self, name: str, **more: str) -> Config:
+        """A task with the first examples of each split."""
+        splits = {}
+        for split, count in (("train", 96), ("dev", 48), ("test", 48)):
+            with gzip.open(self.data / "tasks" / name / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
+                lines = list(islice(file, count))
+            path = self.folder / f"{name}-{split}.jsonl"
+            path.write_text("".join(lines))
+            splits[split] = str(path)
+        return {"name": name, **splits, **more}
+
+    def small(self, **sections: Any) -> Config:
+        """The settings of all cases, with further ones."""
+        both = {name: {**SMALL[name], **sections.get(name, {})} for name in SMALL}
+        return {"model": {"path": str(self.models / "bert-tiny-general")}, **sections, **both}
+
+
+def demo(place: Place) -> None:
+    """The demo as users run it, only shorter."""
+    options = ["--training.max_steps=50", "--training.micro_batch=32"]
+    place.run("dapt", {}, "--config=jobs/recipes/demo.yaml", *options, f"--storage.root={place.root}")
+
+
+def dapt(place: Place) -> None:
+    """Two weighted sources, replay, general text, near duplicates, accumulation."""
+    sources = [
+        {"name": "cs", "weight": 0.7, "paths": place.corpus("cs_acl_abstracts", 300, repeated=40)},
+        {"name": "biomed", "weight": 0.3, "paths": place.corpus("biomed_pubmed", 400)},
+    ]
+    corpus = {"sources": sources, "deduplicate": "near", "heldout_fraction": 0.1}
+    mixture = {"replay_paths": place.corpus("general_enwiki", 200), "replay_fraction": 0.2}
+    general = {"general_paths": place.corpus("general_wikitext2", 200)}
+    place.run("dapt", place.small(corpus=corpus, mixture=mixture, evaluation=general))
+
+
+def streamed(place: Place) -> None:
+    """Text that is read while training, in the default precision."""
+    corpus = {"paths": place.corpus("cs_acl_abstracts", 400), "streaming": True, "heldout_fraction": 0.1}
+    place.run("dapt", place.small(name="streamed", corpus=corpus, training={"precision": "auto", "micro_batch": 8}))
+
+
+def tapt(place: Place) -> None:
+    """Random text of a pool beside the task's own; then the task, with two seeds."""
+    task = place.task("acl_arc")
+    pool = {"pool_paths": place.corpus("cs_acl_abstracts", 400), "random_per_example": 2, "batch_examples": 16}
+    adapted = place.run("tapt", place.small(name="tapt", task=task, tapt=pool))
+    place.run("finetune", place.small(name="finetune", task=task, model={"path": adapted["path"]}))
+
+
+def sequence(place: Place, zero_stage: int, workers: int) -> None:
+    """DAS over two domains, each with its end task."""
+    sources = [
+        {"name": "cs", "paths": place.corpus("cs_acl_abstracts", 300)},
+        {"name": "biomed", "paths": place.corpus("biomed_pubmed", 400)},
+    ]
+    config = place.small(
+        name="sequence",
+        corpus={"sources": sources, "heldout_fraction": 0.1},
+        tasks=[place.task("acl_arc", domain="cs"), place.task("chemprot", domain="biomed", metric="micro_f1")],
+        evaluation={"general_paths": place.corpus("general_wikitext2", 200)},
+        training={"max_steps": 6},
+        das={"importance_sequences": 32, "importance_batch": 8},
+        resources={"zero_stage": zero_stage, "workers": workers},
+    )
+    place.run("sequence" if (ROOT / "jobs" / "sequence.py").exists() else "das", config)
+
+
+def chain(place: Place) -> None:
+    """DAPT, the loss matrix, fine-tuning of the base model and after DAPT, all from one file; and the report."""
+    general = {"general_paths": place.corpus("general_wikitext2", 200)}
+    small = place.small(evaluation=general, resources={"stages_at_once": 1}, storage={"root": str(place.root)})
+    file, task = place.corpus("cs_acl_abstracts", 300), place.task("acl_arc")
+    domains = [{"name": "cs", "paths": file}, {"name": "biomed", "paths": place.corpus("biomed_pubmed", 400)}]
+    text = {"corpus.heldout_fraction": 0.1}
+    unseen = [{"name": "acl_arc", "paths": [task["dev"], task["test"]]}]
+    stages: Config = {
+        "dapt": {"job": "dapt", "corpus.paths": file, "corpus.decontaminate": unseen, **text},
+        "matrix": {
+            "job": "evaluate",
+            "corpus.sources": domains,
+            "comparison.models": [{"name": "DAPT", "path": "dapt"}],
+            **text,
+        },
+        "finetune": {"job": "finetune", "for": "recipe", "from": "{recipe.start}", "task": task},
+    }
+    recipes = {"base": {"start": None}, "DAPT": {"start": "dapt"}}
+    recipe = {"name": "small", "baseline": "base", "common": small, "sets": {"recipe": recipes}, "stages": stages}
+    place.run("chain", recipe, "run", "FILE")
+
+
+CASES: dict[str, Callable[[Place], None]] = {
+    "demo": demo,
+    "dapt": dapt,
+    "streamed": streamed,
+    "tapt": tapt,
+    "sequence-zero0": lambda place: sequence(place, 0, 1),
+    "sequence-zero2": lambda place: sequence(place, 2, 2),
+    "chain": chain,
+}
+
+
+def collected(place: Place) -> Found:
+    """What the jobs left in the storage."""
+    found: dict[str, list[tuple[str, Any]]] = {"weights": [], "predictions": [], "score": [], "losses": []}
+    for file in sorted(place.root.rglob("stage.json")):
+        record, folder = json.loads(file.read_text()), file.parent
+        name = record["name"]
+        if record["stage"] == "train":
+            found["weights"] += [(name, weights_digest(path)) for path in folder.glob("model/*.safetensors")]
+        elif record["stage"] == "finetune":
+            predictions = sorted(folder.glob("*predictions.jsonl"))
+            found["predictions"] += [(f"{name} {path.stem}", digest(path.read_bytes())) for path in predictions]
+            found["score"] += [(name, number) for key, number in numbers(record["metrics"]) if key == "score"]
+        elif record["stage"] == "evaluate":
+            losses = json.loads((folder / "losses.json").read_text())
+            found["losses"] += [(f"{name}: {text}", digest(as_bytes(losses[text]))) for text in losses]
+    report = {name: figure for page in place.root.glob("reports/*/report.md") for name, figure in tables(page)}
+    return {**{kind: numbered(results) for kind, results in found.items()}, "figures": place.figures, "report": report}
+
+
+def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
+    """By name; of one name in the order of their values, since neither keys nor times are the same twice."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for name, result in sorted(results):
+        seen[name] += 1
+        found[f"{name} {seen[name]}" if seen[name] > 1 else name] = result
+    return found
+
+
+def weights_digest(path: Path) -> str:
+    """Of names, shapes, kinds and bytes of a model's tensors."""
+    import torch
+    from safetensors.torch import load_file
+
+    total = hashlib.sha256()
+    for name, tensor in sorted(load_file(path).items()):
+        total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        total.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def as_bytes(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
+
+
+def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers in nested values, by dotted name, but for those that are not the same twice."""
+    if isinstance(values, int | float) and not isinstance(values, bool):
+        yield name, values
+    elif isinstance(values, dict | list):
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in items:
+            if not UNSTEADY.search(str(key)):
+                yield from numbers(value, f"{name}.{key}".lstrip("."))
+
+
+def tables(page: Path) -> Iterator[tuple[str, str]]:
+    """The numbers in each table of a report, by the heading above it."""
+    part = title = ""
+    rows: dict[str, list[str]] = {}
+    for line in page.read_text().splitlines():
+        if line.startswith("## "):
+            part = title = line.strip("# ")
+        elif line.startswith(("### ", "**")):
+            title = line.strip("#* ")
+        elif line.startswith("|") and not UNSTEADY_PARTS.search(f"{part} {title}"):
+            rows.setdefault(f"{part}: {title}", []).extend(re.findall(r"[+−-]?\d*\.\d+", line))  # noqa: RUF001
+    yield from ((name, " ".join(row)) for name, row in rows.items() if row)
+
+
+def differences(old: Found, new: Found) -> tuple[list[str], list[str]]:
+    """Names of results that differ or are missing, and of those that are the same but renamed, or new."""
+    differ, notes = [], []
+    for kind, before in old.items():
+        after = new.get(kind, {})
+        spare = Counter(str(value) for name, value in after.items() if before.get(name) != value)
+        for name, value in before.items():
+            if after.get(name) == value:
+                continue
+            if spare[str(value)]:
+                spare[str(value)] -= 1
+                notes.append(f"{kind} {name} (renamed)")
+            else:
+                differ.append(f"{kind} {name}{'' if name in after else ' (missing)'}")
+        notes += [f"{kind} {name} (new)" for name in after if name not in before and spare[str(after[name])]]
+    return differ, notes
+
+
+def header() -> dict[str, Any]:
+    """The code, and what the digests hold for."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    packages = sorted({f"{each.name}=={each.version}" for each in distributions() if each.name != "dontstop"})
+    return {"commit": commit, "machine": {**machine(), "packages": digest("\n".join(packages).encode())}}
+
+
+def run_case(name: str, data: Path, models: Path) -> Found:
+    """One case in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="equality-") as folder:
+        place = Place(Path(folder), data.resolve(), models.resolve())
+        CASES[name](place)
+        return collected(place)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.equality", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with tasks/ and corpora/")
+    parser.add_argument("--models", type=Path, required=True, help="folder with base models")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), help="these cases only")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", type=Path, help="file for the digests; cases of the same code that it holds are kept")
+    what.add_argument("--against", type=Path, help="file of digests to compare with")
+    arguments = parser.parse_args()
+    top, known = header(), arguments.against or arguments.out
+    held = json.loads(known.read_text()) if known.exists() or arguments.against else {}
+    if arguments.against and held["machine"] != top["machine"]:
+        print(f"another machine than that of {known}: differences say nothing\n{held['machine']}\n{top['machine']}")
+    cases = held["cases"] if all(held.get(key) == value for key, value in top.items()) else {}
+    failed = False
+    for name in arguments.only:
+        started = time.monotonic()
+        found = run_case(name, arguments.data, arguments.models)
+        said = "done"
+        if arguments.against:
+            differ, notes = differences(held["cases"][name], found)
+            failed |= bool(differ)
+            said = f"DIFFERENT: {'; '.join(differ)}" if differ else "same"
+            said += f" [{'; '.join(notes)}]" if notes else ""
+        else:
+            cases[name] = found
+            arguments.out.write_text(json.dumps({**top, "cases": cases}, indent=1) + "\n")
+        print(f"{name}: {said} ({time.monotonic() - started:.0f} s)", flush=True)
+    raise SystemExit(int(failed))
+
+
+if __name__ == "__main__":
+    main()

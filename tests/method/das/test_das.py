@@ -1,0 +1,167 @@
+"""DAS on one rank: what is masked, what is added, and what is reported."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adapt.config import Config, MethodConfig
+from adapt.errors import ModelError
+from adapt.method.base import Method, Setting
+from adapt.method.das.importance import Importance, save_importance
+from adapt.method.das.method import Das
+from adapt.method.das.options import DasOptions
+from adapt.method.table import method_of
+from adapt.model.load import load_model
+from adapt.model.units import by_parameter
+from adapt.objective.base import Corrupted
+from adapt.objective.causal import CausalLanguageModelling
+from tests.method.das.test_contrast import LENGTHS, alone, importance, rows
+from tests.model.families import documents, ready
+
+TEMPERATURE = DasOptions().contrast_temperature
+OBJECTIVE = CausalLanguageModelling()  # its loss is that of all objectives
+
+
+@pytest.fixture
+def learnt(tmp_path: Path) -> dict[str, Path]:
+    """Importance of a past domain, as a method gets it."""
+    model = ready("bert")
+    save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+    return {"importance": tmp_path}
+
+
+def prepared(inputs: dict[str, Path], **changes: Any) -> tuple[Any, Das]:
+    model, method = ready("bert"), Das(DasOptions(**changes))
+    method.prepare_model(model, Setting(past=inputs))
+    return model, method
+
+
+def test_the_configuration_says_which_method() -> None:
+    assert type(method_of(Config())) is Method
+    assert type(method_of(Config(method=MethodConfig(kind="das")))) is Das
+
+
+def passed(method: Das, model: Any, *parts: Corrupted) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The summed loss of a step's micro-batches, the sum of what was added to them, and the gradient of both."""
+    model.zero_grad()
+    total, more = torch.zeros(()), torch.zeros(())
+    for loss, extra in method.losses(model, parts, OBJECTIVE, 0, sum(len(part.targets) for part in parts)):
+        assert extra is not None
+        (loss + extra).backward()
+        total, more = total + loss.detach(), more + extra.detach()
+    return total, more, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def contrast_alone(texts: list[Tensor]) -> Tensor:
+    """The contrast of documents without previous knowledge, by the loops of test_contrast, at its temperature."""
+    return alone(ready("bert"), texts, "lean", None, None)
+
+
+def test_what_is_added_is_the_weighted_mean_over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.method.das.test_contrast.TEMPERATURE", TEMPERATURE)
+    model, method = prepared({}, contrast_weight=0.3)
+    texts = documents(*LENGTHS)
+    seen = rows(texts)
+    loss, extra, _ = passed(method, model, seen)
+    torch.testing.assert_close(loss, OBJECTIVE.loss(ready("bert"), seen).detach())
+    torch.testing.assert_close(extra, 0.3 * contrast_alone(texts).detach().mean(), rtol=1e-4, atol=1e-5)
+
+
+def test_it_reports_the_mean_since_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over documents: steps hold different numbers of them."""
+    monkeypatch.setattr("tests.method.das.test_contrast.TEMPERATURE", TEMPERATURE)
+    model, method = prepared({})
+    texts = documents(*LENGTHS, 5, 6)
+    batches = texts[:2], texts[2:]
+    for batch in batches:
+        passed(method, model, rows(batch))
+    both = torch.cat([contrast_alone(batch) for batch in batches])
+    assert method.report() == {"plasticity": 1.0, "contrast": pytest.approx(both.mean().item(), rel=1e-4)}
+    passed(method, model, rows(batches[0]))
+    assert method.report()["contrast"] == pytest.approx(both[:2].mean().item(), rel=1e-4)
+
+
+def test_plasticity_is_what_is_left_on_average(learnt: dict[str, Path]) -> None:
+    values = importance(ready("bert"))
+    units = [value for each in values.values() for value in each.flatten().tolist()]
+    expected = sum(1 - value for value in units) / len(units)
+    assert prepared(learnt, contrast_weight=0.0)[1].report() == {"plasticity": pytest.approx(expected)}
+    assert prepared(learnt, contrast_weight=0.0, soft_mask="none")[1].report() == {"plasticity": 1.0}
+    floored = prepared(learnt, contrast_weight=0.0, plasticity_floor=0.9)[1].report()["plasticity"]
+    assert expected < 0.9 - 1e-6 <= floored
+
+
+def test_masks_scale_steps_and_gates_are_open_in_the_pass_of_the_loss(learnt: dict[str, Path]) -> None:
+    """Each weight moves by 1 - I of what it would under the same loss."""
+    seen = rows(documents(*LENGTHS))
+    keep = {name: 1 - each for name, each in by_parameter(ready("bert"), importance(ready("bert"))).items()}
+    moved = []
+    for soft_mask in ("none", "update"):
+        model, method = prepared(learnt, soft_mask=soft_mask)
+        start = ready("bert").state_dict()
+        torch.testing.assert_close(OBJECTIVE.loss(model, seen), OBJECTIVE.loss(ready("bert"), seen))
+        passed(method, model, seen)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        weights = method.merge({name: each.detach().clone() for name, each in model.state_dict().items()})
+        moved.append({name: weights[name] - start[name] for name, _ in ready("bert").named_parameters()})
+    plain, masked = moved
+    for name, each in plain.items():
+        torch.testing.assert_close(masked[name], keep.get(name, torch.ones(())) * each, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
+    model, method = prepared(learnt, contrast_weight=0.0)
+    seen = rows(documents(*LENGTHS))
+    loss, extra = next(method.losses(model, [seen], OBJECTIVE, 0, 1))
+    assert extra is None
+    assert loss == OBJECTIVE.loss(model, seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
+def test_a_compiled_model_computes_the_same(cost: Any, tiny_bert: Path, tmp_path: Path) -> None:
+    found = []
+    for compiles in (False, True):
+        model: Any = load_model(tiny_bert, causal=False, attention_dropout=0.0).train()
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.Dropout):
+                layer.p = 0.0  # a compiled layer draws other numbers
+        save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+        method = Das(DasOptions(contrast_cost=cost, injected_dropout=1e-6))  # so little that nothing is dropped
+        method.prepare_model(model, Setting(past={"importance": tmp_path}))
+        if compiles:
+            for layer in model.bert.encoder.layer:
+                layer.compile()
+        texts = [text % 20 + 5 for text in documents(*LENGTHS)]
+        found.append(passed(method, model, rows(texts)))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("adapt.method.das.views.QuickDropout", lambda p: lambda states: p * states)
+    found = []
+    for compiles in (False, True):
+        model = ready("llama").train()
+        save_importance(Importance(importance(model), None, torch.arange(3)), model, tmp_path)
+        method = Das(DasOptions(injected_dropout=0.5))
+        method.prepare_model(model, Setting(past={"importance": tmp_path}))
+        if compiles:
+            for layer in model.model.layers:
+                layer.compile()
+        for seed in (0, 1):  # other lengths, and back from a pass that knows
+            seen = rows(documents(*LENGTHS, *[3] * seed))
+            outcome = passed(method, model, seen)
+        found.append(outcome)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+
+
+def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Path]) -> None:
+    Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("bert"), Setting())
+    Das(DasOptions(injected_dropout=0.0, contrast_weight=0.0)).prepare_model(ready("llama"), Setting())
+    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so two views of a text are one") as caught:
+        Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("llama"), Setting())
+    assert "das.injected_dropout" in caught.value.fix

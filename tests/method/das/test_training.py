@@ -1,0 +1,184 @@
+"""DAS in the real loop: the same whatever the ranks and the ZeRO stage, and plain training where it has no work."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.method.base import Method, Setting
+from adapt.method.das.contrast import info_nce
+from adapt.method.das.importance import Importance, save_importance
+from adapt.method.das.method import Das
+from adapt.method.das.options import DasOptions
+from adapt.model.units import ones
+from adapt.train.engine import Engine
+from adapt.train.loop import Loop
+from adapt.train.options import checkpoint
+from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, moments, rate, settings
+
+has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
+FREE = {"max_gradient_norm": 0.0}
+NOTHING = 1e-6
+"""A share so small that nothing is dropped: ranks draw other numbers."""
+
+
+class Outcome(NamedTuple):
+    """What a rank saw."""
+
+    losses: list[float]
+    gradients: dict[str, torch.Tensor]
+    """Of the first step, through AdamW's mean."""
+    weights: dict[str, torch.Tensor]
+    report: dict[str, float]
+
+
+def trained(case: Case, config: DasOptions | None, inputs: dict[str, Path]) -> Outcome:
+    """Trains with DAS, or plainly."""
+    method = Das(config) if config else Method()
+    toy, training = model(case.dropout), settings(**case.training)
+    method.prepare_model(toy, Setting(past=inputs))
+    if training.gradient_checkpointing:
+        checkpoint(toy)
+    passes = GLOBAL_BATCH // dist.get_world_size() // case.micro_batch
+    engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes)
+    loop = Loop(engine, Objective(), method, training, case.micro_batch, case.steps, seed=5)
+    losses, gradients = [], {}
+    for step, share in enumerate(feed(0, case.steps)):
+        loss, _, _ = loop.step(share, step, rate(step))
+        dist.all_reduce(loss)
+        losses.append(loss.item())
+        gradients = gradients or {name: first / (1 - 0.9) for name, (first, _) in moments(engine).items()}
+    return Outcome(losses, gradients, method.merge(engine.full_state()), method.report())
+
+
+def all_trained(cases: list[tuple[Case, DasOptions | None, dict[str, Path]]]) -> list[Outcome]:
+    """Several in one call."""
+    return [trained(*case) for case in cases]
+
+
+def saved(folder: Path, scale: float) -> dict[str, Path]:
+    generator = torch.Generator().manual_seed(2)
+    values = {kind: scale * torch.rand(each.shape, generator=generator) for kind, each in ones(model()).items()}
+    save_importance(Importance(values, None, torch.arange(3)), model(), folder)
+    return {"importance": folder}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_with_nothing_to_do_it_is_plain_training_bit_for_bit(ranks, tmp_path: Path, world: int) -> None:
+    nothing, something = saved(tmp_path / "nothing", 0.0), saved(tmp_path / "something", 1.0)
+    none: dict[str, Path] = {}
+    quiet, unmasked = DasOptions(contrast_weight=0.0), DasOptions(contrast_weight=0.0, soft_mask="none")
+    runs = [(None, none), (quiet, none), (quiet, nothing), (unmasked, something)]
+    cases = [Case(stage, dropout=0.1) for stage in (0, 2)]
+    found = ranks(world).run(all_trained, [(case, *run) for case in cases for run in runs])[0]
+    for first in (0, len(runs)):
+        plain = found[first]
+        for other in found[first + 1 : first + len(runs)]:
+            assert other.losses == plain.losses
+            assert all(torch.equal(other.weights[name], weight) for name, weight in plain.weights.items())
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return saved(tmp_path_factory.mktemp("das") / "importance", 1.0)
+
+
+@pytest.fixture(scope="module", params=["exact", "lean", "economy", "groups"])
+def single(request: pytest.FixtureRequest, ranks, learnt) -> tuple[DasOptions, Outcome]:
+    """One rank that passes the whole global batch at once. `groups` of 2 and 3 documents lie on both of two ranks."""
+    changes = {"economy": {"contrast_cost": "economy", "economy_fraction": 0.4}, "groups": {"contrast_documents": 3}}
+    options: dict[str, Any] = changes.get(request.param, {"contrast_cost": request.param})
+    config = DasOptions(**options, contrast_temperature=0.2, injected_dropout=NOTHING)
+    case = Case(steps=2, micro_batch=GLOBAL_BATCH, training=FREE)
+    return config, ranks(1).run(trained, case, config, learnt)[0]
+
+
+def cut(config: DasOptions, learnt: dict[str, Path], stage: int, size: int, **training: Any) -> Any:
+    """A run that cuts the global batch so."""
+    return Case(stage, 2, size, training={**FREE, **training}), config, learnt
+
+
+def test_it_is_the_same_however_the_global_batch_is_cut(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
+    """Into ranks and passes, at every stage: the same rows give the same gradients, steps and report."""
+    config, expected = single
+    cases = [cut(config, learnt, stage, size) for stage in range(4) for size in (GLOBAL_BATCH // 2, 1)]
+    alone = [cut(config, learnt, stage, size) for stage, size in ((0, 2), (3, 1))]
+    for rank, outcomes in enumerate([*ranks(2).run(all_trained, cases), ranks(1).run(all_trained, alone)[0]]):
+        for found in outcomes:
+            torch.testing.assert_close(found.losses, expected.losses, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.report, expected.report, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-3, atol=1e-5)
+            if rank == 0:
+                torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, GLOBAL_BATCH // 2])
+def test_gradient_checkpointing_changes_nothing(ranks, learnt, single: tuple[DasOptions, Outcome], size: int) -> None:
+    config, expected = single
+    found = ranks(2).run(trained, *cut(config, learnt, 3, size, gradient_checkpointing=True))[0]
+    torch.testing.assert_close(found.gradients, expected.gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_economy_on_all_documents_is_lean(ranks, learnt) -> None:
+    lean, economy = (
+        DasOptions(contrast_cost=cost, contrast_temperature=0.2, injected_dropout=NOTHING, economy_fraction=1.0)
+        for cost in ("lean", "economy")
+    )
+    (expected,) = ranks(1).run(all_trained, [(Case(0, 2, GLOBAL_BATCH, training=FREE), lean, learnt)])[0]
+    cases = [(Case(stage, 2, GLOBAL_BATCH // 2, training=FREE), economy, learnt) for stage in (0, 3)]
+    for found in ranks(2).run(all_trained, cases)[0]:
+        assert found.report == pytest.approx(expected.report, rel=1e-4)
+        torch.testing.assert_close(found.weights, expected.weights, rtol=1e-3, atol=1e-4)
+
+
+def test_the_contrast_is_felt(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
+    """So that the test above compares something."""
+    _, expected = single
+    case = Case(steps=2, micro_batch=GLOBAL_BATCH, training=FREE)
+    quiet = ranks(1).run(trained, case, DasOptions(contrast_weight=0.0), learnt)[0]
+    assert quiet.losses[0] == pytest.approx(expected.losses[0], rel=1e-5)
+    name = "bert.encoder.layer.0.output.LayerNorm.weight"
+    difference = expected.gradients[name] - quiet.gradients[name]
+    assert difference.norm() > 0.01 * quiet.gradients[name].norm()
+
+
+def compared(counts: list[int], most: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The contrast of made-up documents, so many on each rank, and its gradients."""
+    views = [torch.randn(sum(counts), 6, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    if len(counts) > 1:
+        views = [view.split(counts)[dist.get_rank()] for view in views]
+    leaves = [view.clone().requires_grad_() for view in views]
+    each = info_nce(*leaves, 0.5, most)
+    each.sum().backward()
+    return each.detach(), [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("most", [8, 3, 1])
+@pytest.mark.parametrize("counts", [[3, 5], [4, 1], [0, 2], [7, 0]])
+def test_ranks_may_hold_different_numbers_of_documents(ranks, counts: list[int], most: int) -> None:
+    losses, gradients = ranks(1).run(compared, [sum(counts)], most)[0]
+    parts = ranks(2).run(compared, counts, most)
+    torch.testing.assert_close(torch.cat([each for each, _ in parts]), losses)
+    for number, gradient in enumerate(gradients):
+        torch.testing.assert_close(torch.cat([found[number] for _, found in parts]), gradient)
+
+
+@pytest.mark.skipif(not has_bf16, reason="this machine does not multiply in bf16")
+def test_bf16_is_near(ranks, learnt, single: tuple[DasOptions, Outcome]) -> None:
+    config, expected = single
+    case = Case(2, 2, GLOBAL_BATCH // 2, training=FREE, precision="bf16")
+    found = ranks(2).run(trained, case, config, learnt)[0]
+    assert found.report == pytest.approx(expected.report, rel=0.05)
+    assert found.report["contrast"] != expected.report["contrast"]
+
+
+def again(config: DasOptions, inputs: dict[str, Path]) -> list[list[float]]:
+    """Losses of a run, twice."""
+    return [trained(Case(2, steps=3, dropout=0.1), config, inputs).losses for _ in range(2)]
+
+
+def test_runs_repeat_bit_for_bit(ranks, learnt) -> None:
+    for one, other in ranks(2).run(again, DasOptions(), learnt):
+        assert one == other

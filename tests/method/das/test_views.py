@@ -1,0 +1,148 @@
+"""General knowledge is looked for where dropout makes two views of one text differ."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import entropy, spearmanr
+
+from adapt.errors import ModelError
+from adapt.method.das.measure import Settings, Sums, gate_sizes
+from adapt.method.das.views import Disagreement, has_dropout, injected
+from adapt.model.pattern import layers_of
+from adapt.model.states import last_hidden_state
+from adapt.model.units import KINDS, Gates
+from adapt.objective.base import Batch
+from tests.method.das.test_measure import batch
+from tests.model.families import FAMILIES, ready
+
+WITHOUT = ("llama", "modernbert")
+
+
+def differing(model: Any) -> AbstractContextManager[None]:
+    """Inside the block, passes in train mode differ."""
+    views = injected(model, 0.1)
+    return views.on() if views else nullcontext()
+
+
+def measured(model: Any, batches: list[Batch], seed: int | None = 0) -> Sums:
+    return gate_sizes(model, Gates(model), Disagreement(), enumerate(batches), Settings(dropout_seed=seed))
+
+
+def test_is_the_mean_divergence_of_both_directions() -> None:
+    model, seen = ready("bert").train(), Disagreement().corrupt(batch())
+    torch.manual_seed(0)
+    found = Disagreement().loss(model, seen)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        first, second = (softmax(last_hidden_state(model, seen.packed()).numpy(), axis=1) for _ in range(2))
+    assert abs(first - second).max() > 0.01
+    expected = (entropy(first, second, axis=1) + entropy(second, first, axis=1)).sum() / 2
+    assert found.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_every_real_token_is_compared_and_nothing_is_hidden() -> None:
+    rows = batch()
+    seen = Disagreement().corrupt(rows)
+    assert torch.equal(seen.input_ids, rows.tokens)
+    assert torch.equal(seen.positions, rows.real)
+    sums = measured(ready("bert"), [rows])
+    filled = replace(rows, tokens=torch.where(rows.real, rows.tokens, 7))
+    assert all(torch.equal(sums.units[kind], measured(ready("bert"), [filled]).units[kind]) for kind in KINDS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family: str) -> None:
+    model = ready(family)
+    with differing(model):
+        training, evaluation = measured(model, [batch()]), measured(model, [batch()], seed=None)
+    for kind in KINDS:
+        assert (training.units[kind] > 0).all()
+        assert not evaluation.units[kind].any()
+
+
+@pytest.mark.parametrize(("family", "more"), [("bert", {}), ("llama", {"num_key_value_heads": 8, "head_dim": 2})])
+def test_ranks_are_stable_over_seeds(family: str, more: dict[str, int]) -> None:
+    """Heads, of which random ones are much alike, put out more and more here."""
+    model = ready(family, num_attention_heads=8, **more)
+    for layer in layers_of(model):
+        weight = layer.part(layer.pattern.attention_out).weight
+        weight.data *= torch.arange(1.0, 9).repeat_interleave(weight.shape[1] // 8) / 4
+    batches = [batch(number, rows=32) for number in range(12)]
+    with differing(model):
+        first, second = (measured(model, batches, seed).units for seed in (0, 1))
+    for kind in KINDS:
+        for one, other in zip(first[kind], second[kind], strict=True):
+            assert not torch.equal(one, other)
+            assert spearmanr(one, other).statistic > 0.7, kind
+
+
+def test_dropout_is_that_of_seed_and_number() -> None:
+    model, batches = ready("bert"), [batch(0), batch(1)]
+    gates, settings = Gates(model), Settings(dropout_seed=5)
+    numbered = list(enumerate(batches))
+    torch.manual_seed(1)
+    whole = gate_sizes(model, gates, Disagreement(), numbered, settings)
+    torch.manual_seed(2)
+    parts = [gate_sizes(model, gates, Disagreement(), [each], settings) for each in numbered[::-1]]
+    total = parts[0] + parts[1]
+    for kind in KINDS:
+        torch.testing.assert_close(total.units[kind], whole.units[kind], rtol=1e-9, atol=0)
+    same = gate_sizes(model, gates, Disagreement(), [(0, batches[0]), (1, batches[0])], settings)
+    assert not torch.equal(same.means["inner"], parts[1].means["inner"])  # another number, other dropout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_models_without_dropout_get_it_for_as_long_as_it_takes(family: str) -> None:
+    model = ready(family)
+    assert has_dropout(model) == (family not in WITHOUT)
+    packed = Disagreement().corrupt(batch()).packed()
+
+    def differ(training: bool) -> bool:
+        model.train(training)
+        with torch.no_grad():
+            return not torch.equal(*(last_hidden_state(model, packed) for _ in range(2)))
+
+    assert differ(training=True) == (family not in WITHOUT)
+    with differing(model):
+        assert differ(training=True)
+        assert not differ(training=False)
+    assert differ(training=True) == (family not in WITHOUT)
+
+
+def test_attention_dropout_alone_is_dropout() -> None:
+    model = ready("llama")
+    model.config.attention_dropout = 0.1
+    assert has_dropout(model)
+
+
+@pytest.mark.parametrize("family", WITHOUT)
+def test_only_the_tokens_asked_for_drop_out(family: str) -> None:
+    model, packed = ready(family).train(), Disagreement().corrupt(batch()).packed()
+    views = injected(model, 0.5)
+    assert views
+    with torch.no_grad():
+        plain = last_hidden_state(model, packed)
+        later = torch.arange(packed.tokens) >= int(packed.documents.cumulative[2])
+        with views.on(later):
+            found = last_hidden_state(model, packed)
+    assert torch.equal(found[~later], plain[~later])
+    assert (found[later] != plain[later]).any(1).all()
+
+
+def test_no_dropout_at_all() -> None:
+    with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout") as caught:
+        injected(ready("llama"), 0.0)
+    assert "das.injected_dropout" in caught.value.fix
+    assert injected(ready("bert"), 0.0) is None  # has its own
+
+
+def test_tokens_of_both_views_have_gradients() -> None:
+    model, rows = ready("bert"), batch()
+    settings = Settings(dropout_seed=0, embeddings="gradient", rows=2)
+    tokens = gate_sizes(model, Gates(model), Disagreement(), [(0, rows)], settings).tokens
+    assert tokens is not None
+    assert set(tokens.nonzero().flatten().tolist()) == set(rows.tokens[rows.real].tolist())
