@@ -30,18 +30,7 @@ def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> t
     if ":" not in place:
         others = f"use one of {', '.join(sorted(known))}, or package.module:Class for your own"
         raise ConfigError(f"{field}: there is no {name!r}", nearest(name, known, others))
-    module, _, attribute = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # whatever a user's module does when it is loaded
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"{field}: {module} cannot be imported ({reason})",
-            "mend the module, or put its folder on PYTHONPATH, also of the cluster's workers",
-        ) from error
-    if found is None:
-        classes = [key for key, each in vars(importlib.import_module(module)).items() if isinstance(each, type)]
-        raise ConfigError(f"{field}: {module} has no {attribute}", nearest(attribute, classes, "correct the name"))
+    found = imported(field, place)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(
             f"{field}: {place} is no {base.__name__}", f"let it inherit from {base.__module__}.{base.__name__}"
@@ -49,6 +38,27 @@ def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> t
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise ConfigError(f"{field}: {place} lacks {', '.join(missing)}", "see docs/extension.md for what it must have")
     return found
+
+
+def imported(field: str, place: str) -> Any:
+    """What stands at `package.module:name`.
+
+    Raises:
+        ConfigError: the module cannot be imported, or has nothing of that name.
+    """
+    module, _, name = place.partition(":")
+    try:
+        content = importlib.import_module(module)
+    except Exception as error:  # whatever a user's module does when it is loaded
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"{field}: {module} cannot be imported ({reason})",
+            "mend the module, or put its folder on PYTHONPATH, also of the cluster's workers",
+        ) from error
+    if not hasattr(content, name):
+        named = [each for each in vars(content) if not each.startswith("_")]
+        raise ConfigError(f"{field}: {module} has no {name}", nearest(name, named, "correct the name"))
+    return getattr(content, name)
 
 
 def source_digest(kind: type[Any]) -> str:

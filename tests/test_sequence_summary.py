@@ -44,13 +44,16 @@ def test_figures_are_said_with_what_their_sign_means(capsys, tmp_path):
     assert "general text" not in text
 
 
-def test_plasticity_and_warnings_are_those_of_masked_runs(capsys, tmp_path):
-    left = [{kind: [0.5, 0.25] for kind in ("head", "inner", "output")}] * 4
-    text = shown(capsys, tmp_path, plasticity=left, warnings=[f"layer {n}" for n in range(12)])
+def test_what_the_method_noted_is_shown_and_warnings_in_short(capsys, tmp_path):
+    noted = {
+        "title": "plasticity left",
+        "columns": ["heads", "inner"],
+        "rows": {"after 1 domain": ["0.38\n0.25 to 0.50", "1"]},
+    }
+    text = shown(capsys, tmp_path, tables=[noted], warnings=[f"layer {n}" for n in range(12)])
     _, _, table = text.partition("plasticity left")
-    assert row(table, "after cs", "0.38", "0.38", "0.38")  # the last of four is after the last domain
-    assert row(table, "", *["0.25 to 0.50"] * 3)
-    assert not row(table, "as it came", "0.38", "0.38", "0.38")
+    assert row(table, "after 1 domain", "0.38", "1")
+    assert row(table, "", "0.25 to 0.50", "")
     assert "warning: layer 0\nwarning: layer 1\nwarning: layer 2\nand 9 more, in stage.json\n" in text
     assert "plasticity" not in shown(capsys, tmp_path, method="plain")
 

@@ -11,7 +11,6 @@ from adapt.chain.fill import fill
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.job.job import Job
-from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
 
@@ -95,7 +94,7 @@ def _add(
     models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
     found[name] = Node(
         name=entry.name,
-        job=JOBS[entry.job],
+        job=entry.job,
         values=values,
         config=config,
         start=needed(str(start), "from") if start else None,
@@ -113,8 +112,8 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     """The entry and the members that `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
     entry = source.entries.get(match[1]) if match else None
-    if not match or not entry or not JOBS[entry.job].training:
-        adapting = {each.name for each in source.entries.values() if JOBS[each.job].training}
+    if not match or not entry or not entry.job.training:
+        adapting = {each.name for each in source.entries.values() if each.job.training}
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
     members = [each.strip() for each in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
@@ -130,11 +129,10 @@ def _config(entry: Entry, values: Mapping[str, str], source: ChainFile, place: s
     """Defaults of the job, then `common`, then the entry's own fields."""
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))
-    job = JOBS[entry.job]
-    prefix = [source.name] if job.is_named else []
+    prefix = [source.name] if entry.job.is_named else []
     merged: dict[str, Any] = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
     for given in (common, fields):
         for section, value in given.items():
             inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
             merged[section] = {**merged[section], **value} if inside else value
-    return parse_values(merged, job.kind, place)
+    return parse_values(merged, entry.job.kind, place)

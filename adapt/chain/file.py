@@ -21,8 +21,8 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.registry import JOBS
-from adapt.nearest import nearest
+from adapt.job.job import Job
+from adapt.job.registry import JOBS, job_of
 from adapt.parse.keys import read_yaml, unknown
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
@@ -37,7 +37,7 @@ class Entry:
     """One of `stages`."""
 
     name: str
-    job: str
+    job: Job
     sweep: tuple[str, ...]
     """Sets: there is a stage for every combination of their members."""
     start: Any
@@ -135,8 +135,10 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
     place = f"stages: {name} in {path}"
     if not isinstance(fields, Mapping) or "job" not in fields:
         raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
-    if fields["job"] not in JOBS:
-        raise ConfigError(f"{place}: there is no job {fields['job']}", nearest(str(fields["job"]), JOBS))
+    try:
+        job = job_of(str(fields["job"]))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.what}", error.fix) from error
     sweep = fields.get("for") or []
     sweep = [sweep] if isinstance(sweep, str) else sweep
     if not isinstance(sweep, list) or len({str(each) for each in sweep}) < len(sweep):
@@ -145,4 +147,4 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
         if str(each) not in sets:
             raise unknown(f"{each} in {place}, for", str(each), set(sets))
     rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from")}
-    return Entry(name, fields["job"], tuple(map(str, sweep)), fields.get("from"), rest)
+    return Entry(name, job, tuple(map(str, sweep)), fields.get("from"), rest)

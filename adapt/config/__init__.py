@@ -22,9 +22,10 @@ from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationCon
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
-from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
+from adapt.config.training import OBJECTIVES, ModelConfig, ObjectiveConfig, TrainingConfig
 
 __all__ = [
+    "OBJECTIVES",
     "RANGES",
     "AdviceConfig",
     "ComparisonConfig",

@@ -93,7 +93,8 @@ class CorpusConfig:
         default_factory=lambda: [{"length": {"min_characters": 20}}, {"letters": {"min_fraction": 0.5}}]
     )
     """Blocks that documents pass in this order, each `name` or `name: {option: value}`: fix_unicode, language, length,
-    letters, symbols, repetition, boilerplate, pii. Their options: `adapt/corpus/cleaning/`."""
+    letters, symbols, repetition, boilerplate, pii, or your own, `package.module:Class`. Their options:
+    `adapt/corpus/cleaning/`."""
     write_rejects: bool = how(False)
     """Write every dropped document aside with the reason, as rejects/*.jsonl.gz in the prepared corpus's folder."""
     decontaminate: list[EvaluationSet] = how_list()

@@ -33,13 +33,18 @@ class ModelConfig:
     """Run Python code that comes with the checkpoint. Off unless you trust its author."""
 
 
+OBJECTIVES = ("mlm", "whole_word", "entity", "span", "causal")
+"""What `objective.kind` can be, besides a user's own."""
+
+
 @dataclass(frozen=True)
 class ObjectiveConfig:
     """What the model is asked to predict."""
 
-    kind: Literal["mlm", "whole_word", "entity", "span", "causal"] = "mlm"
+    kind: str = "mlm"
     """What is predicted: `mlm` single tokens, `whole_word` words with all their tokens, `entity` entities and words,
-    `span` runs of words (all masked, redrawn each epoch), `causal` the next token (GPT-2, Llama and their like)."""
+    `span` runs of words (all masked, redrawn each epoch), `causal` the next token (GPT-2, Llama and their like); or
+    your own way of masking, `package.module:Class`."""
     mask_fraction: OpenFraction = 0.15
     """Share of the tokens of a row that are predicted, at least one a row. 0.3 costs little and often learns more
     (Wettig et al., arXiv 2202.08005). Not used by `causal`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapt.evaluate.heatmap import MATRICES, draw
 from adapt.evaluate.measure import read_losses
-from adapt.evaluate.results import Matrix, Similar
+from adapt.evaluate.results import Rows, Similar
 from adapt.evaluate.similarity import sample_texts, similarity
 from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
@@ -40,7 +40,7 @@ def compare_domains(
     return found
 
 
-def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Matrix:
+def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:
     matrix = []
     for evaluation in evaluations:
         pairs = [read_losses(evaluation, domain) for domain in domains]

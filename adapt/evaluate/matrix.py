@@ -9,7 +9,7 @@ from adapt.console import log
 from adapt.errors import DataError
 from adapt.evaluate.heatmap import draw
 from adapt.evaluate.measure import read_losses
-from adapt.evaluate.results import Ends, Matrix, ModelsCompared
+from adapt.evaluate.results import Ends, ModelsCompared, Rows
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.runner.files import write_atomically
 
@@ -74,7 +74,7 @@ def _check_sizes(documents: Mapping[str, int]) -> None:
             log(f"{domain} has {count} held-out documents, too few for a sound interval; {fix}")
 
 
-def _values(grid: Grid) -> Matrix:
+def _values(grid: Grid) -> Rows:
     return [[each.value for each in row] for row in grid]
 
 

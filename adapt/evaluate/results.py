@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-Matrix = list[list[float]]
+Rows = list[list[float]]
 Ends = list[list[float | None]]
 
 
@@ -41,11 +41,11 @@ class ModelsCompared:
     domains: list[str]
     documents: dict[str, int]
     """Measured, by domain."""
-    loss: Matrix
+    loss: Rows
     """Nats a predicted token."""
     loss_low: Ends
     loss_high: Ends
-    change: Matrix
+    change: Rows
     """Against the first model, paired by document: on text that a model was not adapted to, what it has forgotten."""
     change_low: Ends
     change_high: Ends
@@ -66,12 +66,12 @@ class Similar:
     domains: list[str]
     documents: list[int]
     """Size of each domain's sample."""
-    overlap: Matrix
+    overlap: Rows
     """Share of the top 10,000 unigrams (no stop words) of one domain that are among the other's (the paper's text)."""
-    jaccard: Matrix
+    jaccard: Rows
     """|A and B| / |A or B| of all words in at least 3 documents (the paper's code)."""
-    cross_loss: Matrix
+    cross_loss: Rows
     """Row model, column text: how much worse a unigram language model of one domain predicts the words of another than
     the other's own does [nats a word]; 0 on the diagonal. The Kullback-Leibler divergence of their word frequencies."""
-    model_loss: Matrix | None = None
+    model_loss: Rows | None = None
     """Row model, column text: mean held-out loss [nats a predicted token]; None where there are no models."""

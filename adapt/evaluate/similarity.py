@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adapt.corpus.order import permute
 from adapt.corpus.tokens import TokenStream
-from adapt.evaluate.results import Matrix, Similar
+from adapt.evaluate.results import Rows, Similar
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 
 TOP_WORDS = 10_000
@@ -62,12 +62,12 @@ def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
     return {str(w): (int(n), int(d)) for w, n, d in zip(words, occurrences, documents, strict=True)}
 
 
-def _cross_losses(counts: list[dict[str, int]]) -> Matrix:
+def _cross_losses(counts: list[dict[str, int]]) -> Rows:
     vocabulary = sorted(set().union(*counts))
     smoothed = np.array([[each.get(word, 0) + SMOOTHING for word in vocabulary] for each in counts]).reshape(
         len(counts), -1
     )
     shares = smoothed / smoothed.sum(1, keepdims=True)
     own = (shares * np.log(shares)).sum(1)
-    matrix: Matrix = (own[None, :] - np.log(shares) @ shares.T).clip(min=0.0).tolist()
+    matrix: Rows = (own[None, :] - np.log(shares) @ shares.T).clip(min=0.0).tolist()
     return matrix

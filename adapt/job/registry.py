@@ -4,6 +4,7 @@ from adapt.errors import ConfigError
 from adapt.job import advise, dapt, evaluate, finetune, sequence, similarity, tapt
 from adapt.job.job import Job
 from adapt.nearest import nearest
+from adapt.plugin import imported
 
 JOBS: dict[str, Job] = {
     module.JOB.name: module.JOB for module in (dapt, tapt, sequence, finetune, evaluate, similarity, advise)
@@ -12,11 +13,16 @@ JOBS: dict[str, Job] = {
 
 
 def job_of(name: str) -> Job:
-    """The job of a name.
+    """The job of a name, or a user's own by `package.module:JOB`.
 
     Raises:
         ConfigError: there is none; names the nearest.
     """
+    if ":" in name:
+        found = imported("job", name)
+        if not isinstance(found, Job):
+            raise ConfigError(f"job: {name} is no Job", f"make it an instance of {Job.__module__}.Job")
+        return found
     if name not in JOBS:
         raise ConfigError(f"there is no job {name or '(none)'}", nearest(name, JOBS))
     return JOBS[name]

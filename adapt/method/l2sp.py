@@ -8,15 +8,14 @@ the batch or the model is cut into ranks, and what is held of the starting point
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from adapt.config import NonNegativeFloat
 from adapt.method.base import AddedMemory, Method, Setting
+from adapt.model.size import ModelSize
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from adapt.model.size import ModelSize
+Tensor = Any
+"""torch's. Parsing runs what stands under TYPE_CHECKING beside options, and must not load torch."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class L2sp(Method):
         self._pulls: list[tuple[float, dict[str, Tensor]]] = []  # strengths, and the weights that they pull to
         self._penalty: list[Tensor] = []  # of the last step: its parts, on this rank
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Notes where the training started."""
         self._setting = setting
         return model

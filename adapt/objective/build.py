@@ -10,6 +10,7 @@ from adapt.objective.masking import Masking
 from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.objective.spans import SpanMasking
 from adapt.objective.words import WholeWordMasking
+from adapt.plugin import plugged
 
 MASKING: dict[str, type[Masking]] = {
     "mlm": MaskedLanguageModelling,
@@ -26,7 +27,11 @@ def make(config: ObjectiveConfig, tokenizer: PreTrainedTokenizerBase, seed: int)
         config: kind and shares.
         tokenizer: the model's own.
         seed: of all draws.
+
+    Raises:
+        ConfigError: a user's own cannot be imported, or is no objective.
     """
     if config.kind == "causal":
         return CausalLanguageModelling()
-    return MASKING[config.kind](config, tokenizer, seed)
+    masking = MASKING.get(config.kind) or plugged("objective.kind", config.kind, {}, Masking)  # type: ignore[type-abstract]
+    return masking(config, tokenizer, seed)

@@ -1,4 +1,4 @@
-"""Drawings of sequences: losses over the domains, and what importance leaves free to learn."""
+"""Drawings of sequences: losses over the domains."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,11 @@ from matplotlib.axes import Axes
 
 from adapt.report.drawing import canvas, color, short, style, svg
 from adapt.report.figures import WIDTH, Drawing
-from adapt.report.sequence_runs import Run, Sequences, cells_of
+from adapt.report.sequence_runs import Sequences, cells_of
 from adapt.statistics.continual import Matrix
 
 COLORS = 7
 """For domains; general text has that of the baseline, 0."""
-KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
 CROWDED = 40
 """Letters below an axis that fit beside each other."""
 
@@ -63,26 +62,6 @@ def _losses(
 
 def _xy(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
-
-
-def plasticity(sequences: Sequences, order: tuple[str, ...]) -> list[Drawing]:
-    """A panel for each method that masks: 1 - importance after each domain, mean over layers and seeds."""
-    shown = {name: runs for name in sequences.methods if (runs := sequences.of(name, order)) and runs[0].plasticity}
-    return [(_plasticity(name, runs, order), name) for name, runs in shown.items()]
-
-
-def _plasticity(method: str, runs: Sequence[Run], order: Sequence[str]) -> str:
-    with style():
-        figure, axes = canvas(WIDTH, 2.6)
-        for place, kind in enumerate(KINDS, start=1):
-            left = np.mean([[after[kind] for after in run.plasticity] for run in runs], axis=0)  # [steps, layers]
-            steps = range(len(order) + 1 - len(left), len(order) + 1)
-            axes.fill_between(steps, left.min(1), left.max(1), color=color(place), alpha=0.15, linewidth=0)
-            axes.plot(steps, left.mean(1), "o-", color=color(place), linewidth=2, markersize=5)
-        _name_steps(axes, ["start", *order])
-        axes.set_ylim(0, 1.03)
-        axes.set_ylabel("plasticity left")
-        return svg(figure, f"sequence-plasticity-{method}-{'-'.join(order)}")
 
 
 def _name_steps(axes: Axes, names: Sequence[str]) -> None:

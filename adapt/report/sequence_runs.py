@@ -20,11 +20,8 @@ class Run:
     seed: int
     mode: str
     """continual, separate or joint."""
-    plasticity: Sequence[Mapping[str, Sequence[float]]]
-    """By kind of unit what was left to learn with in each layer, after each domain; empty where nothing was masked.
-
-    The last is after the last domain; without importance of general knowledge, the first is after the first.
-    """
+    tables: Sequence[Mapping[str, Any]]
+    """What its method noted: `title`, `columns`, and `rows`, cells by name."""
     warnings: Sequence[str]
     scores: Matrix
     losses: Matrix
@@ -93,7 +90,7 @@ def _run(found: Mapping[str, Any]) -> Run:
         order=tuple(found["order"]),
         seed=int(found["seed"]),
         mode=found["mode"],
-        plasticity=found["plasticity"],
+        tables=found["tables"],
         warnings=found["warnings"],
         scores=scores_of(found["scores"]),
         losses=losses_of(found["losses"]),

@@ -117,6 +117,24 @@ def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
     return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)
 
 
+def noted(method: str, runs: Sequence[Run]) -> list[Table]:
+    """What a method noted of its runs in one order: a table for each title, with the rows of every seed."""
+    found: dict[str, Table] = {}
+    for run in runs:
+        seed = f"seed {run.seed}, " if len(runs) > 1 else ""
+        for table in run.tables:
+            rows: list[Sequence[Cell | str]] = [[f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()]
+            before = found[table["title"]].rows if table["title"] in found else []
+            title = f"{method}: {table['title']}"
+            found[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)
+    return list(found.values())
+
+
+def _noted_cell(text: str) -> Cell:
+    first, _, small = text.partition("\n")
+    return Cell(first, small)
+
+
 def every_run(sequences: Sequences) -> Table:
     """The figures of each run, from which all others can be computed."""
     shown = _shown(sequences)

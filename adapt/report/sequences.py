@@ -37,13 +37,8 @@ def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
     if drawings := sequence_figures.losses(sequences, order, domains):
         about = "Held-out loss after each domain, mean over seeds; dashed until a text's own domain is learnt (dot)."
         blocks += [Text(about), Figures(drawings, sequence_figures.legend(sequences, domains))]
-    if drawings := sequence_figures.plasticity(sequences, order):
-        about = (
-            "Plasticity left after each domain: 1 minus importance, mean over layers, from the least layer to the most."
-        )
-        names = [(name, place) for place, name in enumerate(sequence_figures.KINDS.values(), start=1)]
-        blocks += [Text(about), Figures(drawings, names)]
-    return blocks
+    noted = [table for name in sequences.methods for table in sequence_tables.noted(name, sequences.of(name, order))]
+    return [*blocks, Folded("What methods noted", noted)] if noted else blocks
 
 
 def _matrices(method: str, sequences: Sequences) -> Folded:

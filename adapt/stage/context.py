@@ -14,6 +14,7 @@ from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.start import Start
+from adapt.objective.known import check_objective
 from adapt.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.runner import Stage, Store
 from adapt.runner.digest import Digests
@@ -22,6 +23,7 @@ from adapt.train.schedule import micro_batch
 from adapt.train.track import check_trackers
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
+    check_objective,
     check_shared,
     check_compile,
     lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),

@@ -8,6 +8,7 @@ from typing import Any
 from adapt.config import Config, what
 from adapt.evaluate.results import TextLoss
 from adapt.model.start import Start
+from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import load_record
 from adapt.stage.context import Context
@@ -52,7 +53,7 @@ class Evaluate(Stage[Evaluated]):
         return {
             "model": self.start.digest,
             "evaluation": what(config.evaluation),
-            "objective": what(config.objective),
+            "objective": objective_what(config),
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:

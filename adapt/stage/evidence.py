@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from adapt.advise.evidence import Evidence
-from adapt.config import Config, what
+from adapt.config import Config
 from adapt.model.start import Start
+from adapt.objective.known import objective_what
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
@@ -37,7 +38,7 @@ class Look(Stage[Evidence]):
             "model": self.start.digest,
             **self.tokens.tokenizer,
             "texts": {name: [source.reading for source in sources] for name, sources in self.texts.items()},
-            "objective": what(config.objective),
+            "objective": objective_what(config),
             "sequence_length": config.evaluation.sequence_length,
             "max_documents": config.advice.max_documents,
         }

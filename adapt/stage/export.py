@@ -14,9 +14,9 @@ from adapt.stage.train import Train, Trained
 if TYPE_CHECKING:
     from adapt.model.card import LossChange
 
-MEASURED = {"domain": "heldout", "general": "general"}
+PREFIXES = {"domain": "heldout", "general": "general"}
 """Texts that the model is measured on, and how the fields of `Exported` call them."""
-FEWEST = 2
+FEWEST_DOCUMENTS = 2
 """Documents that a loss is reported of."""
 
 
@@ -90,7 +90,7 @@ class Export(Stage[Exported]):
             made_of=[done.records[stage.key] for stage in parts if stage],
         )
         hand_over(handover, folder)
-        overlap = {f"{MEASURED[name]}_overlap": text.overlap for name, text in after.items()}
+        overlap = {f"{PREFIXES[name]}_overlap": text.overlap for name, text in after.items()}
         figures: dict[str, Any] = {**vars(training.result), **_losses(changes), **overlap}
         return Outcome(Exported(**figures), training.record.cost, training.record.resources)
 
@@ -102,14 +102,14 @@ class Export(Stage[Exported]):
         return [
             loss_change(name, done[self.before].path, after.path, samples)
             for name, text in after.result.texts.items()
-            if text.documents >= FEWEST
+            if text.documents >= FEWEST_DOCUMENTS
         ]
 
 
 def _losses(changes: list["LossChange"]) -> dict[str, float | None]:
     """As `Exported` calls them."""
     return {
-        f"{MEASURED[each.text]}_loss_{name}{end}": getattr(each, f"{name}{end}")
+        f"{PREFIXES[each.text]}_loss_{name}{end}": getattr(each, f"{name}{end}")
         for each in changes
         for name in ("before", "after", "change")
         for end in ("", "_low", "_high")

@@ -11,8 +11,6 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context, Tokens
 from adapt.stage.task_texts import Split
 
-SPLITS = ("train", "dev", "test")
-
 
 @dataclass(frozen=True)
 class TextLengths:
@@ -91,5 +89,5 @@ def task_of(context: Context, task: TaskConfig) -> PrepareTask:
     from adapt.task.prepare import check_task
 
     check_task(task)
-    splits = tuple(Split.of(task, split, context.digests) for split in SPLITS)
+    splits = tuple(Split.of(task, split, context.digests) for split in ("train", "dev", "test"))
     return PrepareTask(task.name, task, splits, context.tokens)

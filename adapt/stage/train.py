@@ -10,6 +10,7 @@ from adapt.console import log
 from adapt.method.table import method_of
 from adapt.model.size import model_size
 from adapt.model.start import Start
+from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.stage.context import Context, root_of
@@ -110,6 +111,12 @@ class Train(Stage[Trained]):
             config.name, config, start, corpora, replay, past or {}, batch_examples, is_transductive, streamed, given
         )
 
+    @property
+    def number(self) -> int:
+        """How many trainings of the chain there are up to this one."""
+        before = self.start.training
+        return 1 + (before.number if isinstance(before, Train) else 0)
+
     def what(self) -> Mapping[str, Any]:
         """Model, objective, length, optimizer, mixture, method and seed."""
         config = self.config
@@ -118,7 +125,7 @@ class Train(Stage[Trained]):
             "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights},
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
-            "objective": what(config.objective),
+            "objective": objective_what(config),
             "training": {**what(config.training), **batch},
             "seed": config.seed,
             "method": method_of(config).what(),
@@ -158,6 +165,8 @@ class Train(Stage[Trained]):
             steps=steps,
             online=self.streamed.online(folder, done) if self.streamed else None,
             past={name: str(done[stage].path) for name, stage in self.past.items()},
+            base=str(self.start.pretrained.model),
+            number=self.number,
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         start_from_branch(self, Store(root_of(config)), config.training, steps, run_folder)

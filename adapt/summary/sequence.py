@@ -8,7 +8,6 @@ from adapt.console import log
 from adapt.runner.record import Record
 from adapt.summary.tables import show
 
-KINDS = {"head": "attention heads", "inner": "feed-forward, inner", "output": "feed-forward, output"}
 MOST_WARNINGS = 3
 _FIGURES = {
     "average": ("average score at the end", 100, ".1f", "points"),
@@ -23,7 +22,7 @@ _FIGURES = {
 
 
 def show_sequence(record: Record) -> None:
-    """Scores and losses after each domain, the figures in words, plasticity left, warnings, and where the model is."""
+    """Scores, losses, the figures in words, what the method noted, warnings, and where the model is."""
     found = record.metrics
     domains = " → ".join(found["order"])
     log(f"{record.name}: {found['method']}, {found['mode']}, seed {found['seed']}, domains {domains}")
@@ -32,9 +31,9 @@ def show_sequence(record: Record) -> None:
     for name, (text, times, form, unit) in _FIGURES.items():
         if found.get(name) is not None:
             log(f"{text}: {times * found[name]:{form}} {unit}{_side(name, found[name])}")
-    if found["plasticity"]:
-        _show_plasticity(found)
-    warnings = found["warnings"]  # one a layer and kind of unit
+    for table in found["tables"]:
+        _show(table["title"], table["columns"], table["rows"])
+    warnings = found["warnings"]
     for warning in warnings[:MOST_WARNINGS]:
         log(f"warning: {warning}")
     if len(warnings) > MOST_WARNINGS:
@@ -82,23 +81,6 @@ def _score(seeds: Sequence[float] | None) -> str:
 
 def _loss(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-def _show_plasticity(found: Mapping[str, Any]) -> None:
-    """The share of an update that is let through, 1 - importance: mean over layers, and from the least to the most."""
-    order, steps = found["order"], found["plasticity"]
-    first = len(order) + 1 - len(steps)  # without importance of general knowledge, after the first domain
-    rows = {
-        _row_name(after, order, found["mode"]): [_range(left[kind]) for kind in KINDS]
-        for after, left in enumerate(steps, start=first)
-    }
-    _show(
-        "plasticity left, 1 - importance: mean over layers, below it the least and the most", list(KINDS.values()), rows
-    )
-
-
-def _range(layers: Sequence[float]) -> str:
-    return f"{statistics.mean(layers):.2f}\n{min(layers):.2f} to {max(layers):.2f}"
 
 
 def _show(title: str, header: Sequence[str], rows: Mapping[str, Sequence[str]]) -> None:

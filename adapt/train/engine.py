@@ -69,6 +69,7 @@ class Engine:
         offload: Offload = "none",
     ) -> None:
         self.max_norm = training.max_gradient_norm
+        self._has_changed = False
         self.zero_stage = zero_stage
         self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
         names = {parameter: name for name, parameter in model.named_parameters()}
@@ -136,6 +137,7 @@ class Engine:
         at_boundary = self._engine.is_gradient_accumulation_boundary()
         norm = self._clip() if at_boundary and self.zero_stage == 0 else 0.0
         self._engine.step()
+        self._forget_changes()
         if at_boundary and self.zero_stage > 0:
             norm = float(self._engine.get_global_grad_norm() or 0.0)  # inf where DeepSpeed refused the step
             self._judge(norm)
@@ -188,6 +190,7 @@ class Engine:
             change: gets what this rank holds of a parameter and of its gradient, fp32 and flat, and gives the new one.
         """
         scale = self.scale.value if self.scale else 1.0
+        self._has_changed = True
         for part in self.parts():
             parameter: Any = self._trained[part.name]
             held = self._gradient(parameter)
@@ -206,6 +209,16 @@ class Engine:
         else:
             gradient, _ = zero._get_fp32_grad_state_partition(param=parameter, release_swap_buffers=False)
         return cast(torch.Tensor, gradient)
+
+    def _forget_changes(self) -> None:
+        """Stage 3 keeps the gradients of parameters that took no part in a step, which are 0 unless changed."""
+        if self._has_changed and self.zero_stage == 3:
+            zero = self._engine.optimizer
+            zero.grad_partitions_flat_buffer.zero_()
+            for group in zero.fp32_partitioned_groups_flat:
+                if group.grad is not None:
+                    group.grad.zero_()
+        self._has_changed = False
 
     def _note_norm(self, parameter: Any, gradient: torch.Tensor) -> None:
         """With the optimizer offloaded, DeepSpeed takes norms on the way, in the backward pass."""

@@ -109,8 +109,9 @@ def _penalties(options: L2spOptions, now: Any, start: Any, base: Any) -> Iterato
 
 def assert_close(found: Outcome, expected: Outcome) -> None:
     """Equal but for the rounding of fp32; of norms the last ones."""
-    for name, weight in expected.weights.items():  # keys' biases: see tests.train.toy.assert_close
-        atol = 5e-5 if name.endswith("key.bias") else 2e-5
+    for name, weight in expected.weights.items():
+        # softmax does not see the biases of keys: what pulls them back is rounding alone, which AdamW makes a step of
+        atol = 5e-3 if name.endswith("key.bias") else 2e-5
         torch.testing.assert_close(found.weights[name], weight, rtol=1e-4, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
     torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=1e-4, atol=0)
     assert found.report["penalty"] == pytest.approx(expected.report["penalty"], rel=1e-4)

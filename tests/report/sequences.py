@@ -38,13 +38,13 @@ def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, m
             for name in seen
         }
         losses.append({**row, "general": 1.3 + 0.05 * after * (1 + 20 * forgets)} if done else {})
-    left = [
-        {
-            kind: [base**after, (base + 0.1) ** after]
-            for kind, base in {"head": 0.6, "inner": 0.75, "output": 0.85}.items()
-        }
-        for after in range(1, 6)
-    ]
+    left = {
+        f"after {after} domains": [
+            f"{base**after:.2f}\n{base**after:.2f} to {(base + 0.1) ** after:.2f}" for base in (0.6, 0.75)
+        ]
+        for after in range(5)
+    }
+    table = {"title": "plasticity left", "columns": ["attention heads", "feed-forward"], "rows": left}
     made = {
         "order": list(order),
         "mode": mode,
@@ -56,7 +56,7 @@ def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, m
             "rows": scores,
         },
         "losses": {"columns": {name: place for place, name in enumerate(order)} | {"general": None}, "rows": losses},
-        "plasticity": left if method == "das" else [],
+        "tables": [table] if method == "das" else [],
         "warnings": ["after reviews, 8% of what attention heads learn is let through"] if method == "das" else [],
         "model": "/runs/export/model",
     }

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from adapt.report import sequence_figures, sequence_tables
-from adapt.report.blocks import NONE
+from adapt.report.blocks import NONE, Cell
 from adapt.report.entry import Study
 from adapt.report.sequence_compared import MEASURES, compare_methods
 from adapt.report.sequence_matrices import matrices
@@ -223,8 +223,16 @@ def test_the_tables_of_the_replication_compare_every_two_methods_once(study, seq
 def test_there_is_a_drawing_for_each_method(sequences):
     order = ORDERS["a"]
     assert [name for _, name in sequence_figures.losses(sequences, order, sorted(order))] == ["NCL", "DAS", "EWC"]
-    assert [name for _, name in sequence_figures.plasticity(sequences, order)] == ["DAS"]
     assert sequence_figures.legend(sequences, sorted(order))[-1] == ("general", 0)
+
+
+def test_what_a_method_noted_is_a_table_with_the_rows_of_every_seed(sequences):
+    runs = sequences.of("DAS", ORDERS["a"])
+    (table,) = sequence_tables.noted("DAS", runs)
+    assert table.title == "DAS: plasticity left"
+    assert len(table.rows) == 5 * len(runs)
+    assert table.rows[1] == ["seed 0, after 1 domains", Cell("0.60", "0.60 to 0.70"), Cell("0.75", "0.75 to 0.85")]
+    assert sequence_tables.noted("NCL", sequences.of("NCL", ORDERS["a"])) == []
 
 
 def without_tasks(root: Path) -> Study:

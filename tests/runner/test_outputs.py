@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,13 @@ import pytest
 from adapt.corpus.online import INDEX_FILE
 from adapt.corpus.screen import REJECTS
 from adapt.errors import StageError, StorageError
-from adapt.runner import Outcome, Record, Store, ensure, ensure_all, plan
+from adapt.runner import Done, Outcome, Record, Store, ensure, ensure_all, plan
 from adapt.runner.outputs import SPARE, check, settle
 from adapt.train.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
 from tests.runner import toys
 from tests.runner.test_run import content, ran, single, states
+from tests.runner.toys import ToyResult
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(
     store: Store, runs: Path, damaged: str, other: str
 ) -> None:
     top = toys.diamond(runs)
-    record = ensure(top.inputs[damaged], store)
+    record = ensure(top.inputs[damaged], store).record
     ran(runs)
     (record.path / "part-1").unlink()
     for look in (ensure, plan, lambda stage, store: ensure_all([stage], store, None, 2)):
@@ -50,10 +50,10 @@ def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(
 
 
 def test_files_that_nothing_needs_any_more_may_go(store: Store, runs: Path) -> None:
-    record = ensure(toys.diamond(runs), store)
+    record = ensure(toys.diamond(runs), store).record
     ran(runs)
     (Path(record.inputs["left"]["path"]) / "part-1").unlink()
-    assert ensure(toys.diamond(runs), store) == record
+    assert ensure(toys.diamond(runs), store).record == record
     assert states(toys.diamond(runs), store) == dict.fromkeys(toys.NAMES, "done")
     assert ran(runs) == []
 
@@ -63,18 +63,18 @@ SPARED = ("checkpoints/step-1/weights", "branch/step-1/weights", "tensorboard/ev
 
 @pytest.mark.parametrize("name", [*SPARED, ".training.lock", "deep/.half.4711"])
 def test_what_is_to_resume_from_or_for_people_may_be_deleted_or_edited(store: Store, name: str) -> None:
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("text")
         (folder / "result").write_text("text")
-        return Outcome()
+        return Outcome(ToyResult())
 
-    record = ensure(single(run), store)
+    record = ensure(single(run), store).record
     assert record.outputs == {"result": 4}
     (record.path / name).write_text("another text")
-    assert ensure(single(run), store) == record
+    assert ensure(single(run), store).record == record
     (record.path / name).unlink()
-    assert ensure(single(run), store) == record
+    assert ensure(single(run), store).record == record
 
 
 def test_names_of_what_may_be_deleted_are_those_that_stages_use() -> None:
@@ -89,12 +89,12 @@ def test_everything_is_on_disk_before_the_record_says_so(store: Store, monkeypat
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         real(descriptor)
 
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         (folder / "deep" / "er").mkdir(parents=True)
         (folder / "deep" / "er" / "a").write_text("a")
         (folder / "b").write_text("b")
         monkeypatch.setattr(os, "fsync", noted)
-        return Outcome()
+        return Outcome(ToyResult())
 
     folder = ensure(single(run), store).path
     record = next(place for place, file in enumerate(synced) if ".stage.json." in file)
@@ -110,7 +110,7 @@ def test_a_disk_that_is_full_when_files_are_synced_leaves_the_stage_unfinished(
     def refuse(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    stage = single(lambda folder, inputs: Outcome({"size": (folder / "out").write_text("done")}))
+    stage = single(lambda folder, done: Outcome(ToyResult((folder / "out").write_text("done"))))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
         with pytest.raises(StorageError, match=message):

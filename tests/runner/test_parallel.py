@@ -3,16 +3,48 @@
 import _thread
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapt.errors import DataError, StageError
-from adapt.runner import Outcome, Record, Stage, Store, ensure_all
+from adapt.runner import Done, Outcome, Stage, Store, ensure_all
 from adapt.runner.run import unfinished
 
 PATIENCE_S = 30
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a stage of these tests leaves."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting(Stage[Called]):
+    """A stage of these tests."""
+
+    kind = "toy"
+
+    name: str
+    act: Callable[[Done], None]
+    """Its work."""
+    reads: tuple[Stage[Called], ...] = ()
+    room: Mapping[str, float] | None = None
+
+    def what(self) -> Mapping[str, Any]:
+        return {"name": self.name}
+
+    def needs(self) -> Mapping[str, float] | None:
+        return self.room
+
+    def run(self, folder: Path, done: Done) -> Outcome[Called]:
+        self.act(done)
+        return Outcome(Called(self.name))
 
 
 class Watched:
@@ -27,13 +59,14 @@ class Watched:
     def stage(
         self,
         name: str,
-        *inputs: Stage,
+        *inputs: Waiting,
         needs: Mapping[str, float] | None = None,
         meet: threading.Barrier | None = None,
         error: Exception | None = None,
-    ) -> Stage:
-        def run(folder: Path, records: Mapping[str, Record]) -> Outcome:
-            assert set(records) == {each.name for each in inputs}
+    ) -> Waiting:
+        def act(done: Done) -> None:
+            assert set(done.records) == {each.key for each in inputs}
+            assert [done[each].result.name for each in inputs] == [each.name for each in inputs]
             with self._lock:
                 self.order.append(name)
                 self._running.add(name)
@@ -44,9 +77,8 @@ class Watched:
                 self._running.remove(name)
             if error:
                 raise error
-            return Outcome({"name": name})
 
-        return Stage("toy", name, {"name": name}, run, {each.name: each for each in inputs}, needs=needs or None)
+        return Waiting(name, act, inputs, needs)
 
 
 @pytest.fixture
@@ -137,14 +169,14 @@ def interruptible() -> Iterator[None]:
 def test_ctrl_c_is_no_failure_of_the_stages_that_run(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     interrupted, threads = threading.Event(), list[threading.Thread]()
 
-    def run(folder: Path, records: Mapping[str, Record]) -> Outcome:
+    def act(done: Done) -> None:
         threads.append(threading.current_thread())
         _thread.interrupt_main()
         interrupted.wait(PATIENCE_S)
         raise DataError("the workers are gone", "")
 
     with pytest.raises(KeyboardInterrupt):
-        ensure_all([Stage("toy", "a", {}, run, needs=ONE)], store, None, 1)
+        ensure_all([Waiting("a", act, room=ONE)], store, None, 1)
     interrupted.set()
     threads[0].join(PATIENCE_S)
     assert "failed" not in capsys.readouterr().err

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from adapt.errors import DataError, StageError, StorageError
-from adapt.runner import Outcome, Record, Stage, Store, ensure, plan
-from adapt.runner.versions import VERSIONS
+from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
 from tests.runner import toys
+from tests.runner.toys import Toy, ToyResult
 
 
 @pytest.fixture
@@ -43,15 +42,23 @@ def content(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in files}
 
 
-def single(run: Any = lambda folder, inputs: Outcome(), name: str = "toy", **what: Any) -> Stage:
-    return Stage("toy", name, what, run)
+def single(run: toys.Act = toys.idle, name: str = "toy", **what: Any) -> Toy:
+    return Toy(name, "toy", run, what)
+
+
+def part(top: Toy, name: str) -> Toy:
+    """One of the stages that a stage reads."""
+    found = top.inputs[name]
+    assert isinstance(found, Toy)
+    return found
 
 
 def test_inputs_run_first_and_once(store: Store, runs: Path) -> None:
-    record = ensure(toys.diamond(runs), store)
+    finished = ensure(toys.diamond(runs), store)
     assert ran(runs) == ["source", "left", "right", "top"]
-    assert record.metrics == {"lines": 32}  # of two inputs: 8 each, and 8 of the source each
-    assert content(record.path) == toys.expected("top")
+    assert finished.result == ToyResult(lines=32)  # of two inputs: 8 each, and 8 of the source each
+    assert finished.record.metrics["lines"] == 32
+    assert content(finished.path) == toys.expected("top")
 
 
 def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: Path) -> None:
@@ -64,18 +71,18 @@ def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: P
 def test_the_record_is_written_after_everything_else(store: Store) -> None:
     seen = []
 
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         (folder / "deep").mkdir()
         (folder / "deep" / "output").write_text("seven b")
         seen.append((folder / "stage.json").exists())
-        return Outcome({"loss": 1.5}, {"tokens": 3}, {"workers": 2})
+        return Outcome(ToyResult(loss=1.5), {"tokens": 3}, {"workers": 2})
 
-    record = ensure(single(run, rate=0.1), store)
+    finished = ensure(single(run, rate=0.1), store)
     assert seen == [False]
-    written = json.loads((record.path / "stage.json").read_text())
+    written = json.loads((finished.path / "stage.json").read_text())
     assert written["outputs"] == {"deep/output": 7}
     assert (written["stage"], written["name"], written["version"]) == ("toy", "toy", 1)
-    assert (written["what"], written["metrics"]) == ({"rate": 0.1}, {"loss": 1.5})
+    assert (written["what"], written["metrics"]) == ({"rate": 0.1}, {"lines": 0, "found": [], "loss": 1.5})
     assert (written["cost"]["tokens"], written["resources"]["workers"]) == (3, 2)
     assert written["cost"]["seconds"] >= 0
     assert written["packages"]["python"] == sys.version.split()[0]
@@ -83,7 +90,7 @@ def test_the_record_is_written_after_everything_else(store: Store) -> None:
 
 def test_a_record_names_its_inputs(store: Store, runs: Path) -> None:
     stage = toys.diamond(runs)
-    record = ensure(stage, store)
+    record = ensure(stage, store).record
     left = record.inputs["left"]
     assert set(record.inputs) == {"left", "right"}
     assert (left["stage"], left["key"]) == ("left", stage.inputs["left"].key)
@@ -91,30 +98,30 @@ def test_a_record_names_its_inputs(store: Store, runs: Path) -> None:
 
 
 def test_a_failed_stage_keeps_its_folder_and_has_no_record(store: Store, runs: Path) -> None:
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         found = sorted(file.name for file in folder.iterdir())
         (folder / "half").write_text("")
         if not found:
             raise DataError("the text is broken")
-        return Outcome({"found": found})
+        return Outcome(ToyResult(found=found))
 
-    top = replace(toys.diamond(runs), run=run)
+    top = replace(toys.diamond(runs), act=run)
     with pytest.raises(DataError, match="the text is broken"):
         ensure(top, store)
     assert ran(runs) == ["source", "left", "right"]
     folder = store.folder("top", "toy", top.key)
     assert [file.name for file in folder.iterdir()] == ["half"]
     assert store.find("top", "toy", top.key) is None
-    assert ensure(top, store).metrics == {"found": ["half"]}  # the next run goes on with what is there ...
+    assert ensure(top, store).result.found == ["half"]  # the next run goes on with what is there ...
     assert ran(runs) == []  # ... and what was done before is not lost
 
 
 def test_a_failed_input_stops_what_needs_it(store: Store, runs: Path) -> None:
-    def fail(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
         raise KeyError("bug")
 
     top = toys.diamond(runs)
-    broken = replace(top, inputs={**top.inputs, "left": replace(top.inputs["left"], run=fail)})
+    broken = replace(top, left=replace(part(top, "left"), act=fail))
     with pytest.raises(KeyError):
         ensure(broken, store)
     assert ran(runs) == ["source"]
@@ -125,7 +132,7 @@ def test_a_failed_input_stops_what_needs_it(store: Store, runs: Path) -> None:
     ("code", "message"), [(errno.ENOSPC, "no space left while writing"), (errno.EACCES, "cannot write")]
 )
 def test_a_stage_that_cannot_write_names_its_folder(store: Store, code: int, message: str) -> None:
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         raise OSError(code, "refused")
 
     stage = single(run)
@@ -139,14 +146,14 @@ def test_a_record_that_cannot_be_committed_leaves_the_stage_unfinished(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    stage = single(lambda folder, inputs: Outcome({"size": (folder / "out").write_text("done")}))
+    stage = single(lambda folder, done: Outcome(ToyResult((folder / "out").write_text("done"))))
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", full)
         with pytest.raises(StorageError, match=r"stage\.json"):
             ensure(stage, store)
     assert store.find("toy", "toy", stage.key) is None
     assert [file.name for file in store.folder("toy", "toy", stage.key).iterdir()] == ["out"]
-    assert ensure(stage, store).outputs == {"out": 4}
+    assert ensure(stage, store).record.outputs == {"out": 4}
 
 
 def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -> None:
@@ -158,19 +165,18 @@ def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -
 
 
 def test_a_new_version_runs_again_and_keeps_the_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = ensure(single(), store)
-    monkeypatch.setitem(VERSIONS, "toy", 2)
-    new = ensure(single(), store)
+    old = ensure(single(), store).record
+    monkeypatch.setattr(Toy, "version", 2)
+    new = ensure(single(), store).record
     assert (old.version, new.version) == (1, 2)
     assert old.path != new.path
     assert (old.path / "stage.json").exists()
 
 
 def test_a_change_runs_what_is_downstream_and_nothing_else(store: Store, runs: Path) -> None:
-    def chain(rate: float) -> Stage:
+    def chain(rate: float) -> Toy:
         top = toys.diamond(runs)
-        left = top.inputs["left"]
-        return replace(top, inputs={**top.inputs, "left": replace(left, what={"rate": rate})})
+        return replace(top, left=replace(part(top, "left"), settings={"rate": rate}))
 
     ensure(chain(1.0), store)
     ran(runs)
@@ -193,25 +199,25 @@ def test_a_moved_store_is_still_done(store: Store, runs: Path, tmp_path: Path) -
     store.root.rename(tmp_path / "moved")
     (tmp_path / "link").symlink_to(tmp_path / "moved")
     for root in (tmp_path / "moved", tmp_path / "link"):
-        record = ensure(toys.diamond(runs), Store(root))
-        assert record.path.parent == root / "top"
-        assert content(record.path) == toys.expected("top")
+        finished = ensure(toys.diamond(runs), Store(root))
+        assert finished.path.parent == root / "top"
+        assert content(finished.path) == toys.expected("top")
     assert ran(runs) == []
 
 
 # --- plan
 
 
-def states(stage: Stage, store: Store) -> dict[str, Any]:
-    return {line.stage.stage: "done" if line.record else line.changed for line in plan(stage, store)}
+def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
+    return {line.stage.kind: "done" if line.record else line.changed for line in plan(stage, store)}
 
 
 def test_a_plan_lists_every_stage_once_inputs_first(store: Store, runs: Path) -> None:
     planned = plan(toys.diamond(runs), store)
-    assert [line.stage.stage for line in planned] == ["source", "left", "right", "top"]
+    assert [line.stage.kind for line in planned] == ["source", "left", "right", "top"]
     assert all(line.record is None and line.nearest is None and line.changed == [] for line in planned)
     assert [line.folder for line in planned] == [
-        store.folder(line.stage.stage, "toy", line.stage.key) for line in planned
+        store.folder(line.stage.kind, "toy", line.stage.key) for line in planned
     ]
     assert ran(runs) == []
     assert not store.root.exists()  # looking leaves no trace
@@ -228,18 +234,18 @@ def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
 def test_a_plan_is_what_then_runs(store: Store, runs: Path) -> None:
     ensure(toys.diamond(runs).inputs["left"], store)
     ran(runs)
-    expected = [line.stage.stage for line in plan(toys.diamond(runs), store) if not line.record]
+    expected = [line.stage.kind for line in plan(toys.diamond(runs), store) if not line.record]
     ensure(toys.diamond(runs), store)
     assert ran(runs) == expected
 
 
 def test_a_plan_says_which_field_and_which_input_changed(store: Store, runs: Path) -> None:
-    def chain(rate: float) -> Stage:
+    def chain(rate: float) -> Toy:
         top = toys.diamond(runs)
-        return replace(top, inputs={**top.inputs, "left": replace(top.inputs["left"], what={"train": {"rate": rate}})})
+        return replace(top, left=replace(part(top, "left"), settings={"train": {"rate": rate}}))
 
     first, second = chain(0.5), chain(0.25)
-    done = ensure(first, store)
+    done = ensure(first, store).record
     old, new = first.inputs["left"].key[:8], second.inputs["left"].key[:8]
     assert states(second, store) == {
         "source": "done",
@@ -252,7 +258,7 @@ def test_a_plan_says_which_field_and_which_input_changed(store: Store, runs: Pat
 
 def test_a_plan_says_that_an_input_is_new(store: Store, runs: Path) -> None:
     top = toys.diamond(runs)
-    less = replace(top, inputs={"left": top.inputs["left"]}, run=lambda folder, inputs: Outcome())
+    less = replace(top, right=None, act=toys.idle)
     ensure(less, store)
     ensure(top.inputs["right"], store)
     assert states(top, store)["top"] == [f"input right: (not there) -> {top.inputs['right'].key[:8]}…"]
@@ -260,7 +266,7 @@ def test_a_plan_says_that_an_input_is_new(store: Store, runs: Path) -> None:
 
 def test_a_plan_says_that_the_version_changed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure(single(rate=1), store)
-    monkeypatch.setitem(VERSIONS, "toy", 2)
+    monkeypatch.setattr(Toy, "version", 2)
     assert states(single(rate=1), store) == {"toy": ["version of the stage's code: 1 -> 2"]}
 
 
@@ -272,7 +278,7 @@ def test_a_plan_compares_with_the_stage_that_is_most_alike(store: Store) -> None
 
 
 def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
-    def fail(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def fail(folder: Path, done: Done) -> Outcome[ToyResult]:
         raise DataError("no")
 
     with pytest.raises(DataError):

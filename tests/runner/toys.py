@@ -13,17 +13,57 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from adapt.runner import Outcome, Record, Stage, Store, ensure, ensure_all
+from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all
 from adapt.runner.files import write_atomically
 
 PARTS, LINES = 2, 4
 NAMES = ("source", "left", "right", "top")
 INPUTS: dict[str, list[str]] = {"source": [], "left": ["source"], "right": ["source"], "top": ["left", "right"]}
+
+
+@dataclass(frozen=True)
+class ToyResult:
+    """What a toy came to."""
+
+    lines: int = 0
+    found: list[str] = field(default_factory=list)
+    loss: float | None = None
+
+
+Act = Callable[[Path, Done], Outcome[ToyResult]]
+
+
+def idle(folder: Path, done: Done) -> Outcome[ToyResult]:
+    """Does nothing."""
+    return Outcome(ToyResult())
+
+
+@dataclass(frozen=True, eq=False)
+class Toy(Stage[ToyResult]):
+    """Of whatever kind it is told to be, so that each has a folder of its own."""
+
+    name: str
+    kind: str  # type: ignore[misc]
+    act: Act
+    """Its work."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    source: "Toy | None" = None
+    left: "Toy | None" = None
+    right: "Toy | None" = None
+
+    def what(self) -> Mapping[str, Any]:
+        return self.settings
+
+    def needs(self) -> Mapping[str, float]:
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[ToyResult]:
+        return self.act(folder, done)
 
 
 def expected(name: str) -> dict[str, str]:
@@ -36,10 +76,10 @@ def _lines_of_inputs(name: str) -> int:
     return sum(PARTS * LINES + _lines_of_inputs(needed) for needed in INPUTS[name])
 
 
-def work(name: str, runs: Path, pause_s: float) -> Callable[[Path, Mapping[str, Record]], Outcome]:
+def work(name: str, runs: Path, pause_s: float) -> Act:
     """A stage's function: parts written line by line, and how many lines its inputs held, which shows half inputs."""
 
-    def run(folder: Path, inputs: Mapping[str, Record]) -> Outcome:
+    def run(folder: Path, done: Done) -> Outcome[ToyResult]:
         with runs.open("a") as file:
             file.write(name + "\n")
         for part in range(PARTS):
@@ -49,29 +89,23 @@ def work(name: str, runs: Path, pause_s: float) -> Callable[[Path, Mapping[str, 
                     file.flush()
                     time.sleep(pause_s)
         lines = 0
-        for record in inputs.values():
+        for record in done.records.values():
             lines += sum(len(part.read_text().splitlines()) for part in record.path.glob("part-*"))
             lines += json.loads((record.path / "lines.json").read_text())["of inputs"]
         write_atomically(folder / "lines.json", json.dumps({"of inputs": lines}))
-        return Outcome({"lines": lines})
+        return Outcome(ToyResult(lines))
 
     return run
 
 
-def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> Stage:
+def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> Toy:
     """The last of four stages. `what` goes to the source."""
-    stages: dict[str, Stage] = {}
+    stages: dict[str, Toy] = {}
     for kind in NAMES:
         inputs = {needed: stages[needed] for needed in INPUTS[kind]}
         own = what if kind == "source" else {}
-        stages[kind] = Stage(kind, name, own, work(kind, runs, pause_s), inputs, needs={})
+        stages[kind] = Toy(name, kind, work(kind, runs, pause_s), own, **inputs)
     return stages["top"]
-
-
-def pretend(stage: Stage, metrics: Mapping[str, Any] | None = None) -> Stage:
-    """The same stage with the same inputs and key, whose work is done by writing nothing."""
-    inputs = {name: pretend(needed, metrics) for name, needed in stage.inputs.items()}
-    return replace(stage, run=lambda folder, done: Outcome(dict(metrics or {})), inputs=inputs)
 
 
 def _kill_at(rename: int) -> None:
@@ -92,5 +126,5 @@ if __name__ == "__main__":
     print("ready", flush=True)
     sys.stdin.readline()
     top, store = diamond(Path(runs), float(pause_s)), Store(Path(root))
-    record = ensure(top, store) if at_once == "1" else ensure_all([top], store, None, int(at_once))[0]
+    record = ensure(top, store).record if at_once == "1" else ensure_all([top], store, None, int(at_once))[0]
     print(json.dumps(asdict(record), default=str), flush=True)

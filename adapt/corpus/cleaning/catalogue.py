@@ -19,6 +19,7 @@ from adapt.corpus.cleaning.symbols import Symbols
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
+from adapt.plugin import plugged, source_digest
 from adapt.runner.packages import deciding
 
 BLOCKS: dict[str, type[Block]] = {
@@ -30,7 +31,7 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
     """The blocks of a configuration, in its order.
 
     Args:
-        cleaning: of each block its name, or {name: {option: value}}.
+        cleaning: of each block its name, or {name: {option: value}}. A user's own is called `package.module:Class`.
 
     Raises:
         ConfigError: there is no such block or option, or a value is of the wrong type or out of its range.
@@ -40,7 +41,14 @@ def blocks_of(cleaning: Sequence[Any]) -> tuple[Block, ...]:
 
 def identity(cleaning: Sequence[Any]) -> list[dict[str, Any]]:
     """The blocks with all their options, however they were written, and their packages, for the stage's key."""
-    return [{block.name: {**asdict(block), **deciding(*block.packages)}} for block in blocks_of(cleaning)]
+    return [
+        {block.name: {**asdict(block), **deciding(*block.packages), **_own(block)}} for block in blocks_of(cleaning)
+    ]
+
+
+def _own(block: Block) -> dict[str, str]:
+    """A user's own block is known by its source too."""
+    return {} if type(block) in BLOCKS.values() else {"source": source_digest(type(block))}
 
 
 def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
@@ -75,9 +83,10 @@ def _name_and_options(entry: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _block(name: str, options: Mapping[str, Any]) -> Block:
-    if name not in BLOCKS:
+    if name not in BLOCKS and ":" not in name:
         raise ConfigError(f"corpus.cleaning has no block {name}", nearest(name, list(BLOCKS)))
-    kinds = {field.name: str(field.type) for field in fields(BLOCKS[name])}
+    block = BLOCKS[name] if name in BLOCKS else plugged("corpus.cleaning", name, {}, Block)
+    kinds = {field.name: str(field.type) for field in fields(block)}
     for option, value in options.items():
         if option not in kinds:
             raise ConfigError(f"the block {name} of corpus.cleaning has no option {option}", nearest(option, [*kinds]))
@@ -85,7 +94,7 @@ def _block(name: str, options: Mapping[str, Any]) -> Block:
             raise ConfigError(
                 f"corpus.cleaning: {name}.{option} is {json.dumps(value)}, but must be {fault}", "change it"
             )
-    return BLOCKS[name](**options)
+    return block(**options)
 
 
 def _fault(value: Any, kind: str) -> str | None:

@@ -8,13 +8,14 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from adapt.config import Config, what
+from adapt.config import Config
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.method.das.options import DasOptions
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
+from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.schema import SHARD_GLOB
 
@@ -90,7 +91,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
             "causal": config.objective.kind == "causal",
         }
         general = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
-        domain = {"about": "domain", **sample, "embeddings": das.embeddings, "objective": what(config.objective)}
+        domain = {"about": "domain", **sample, "embeddings": das.embeddings, "objective": objective_what(config)}
         return {
             **(general if self.about == "general" else domain),
             "normalize": das.normalize,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
-from adapt.method import contrast, soft_mask
+from adapt.method.das import contrast, soft_mask
 from adapt.method.das.views import Disagreement
 from adapt.model.units import KINDS, Gates, by_parameter, ones
 from adapt.objective.base import Batch

@@ -1,0 +1,128 @@
+"""The stage that hands a model over: what it takes from the training and from the evaluations for its record."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adapt.config import Config, EvaluationConfig
+from adapt.evaluate.measure import LOSSES_FILE, read_losses
+from adapt.evaluate.results import TextLoss
+from adapt.evaluate.statistics import change, mean_loss
+from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
+from adapt.stage.evaluate import Evaluated
+from adapt.stage.export import Export, Exported
+from adapt.stage.prepare import Prepared
+from adapt.stage.train import SourceShare, Trained
+
+CONFIG = Config(name="physics", evaluation=EvaluationConfig(bootstrap_samples=200))
+TRAINED = Trained(
+    steps=7,
+    tokens=12_345,
+    tokens_per_s=99.0,
+    data_wait_share=0.01,
+    device_seconds=70.0,
+    flops=1e15,
+    mfu=0.25,
+    peak_memory_bytes=2**30,
+    transductive=False,
+    sources={"domain": SourceShare(rows=3, tokens=90, share=1.0)},
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ToyText(Stage[Prepared]):
+    kind = "prepare"
+    name: str
+
+    def what(self) -> Mapping[str, Any]:
+        return {"name": self.name}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
+        return Outcome(Prepared(heldout_documents=9, heldout_tokens=99))
+
+
+@dataclass(frozen=True, eq=False)
+class ToyTraining(Stage[Trained]):
+    kind = "train"
+    name: str
+
+    def what(self) -> Mapping[str, Any]:
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Trained]:
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+        return Outcome(TRAINED, {"device_seconds": 70.0, "device_hours": 70 / 3600, "cost": 0.04}, {"workers": 2})
+
+
+@dataclass(frozen=True, eq=False)
+class ToyEvaluation(Stage[Evaluated]):
+    kind = "evaluate"
+    name: str
+    documents: Mapping[str, int]
+    mean: float
+    overlap: int | None
+
+    def what(self) -> Mapping[str, Any]:
+        return {"documents": dict(self.documents), "mean": self.mean}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
+        losses, texts = {}, {}
+        for name, size in self.documents.items():
+            counts = np.random.default_rng(0).integers(1, 40, size)
+            sums = counts * np.random.default_rng(size).normal(self.mean, 0.2, size)
+            losses[name] = {"losses": sums.tolist(), "counts": counts.tolist()}
+            loss = float(sums.sum() / counts.sum()) if size else None
+            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap)
+        (folder / LOSSES_FILE).write_text(json.dumps(losses))
+        return Outcome(Evaluated(texts))
+
+
+def exported(root: Path, **documents: int) -> tuple[Export, Finished[Exported]]:
+    """An export of a model, with so many documents of each text measured."""
+    domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
+    before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
+    toys: Any = (ToyTraining("training"), domain, general, None, before, after)
+    stage = Export("physics", CONFIG, *toys, False)
+    return stage, ensure(stage, Store(root))
+
+
+def test_the_record_has_losses_before_and_after_with_their_change_and_the_trainings_figures(tmp_path: Path) -> None:
+    stage, done = exported(tmp_path, domain=50, general=40)
+    before, after = (Store(tmp_path).folder("evaluate", each.name, each.key) for each in (stage.before, stage.after))
+    for text, prefix in (("domain", "heldout"), ("general", "general")):
+        (old, counts), (new, _) = read_losses(before, text), read_losses(after, text)
+        expected = {
+            "before": mean_loss(old, counts, 200),
+            "after": mean_loss(new, counts, 200),
+            "change": change(old, new, counts, 200),
+        }
+        for name, estimate in expected.items():
+            found = [done.record.metrics[f"{prefix}_loss_{name}{end}"] for end in ("", "_low", "_high")]
+            assert found == [estimate.value, estimate.low, estimate.high]
+    assert (done.result.heldout_overlap, done.result.general_overlap) == (0, 0)
+    assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
+    assert done.result.sources == TRAINED.sources
+    assert done.record.cost["cost"] == 0.04
+    assert done.record.resources["workers"] == 2
+    card = (done.path / "README.md").read_text()
+    assert all(each.key in card for each in stage.inputs.values())
+
+
+@pytest.mark.parametrize("documents", [0, 1])
+def test_too_little_held_out_text(tmp_path: Path, documents: int) -> None:
+    _, done = exported(tmp_path, domain=documents, general=30)
+    assert (done.result.heldout_loss_before, done.result.heldout_loss_after) == (None, None)
+    assert done.result.general_loss_change is not None
+    assert "general text" in (done.path / "README.md").read_text()
+
+
+def test_without_general_text(tmp_path: Path) -> None:
+    _, done = exported(tmp_path, domain=20)
+    assert done.result.heldout_loss_change == pytest.approx(-0.4)
+    assert done.result.general_loss_change is None
