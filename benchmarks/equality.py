@@ -92,6 +92,11 @@ class Place:
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         return str(path)
 
+    def domains(self, repeated: int = 0) -> list[Config]:
+        """Two sources of a corpus."""
+        cs, biomed = self.corpus("cs_acl_abstracts", 300, repeated), self.corpus("biomed_pubmed", 400)
+        return [{"name": "cs", "paths": cs}, {"name": "biomed", "paths": biomed}]
+
     def task(self, name: str, **more: str) -> Config:
         """A task with the first examples of each split."""
         splits = {}
@@ -117,10 +122,8 @@ def demo(place: Place) -> None:
 
 def dapt(place: Place) -> None:
     """Two weighted sources, replay, general text, near duplicates, accumulation."""
-    sources = [
-        {"name": "cs", "weight": 0.7, "paths": place.corpus("cs_acl_abstracts", 300, repeated=40)},
-        {"name": "biomed", "weight": 0.3, "paths": place.corpus("biomed_pubmed", 400)},
-    ]
+    cs, biomed = place.domains(repeated=40)
+    sources = [{**cs, "weight": 0.7}, {**biomed, "weight": 0.3}]
     corpus = {"sources": sources, "deduplicate": "near", "heldout_fraction": 0.1}
     mixture = {"replay_paths": place.corpus("general_enwiki", 200), "replay_fraction": 0.2}
     general = {"general_paths": place.corpus("general_wikitext2", 200)}
@@ -143,13 +146,9 @@ def tapt(place: Place) -> None:
 
 def sequence(place: Place, zero_stage: int, workers: int) -> None:
     """DAS over two domains, each with its end task."""
-    sources = [
-        {"name": "cs", "paths": place.corpus("cs_acl_abstracts", 300)},
-        {"name": "biomed", "paths": place.corpus("biomed_pubmed", 400)},
-    ]
     config = place.small(
         name="sequence",
-        corpus={"sources": sources, "heldout_fraction": 0.1},
+        corpus={"sources": place.domains(), "heldout_fraction": 0.1},
         tasks=[place.task("acl_arc", domain="cs"), place.task("chemprot", domain="biomed", metric="micro_f1")],
         evaluation={"general_paths": place.corpus("general_wikitext2", 200)},
         training={"max_steps": 6},
@@ -163,18 +162,12 @@ def chain(place: Place) -> None:
     """DAPT, the loss matrix, fine-tuning of the base model and after DAPT, all from one file; and the report."""
     general = {"general_paths": place.corpus("general_wikitext2", 200)}
     small = place.small(evaluation=general, resources={"stages_at_once": 1}, storage={"root": str(place.root)})
-    file, task = place.corpus("cs_acl_abstracts", 300), place.task("acl_arc")
-    domains = [{"name": "cs", "paths": file}, {"name": "biomed", "paths": place.corpus("biomed_pubmed", 400)}]
-    text = {"corpus.heldout_fraction": 0.1}
+    domains, task, text = place.domains(), place.task("acl_arc"), {"corpus.heldout_fraction": 0.1}
+    models = [{"name": "DAPT", "path": "dapt"}]
     unseen = [{"name": "acl_arc", "paths": [task["dev"], task["test"]]}]
     stages: Config = {
-        "dapt": {"job": "dapt", "corpus.paths": file, "corpus.decontaminate": unseen, **text},
-        "matrix": {
-            "job": "evaluate",
-            "corpus.sources": domains,
-            "comparison.models": [{"name": "DAPT", "path": "dapt"}],
-            **text,
-        },
+        "dapt": {"job": "dapt", "corpus.paths": domains[0]["paths"], "corpus.decontaminate": unseen, **text},
+        "matrix": {"job": "evaluate", "corpus.sources": domains, "comparison.models": models, **text},
         "finetune": {"job": "finetune", "for": "recipe", "from": "{recipe.start}", "task": task},
     }
     recipes = {"base": {"start": None}, "DAPT": {"start": "dapt"}}
@@ -207,7 +200,7 @@ def collected(place: Place) -> Found:
             found["score"] += [(name, number) for key, number in numbers(record["metrics"]) if key == "score"]
         elif record["stage"] == "evaluate":
             losses = json.loads((folder / "losses.json").read_text())
-            found["losses"] += [(f"{name}: {text}", digest(as_bytes(losses[text]))) for text in losses]
+            found["losses"] += [(f"{name}: {text}", digest(json.dumps(losses[text]).encode())) for text in losses]
     report = {name: figure for page in place.root.glob("reports/*/report.md") for name, figure in tables(page)}
     return {**{kind: numbered(results) for kind, results in found.items()}, "figures": place.figures, "report": report}
 
@@ -236,10 +229,6 @@ def weights_digest(path: Path) -> str:
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def as_bytes(values: Any) -> bytes:
-    return json.dumps(values, sort_keys=True).encode()
 
 
 def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:

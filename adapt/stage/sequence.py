@@ -131,8 +131,12 @@ class Sequence(Stage[SequenceResult]):
 
     def _overlap(self, done: Done) -> int | None:
         """How many measured documents were trained on, summed over what was measured of every model."""
-        evaluations = [each for step in self.steps for each in (step.export.after, step.others) if each]
-        found = [text.overlap for each in evaluations for text in done[each].result.texts.values()]
+        found: list[int | None] = []
+        for step in self.steps:
+            exported = done[step.export].result
+            found += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+            if step.others:
+                found += [text.overlap for text in done[step.others].result.texts.values()]
         known = [each for each in found if each is not None]
         return sum(known) if len(known) == len(found) else None
 

@@ -28,7 +28,7 @@ def pretend(stage: Stage[R], **metrics: Any) -> Stage[R]:
     """
     names = {each.name for each in fields(stage.result_type())}  # type: ignore[arg-type]
     result = made_up(stage.result_type(), **{name: value for name, value in metrics.items() if name in names})
-    found = object.__new__(_pretending(type(stage)))
+    found: Stage[R] = object.__new__(_pretending(type(stage)))
     inputs = {name: pretend(needed, **metrics) for name, needed in stage.inputs.items()}
     vars(found).update(vars(stage) | {"inputs": inputs, "made_up": result})
     return found

@@ -159,7 +159,7 @@ def test_a_cache_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> No
 def test_the_digest_of_several_files_is_of_names_content_and_order(tmp_path: Path, cache: Path) -> None:
     one, two, twin = (write(tmp_path / name, content) for name, content in [("1", b"x"), ("2", b"y"), ("3", b"x")])
     digests = Digests(cache)
-    lists = ([one, two], [two, one], [twin, two], [one], [one, twin], [])
+    lists: tuple[list[Path], ...] = ([one, two], [two, one], [twin, two], [one], [one, twin], [])
     assert len({digests.of_all(files) for files in lists}) == len(lists)
 
 

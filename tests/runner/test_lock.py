@@ -14,6 +14,7 @@ import pytest
 from adapt.errors import StorageError
 from adapt.runner.lock import is_held, locked
 
+PATIENCE_S = 120
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -49,8 +50,8 @@ def test_a_second_holder_waits_for_the_first(folder: Path, capfd: pytest.Capture
         said = capfd.readouterr().err
         assert "waiting for demo-1a1a1a1a" in said
         assert f"process {os.getpid()} on " in said  # who holds it
-    assert had.wait(10)
-    thread.join(10)
+    assert had.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
 
 
 def test_locks_of_two_folders_are_two(folder: Path) -> None:
@@ -62,8 +63,8 @@ def test_a_failure_frees_the_lock(folder: Path) -> None:
     with pytest.raises(KeyError), locked(folder):
         raise KeyError
     thread, had = enter(folder)
-    assert had.wait(10)
-    thread.join(10)
+    assert had.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
 
 
 def test_a_killed_holder_frees_the_lock(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -74,8 +75,8 @@ def test_a_killed_holder_frees_the_lock(folder: Path, capfd: pytest.CaptureFixtu
         thread, had = enter(folder)
         assert not had.wait(0.3)
         holder.kill()
-    assert had.wait(10)
-    thread.join(10)
+    assert had.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert f"process {holder.pid} on " in capfd.readouterr().err
 
 
@@ -85,8 +86,8 @@ def test_the_folder_may_be_cleared_while_its_lock_is_held(folder: Path) -> None:
         shutil.rmtree(folder)
         thread, had = enter(folder)
         assert not had.wait(0.3)
-    assert had.wait(10)
-    thread.join(10)
+    assert had.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert not folder.exists()  # the lock makes none
 
 
@@ -135,5 +136,5 @@ def test_a_full_disk_does_not_stop_the_lock(folder: Path, monkeypatch: pytest.Mo
     with locked(folder):
         thread, had = enter(folder)
         assert not had.wait(0.3)
-    assert had.wait(10)
-    thread.join(10)
+    assert had.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)

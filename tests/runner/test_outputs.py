@@ -131,6 +131,6 @@ def test_looking_at_a_stage_of_many_files_is_quick(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}").touch()
     record = Record("toy", "toy", "", 1, {}, {}, {}, {}, {}, {f"{n}": 0 for n in range(2000)}, {}, "", tmp_path)
-    start = time.monotonic()
+    start = time.process_time()  # also where the machine is busy
     check(record)
-    assert time.monotonic() - start < 0.5  # some 10 ms on a machine with nothing else to do
+    assert time.process_time() - start < 0.5  # some 10 ms

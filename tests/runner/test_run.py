@@ -15,6 +15,7 @@ import pytest
 
 from adapt.errors import DataError, StageError, StorageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
+from adapt.runner.lock import locked
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult
 
@@ -289,6 +290,8 @@ def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
 
 # --- other processes
 
+PATIENCE_S = 120
+
 
 def start(store: Store, runs: Path, pause_s: float = 0, kill_at: int = 0, at_once: int = 1) -> subprocess.Popen[str]:
     """A process that will run the diamond once it is told to `go`."""
@@ -321,36 +324,40 @@ def check_finished_are_complete(store: Store) -> int:
     return len(records)
 
 
+def written(store: Store) -> int:
+    """Lines that the diamond has come to."""
+    return sum(len(part.read_text().splitlines()) for part in store.root.glob("*/*/part-*"))
+
+
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_two_processes_at_once_share_the_work(store: Store, runs: Path, at_once: int) -> None:
     processes = [start(store, runs, pause_s=0.03, at_once=at_once) for _ in range(2)]
-    for process in processes:
-        go(process)
-    outputs = [process.communicate(timeout=60) for process in processes]
+    source = toys.diamond(runs).inputs["left"].inputs["source"]
+    with locked(store.folder(source.kind, source.name, source.key)):  # until both have come there, however slowly
+        for process in processes:
+            go(process)
+        said = [process.stderr.readline() for process in processes if process.stderr]
+    outputs = [process.communicate(timeout=PATIENCE_S) for process in processes]
+    assert ["waiting for " in line for line in said] == [True, True]
     assert [process.returncode for process in processes] == [0, 0], outputs
     assert sorted(ran(runs)) == sorted(toys.NAMES)  # each stage once
     first, second = (json.loads(out) for out, _ in outputs)
     assert first == second
-    assert any("waiting for " in err for _, err in outputs)
     assert check_finished_are_complete(store) == 4
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, runs: Path, at_once: int) -> None:
-    pause_s = 0.004
-    process = start(Store(tmp_path / "whole"), runs, pause_s, at_once=at_once)
-    begin = time.monotonic()
-    go(process)
-    process.communicate(timeout=60)
-    whole_s = time.monotonic() - begin
     draw, unfinished = random.Random(7), 0
+    whole = len(toys.NAMES) * toys.PARTS * toys.LINES
     for number in range(10):
         store = Store(tmp_path / f"runs-{number}")
-        process = start(store, runs, pause_s, at_once=at_once)
+        process = start(store, runs, pause_s=0.01, at_once=at_once)
         go(process)
-        time.sleep(whole_s * (number + draw.random()) / 10)
+        while written(store) < whole * (number + draw.random()) / 10 and process.poll() is None:
+            time.sleep(0.001)
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
         unfinished += check_finished_are_complete(store) < 4
         ran(runs)
         done = {record.stage for record in store.records()}
@@ -366,7 +373,7 @@ def test_a_run_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, run
 def test_a_kill_before_a_rename_leaves_nothing_behind(store: Store, runs: Path, kill_at: int, finished: int) -> None:
     process = start(store, runs, kill_at=kill_at)
     go(process)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGKILL
     assert len(list(store.root.rglob("*.aside"))) == 1  # it was in the middle of writing
     assert check_finished_are_complete(store) == finished

@@ -116,7 +116,7 @@ def _kill_at(rename: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         real(*paths)
 
-    os.replace = replace_or_die
+    os.replace = replace_or_die  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,287 @@
+"""Which fields of the configuration change which stages of DAPT. Nothing here runs."""
+
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, EvaluationSet, flat
+from adapt.job.dapt import dapt
+from adapt.method.das.options import DasOptions
+from adapt.stage.context import Context
+from adapt.stage.prepare import Prepare
+from tests.job.worlds import changed, dapt_world, differing
+
+# The stages, by the way to them from the last.
+LISTINGS = {"domain.listing", "general.listing"}
+MEASURED = {"before", "after", "export"}
+DOMAIN = {"domain", "training", *MEASURED}
+TRAINED = {"training", "after", "export"}
+ALL = {*LISTINGS, "domain", "general", *TRAINED, "before"}
+PREPARED = {"domain", "general", "before", *TRAINED}
+
+# Every field stands in one of the three tables below. A new one has to be put into one: does it change what comes out
+# (then of which stages?), is it only about how the work is done, or does it name something known by its content?
+WHAT: dict[str, tuple[Any, set[str]]] = {
+    "seed": (1, TRAINED),
+    "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
+    "corpus.text_field": ("body", DOMAIN),
+    "corpus.text_unit": ("paragraph", {"general", *DOMAIN}),
+    "corpus.id_field": ("id", DOMAIN),
+    "corpus.max_record_mib": (1, {"general", *DOMAIN}),
+    "corpus.cleaning": (["fix_unicode"], {"general", *DOMAIN}),
+    "corpus.deduplicate": ("exact", DOMAIN),
+    "corpus.heldout_fraction": (0.1, DOMAIN),
+    "corpus.streaming": (True, DOMAIN),
+    "mixture.order": ("sequential", TRAINED),
+    "mixture.temperature": (2.0, TRAINED),
+    "mixture.exhausted": ("stop", TRAINED),
+    "mixture.replay_fraction": (0.2, TRAINED),
+    "objective.kind": ("whole_word", PREPARED),
+    "objective.mask_fraction": (0.2, {"before", *TRAINED}),
+    "objective.mask_token_fraction": (0.7, {"before", *TRAINED}),
+    "objective.random_token_fraction": (0.2, {"before", *TRAINED}),
+    "objective.entity_fraction": (0.2, {"before", *TRAINED}),
+    "objective.entity_field": ("names", {"before", *TRAINED}),
+    "objective.tagger": ("json:loads", {"before", *TRAINED}),
+    "objective.span_stop": (0.3, {"before", *TRAINED}),
+    "objective.span_max_words": (5, {"before", *TRAINED}),
+    "model.attention_dropout": (0.0, TRAINED),
+    "method.kind": ("das", TRAINED),
+    "training.max_steps": (7, TRAINED),
+    "training.max_tokens": (7, TRAINED),
+    "training.epochs": (7.0, TRAINED),
+    "training.learning_rate": (1e-4, TRAINED),
+    "training.schedule": ("wsd", TRAINED),
+    "training.warmup_fraction": (0.1, TRAINED),
+    "training.warmup_steps": (7, TRAINED),
+    "training.cooldown_fraction": (0.2, TRAINED),
+    "training.floor_fraction": (0.1, TRAINED),
+    "training.optimizer": ("stable_adamw", TRAINED),
+    "training.weight_decay": (0.1, TRAINED),
+    "training.decay_embeddings": (False, TRAINED),
+    "training.beta1": (0.8, TRAINED),
+    "training.beta2": (0.8, TRAINED),
+    "training.epsilon": (1e-8, TRAINED),
+    "training.max_gradient_norm": (0.0, TRAINED),
+    "training.global_batch_size": (16, TRAINED),
+    "training.sequence_length": (64, TRAINED),
+    "evaluation.general_text_field": ("body", {"general", *DOMAIN}),
+    "evaluation.max_documents": (7, MEASURED),
+    "evaluation.max_tokens": (7, MEASURED),
+    "evaluation.sequence_length": (64, MEASURED),
+    "evaluation.bootstrap_samples": (7, MEASURED),
+    "evaluation.examples": (7, MEASURED),
+}
+HOW: dict[str, Any] = {
+    "name": "renamed",
+    "corpus.max_bad_fraction": 0.5,
+    "corpus.write_rejects": True,
+    "mixture.replay_text_field": "body",
+    "training.precision": "bf16",
+    "training.micro_batch": 1,
+    "training.gradient_checkpointing": True,
+    "training.compile": True,
+    "training.checkpoint_interval_steps": 7,
+    "training.keep_checkpoints": 7,
+    "training.log_interval_steps": 7,
+    "evaluation.micro_batch": 1,
+    "resources.address": "10.0.0.1:6379",
+    "resources.workers": 4,
+    "resources.cpus_per_worker": 2.0,
+    "resources.gpus_per_worker": 0.5,
+    "resources.zero_stage": 3,
+    "resources.offload": "optimizer",
+    "resources.device_memory_gib": 24.0,
+    "resources.price_per_device_hour": 2.5,
+    "resources.max_failures": 7,
+    "resources.stages_at_once": 2,
+    "resources.wait_s": 1.0,
+    "storage.root": "elsewhere",
+    "tracking.mlflow_uri": "http://localhost:5000",
+    "tracking.wandb_project": "project",
+}
+# Fields that do nothing by themselves: with what they count, and then for which stages.
+NEAR = {"corpus.deduplicate": "near"}
+DAS = {"method.kind": "das"}
+AGAINST = {"corpus.decontaminate": [EvaluationSet("questions", "data/questions.jsonl")]}
+WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
+    "corpus.near_ngram": (NEAR, 3, DOMAIN),
+    "corpus.near_permutations": (NEAR, 64, DOMAIN),
+    "corpus.near_threshold": (NEAR, 0.7, DOMAIN),
+    "corpus.decontaminate": (AGAINST, [EvaluationSet("questions", "data/a.jsonl")], DOMAIN),
+    "corpus.decontaminate_ngram": (AGAINST, 8, DOMAIN),
+    "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
+    "das.soft_mask": (DAS, "gradient", TRAINED),
+    "das.general_importance": (DAS, "random", TRAINED),
+    "das.importance_sequences": (DAS, 7, TRAINED),
+    "das.importance_batch": (DAS, 7, TRAINED),
+    "das.granularity": (DAS, "example", TRAINED),
+    "das.normalize": (DAS, "rank", TRAINED),
+    "das.injected_dropout": (DAS, 0.2, TRAINED),
+    "das.plasticity_floor": (DAS, 0.2, TRAINED),
+    "das.embeddings": (DAS, "frequency", set()),  # of domains, of which a sequence has several
+    "das.contrast_weight": (DAS, 0.5, TRAINED),
+    "das.contrast_temperature": (DAS, 0.1, TRAINED),
+    "das.contrast_documents": (DAS, 62, TRAINED),
+    "das.contrast_cost": (DAS, "exact", TRAINED),
+    "das.economy_fraction": (DAS | {"das.contrast_cost": "economy"}, 0.5, TRAINED),
+}
+CONTENT = {
+    *("corpus.sources", "corpus.dataset", "corpus.dataset_config", "corpus.dataset_split", "corpus.dataset_revision"),
+    *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths"),
+    *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
+}
+OTHER_JOBS = {"sequence", "task", "tasks", "tapt", "select", "finetune", "comparison", "similarity", "advice"}
+"""Sections that this job does not look at; the tests of the other jobs do."""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return dapt_world(tmp_path, monkeypatch)
+
+
+def keys(config: Config) -> dict[str, str]:
+    export = dapt(Context.of(config))
+    found = {"export": export.key}
+    for name, stage in export.inputs.items():
+        found[name] = stage.key
+        if isinstance(stage, Prepare):
+            found[f"{name}.listing"] = stage.files.listing.key
+    return found
+
+
+def given(config: Config, name: str, value: Any) -> Config:
+    """As `changed`, also for the options of the method."""
+    section, _, field = name.partition(".")
+    if section != "das":
+        return changed(config, name, value)
+    return changed(config, "method_options", DasOptions(**{**vars(config.method_options or DasOptions()), field: value}))
+
+
+def test_every_field_is_known_to_change_results_or_not() -> None:
+    fields = [name for name in flat(Config(method_options=None)) if name.split(".")[0] not in OTHER_JOBS]
+    options = [f"das.{name}" for name in vars(DasOptions())]
+    assert sorted([*WHAT, *HOW, *WITH, *CONTENT]) == sorted([*fields, *options])
+
+
+def test_every_stage_has_a_key_of_its_own_which_is_the_same_each_time(config: Config) -> None:
+    found = keys(config)
+    assert set(found) == ALL
+    assert len(set(found.values())) == len(ALL)
+    assert found == keys(config)
+
+
+@pytest.mark.parametrize("name", WHAT)
+def test_a_field_that_determines_results_changes_these_keys(config: Config, name: str) -> None:
+    value, expected = WHAT[name]
+    other = changed(config, name, value)
+    if name == "corpus.source":
+        other = changed(other, "corpus.paths", [])
+    assert flat(other) != flat(config)
+    assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_a_field_that_counts_only_with_others(config: Config, tmp_path: Path, name: str) -> None:
+    (tmp_path / "data" / "questions.jsonl").write_text('{"text": "Is this a question?"}\n')
+    others, value, expected = WITH[name]
+    without = given(config, name, value)
+    if name != "corpus.decontaminate":
+        assert differing(keys(config), keys(without)) == set()
+    for other, setting in others.items():
+        config, without = given(config, other, setting), given(without, other, setting)
+    assert differing(keys(config), keys(given(without, name, value))) == expected
+
+
+@pytest.mark.parametrize("name", HOW)
+def test_a_field_about_how_changes_no_key(config: Config, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())  # both trackers are installed
+    other = changed(config, name, HOW[name])
+    if name == "resources.offload":
+        other = changed(other, "resources.zero_stage", 2)
+    assert flat(other) != flat(config)
+    assert differing(keys(config), keys(other)) == set()
+
+
+# --- what is known by its content
+
+Tamper = Callable[[Path], object]
+
+
+def append(name: str) -> Tamper:
+    def tamper(folder: Path) -> None:
+        with (folder / name).open("a") as file:
+            file.write(" ")
+
+    return tamper
+
+
+CONTENTS: list[tuple[str, Tamper, set[str]]] = [
+    ("a byte of the corpus", append("data/b.jsonl"), {"domain.listing", *DOMAIN}),
+    ("a byte of the general corpus", append("data/general.jsonl"), {"general.listing", "general", *DOMAIN}),
+    ("a byte of the weights", append("model/model.safetensors"), {"before", *TRAINED}),
+    ("a byte of the model's config", append("model/config.json"), {"before", *TRAINED}),
+    ("a byte of the tokenizer", append("model/tokenizer.json"), ALL - LISTINGS),
+    ("the time of everything", lambda f: [os.utime(p, (5, 5)) for p in f.rglob("*.*")], set()),
+    ("another file in the model's folder", lambda f: (f / "model/README.md").write_text("x"), set()),
+    ("another file beside the corpus", lambda f: (f / "data/c.jsonl").write_text("x"), set()),
+]
+
+
+@pytest.mark.parametrize(("tamper", "expected"), [case[1:] for case in CONTENTS], ids=[case[0] for case in CONTENTS])
+def test_content_is_what_counts(config: Config, tmp_path: Path, tamper: Tamper, expected: set[str]) -> None:
+    before = keys(config)
+    tamper(tmp_path)
+    assert differing(before, keys(config)) == expected
+
+
+def test_names_and_places_of_corpus_files_do_not_count(config: Config, tmp_path: Path) -> None:
+    before = keys(config)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    (tmp_path / "moved" / "a.jsonl").rename(tmp_path / "moved" / "0.jsonl")
+    paths = ["moved/0.jsonl", str(tmp_path / "moved" / "b.jsonl")]
+    moved = changed(changed(config, "corpus.paths", paths), "evaluation.general_paths", "moved/general.jsonl")
+    assert differing(before, keys(moved)) == set()
+    (tmp_path / "moved" / "general.jsonl").rename(tmp_path / "general.jsonl")
+    folder = changed(changed(config, "corpus.paths", "moved"), "evaluation.general_paths", ["general.jsonl"])
+    assert differing(before, keys(folder)) == set()
+
+
+def test_the_order_of_corpus_files_counts(config: Config) -> None:
+    turned = changed(config, "corpus.paths", ["data/b.jsonl", "data/a.jsonl"])
+    assert differing(keys(config), keys(turned)) == {"domain.listing", *DOMAIN}
+
+
+def test_what_is_measured_as_general_text_is_left_out_of_what_is_trained_on(config: Config) -> None:
+    without = changed(config, "evaluation.general_paths", [])
+    assert differing(keys(config), keys(without)) == {"general", "general.listing", *DOMAIN}
+
+
+def test_however_a_cleaning_block_is_written_it_is_the_same(config: Config) -> None:
+    short, long = (["symbols"], [{"symbols": {"max_bullets": 0.9, "min_mean_word": 3.0}}])
+    one, other = (keys(changed(config, "corpus.cleaning", cleaning)) for cleaning in (short, long))
+    assert differing(one, other) == set()
+
+
+def test_the_place_of_the_model_does_not_count(config: Config, tmp_path: Path) -> None:
+    shutil.copytree(config.model.path, tmp_path / "copy")
+    for name, value in (
+        ("model.path", str(tmp_path / "copy")),
+        ("model.revision", "v2"),  # of a folder there are none
+        ("model.tokenizer", str(tmp_path / "copy")),
+        ("model.trust_remote_code", True),
+    ):
+        assert differing(keys(config), keys(changed(config, name, value))) == set(), name
+
+
+def test_another_tokenizer_counts(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "vocab.txt").write_text("[PAD]\n")
+    other = changed(config, "model.tokenizer", str(tmp_path / "tokenizer"))
+    assert differing(keys(config), keys(other)) == ALL - LISTINGS

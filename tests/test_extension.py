@@ -1,0 +1,132 @@
+"""The examples of docs/extension.md, from a folder outside the package."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adapt.chain.expand import expand
+from adapt.chain.file import read_chain
+from adapt.config import Config
+from adapt.job.dapt import dapt
+from adapt.method.table import method_of
+from adapt.parse import parse
+from adapt.stage.context import Context
+from tests.samples import sentences, write
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```(python|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """The folder that holds `mine/`, importable."""
+    folder = tmp_path_factory.mktemp("outside")
+    for language, text in BLOCK.findall((ROOT / "docs" / "extension.md").read_text()):
+        if language == "python":
+            file = folder / text.splitlines()[0].removeprefix("# ")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield folder
+
+
+def settings() -> dict[str, object]:
+    """What the YAML blocks of the page say, together."""
+    found: dict[str, object] = {}
+    for language, text in BLOCK.findall((ROOT / "docs" / "extension.md").read_text()):
+        if language == "yaml":
+            found |= yaml.safe_load(text)
+    return found
+
+
+@pytest.fixture
+def config_file(mine, tiny_bert, tmp_path):
+    """A configuration that uses method, block and objective of the page."""
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in [*sentences(200), "ALL OF THIS IS LOUD."]])
+    given = settings()
+    content = {
+        "model": {"path": str(tiny_bert)},
+        "corpus": {**given["corpus"], "paths": corpus, "heldout_fraction": 0.1},
+        "objective": given["objective"],
+        "method": given["method"],
+        "damped": given["damped"],
+        "training": {"max_steps": 2, "global_batch_size": 4, "sequence_length": 32},
+        "evaluation": {"sequence_length": 32, "max_documents": 10},
+        "storage": {"root": str(tmp_path / "runs")},
+    }
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def configured(file: Path, *more: str) -> Config:
+    return parse(["--config", str(file), *more], "jobs/dapt.py")
+
+
+def test_method_block_and_objective_of_the_page_are_parsed_with_their_options(config_file):
+    config = configured(config_file)
+    method = method_of(config)
+    assert type(method).__name__ == "Damped"
+    assert method.options.factor == 0.25
+    assert method_of(configured(config_file, "--damped.factor=2")).options.factor == 2
+
+
+def test_what_they_do_enters_the_key_with_their_options_and_their_source(config_file, mine):
+    def key(*more: str) -> str:
+        return dapt(Context.of(configured(config_file, *more))).training.key
+
+    first = key()
+    assert key() == first
+    assert key("--damped.factor=2") != first
+    source = mine / "mine" / "method.py"
+    text = source.read_text()
+    try:
+        source.write_text(text + "# changed\n")
+        assert key() != first
+    finally:
+        source.write_text(text)
+
+
+@pytest.mark.slow
+def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(config_file, mine):
+    environment = {**os.environ, "PYTHONPATH": str(mine)}
+    job = [sys.executable, "jobs/dapt.py", "--config", str(config_file)]
+    ended = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["metrics"]["steps"] == 2
+    prepared = next((config_file.parent / "runs" / "prepare").glob("*/stage.json"))
+    assert json.loads(prepared.read_text())["metrics"]["dropped"] == {"shouting": 1}
+
+    # the job of the page finds the same prepared text, and so needs no cluster
+    density = [sys.executable, str(mine / "mine" / "density.py"), "--config", str(config_file), "--method.kind=plain"]
+    ended = subprocess.run(density, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    text = json.loads(prepared.read_text())["metrics"]
+    mean = json.loads(ended.stdout.splitlines()[-1])["metrics"]["tokens_per_document"]
+    assert mean == pytest.approx(text["train_tokens"] / text["train_documents"])
+
+
+def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path):
+    file = tmp_path / "chain.yaml"
+    model = {"model.path": yaml.safe_load(config_file.read_text())["model"]["path"]}
+    file.write_text(yaml.safe_dump({"common": model, "stages": settings()["stages"]}))
+    (node,) = expand(read_chain(str(file)))
+    assert (node.label, node.job.name) == ("density", "density")
+
+
+def test_the_selection_of_the_page_prefers_what_resembles_the_target(mine):
+    from adapt.select.highest import highest
+    from adapt.select.table import selection_of
+
+    selection = selection_of(**settings()["select"], seed=0)
+    pool = ["gradients of layers", "nothing alike here", "gradients everywhere"]
+    taken = highest(selection, pool, ["gradients of deep layers"], 1)
+    assert [text for _, text, _ in taken] == ["gradients of layers"]
