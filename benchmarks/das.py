@@ -36,6 +36,7 @@ def step_of(case: Case, training: Training, steps: int) -> Work:
 
 
 def _loop(case: Case, training: Training, steps: int) -> Loop:
+    from adapt.method.base import Setting
     from adapt.method.table import method_of
     from adapt.objective.build import make
     from adapt.train.loop import Loop
@@ -45,7 +46,7 @@ def _loop(case: Case, training: Training, steps: int) -> Loop:
     config, (model, device) = config_of(case, training), _model(case)
     method, rows = method_of(config), case.micro_batch or case.rows
     with tempfile.TemporaryDirectory() as folder:
-        method.prepare_model(model, _random_importance(model, Path(folder)))
+        method.prepare_model(model, Setting(past=_random_importance(model, Path(folder))))
     apply_options(model.train().to(device), config.training, device)
     precision, passes = resolve("auto", device), case.rows // rows
     engine: Any
@@ -105,16 +106,18 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
 
 
 def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain"], most: int) -> Work:
+    from adapt.method.das.gradients import measure_settings
     from adapt.method.das.measure import gate_sizes
+    from adapt.method.das.stage import Measuring
     from adapt.method.das.views import Disagreement
     from adapt.model.locate import Pretrained
     from adapt.objective.base import Batch
     from adapt.objective.build import make
-    from adapt.method.das.gradients import _settings
-    from adapt.method.das.stage import Measuring
+    from adapt.train.precision import resolve
 
     config, device = config_of(case, "lean"), next(model.parameters()).device
-    settings = _settings(Measuring(config, Pretrained(Path(), Path()), (), None, about), device)
+    measuring = Measuring(config, config.method_options, Pretrained(Path(), Path()), (), None, about)
+    settings = measure_settings(measuring, resolve(config.training.precision, device))
     loss: Any = Disagreement() if about == "general" else make(config.objective, tokenizer_of(case), config.seed)
 
     def batch(number: int, columns: dict[str, Any]) -> None:

@@ -16,13 +16,13 @@ from scipy.stats import spearmanr
 from torch import Tensor
 
 from adapt.config import Config, MethodConfig
-from adapt.method.das.options import DasOptions
-from adapt.method.base import Method
-from adapt.method.table import method_of
+from adapt.method.base import Method, Setting
 from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.measure import Settings, gate_sizes
 from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, random_sizes
+from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
+from adapt.method.table import method_of
 from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Objective
 from benchmarks.ours import alone
@@ -197,8 +197,8 @@ class Seed:
             units = accumulate(normalize(_whole(self.sizes("general", variant.general)), config.normalize), units)
         importance = Importance(units, self.tokens(config), torch.zeros(0, dtype=torch.int64))
         save_importance(importance, model, folder)
-        method = method_of(Config(method=MethodConfig("das"), das=config))
-        method.prepare_model(model, {"importance": folder})
+        method = method_of(Config(method=MethodConfig("das"), method_options=config))
+        method.prepare_model(model, Setting(past={"importance": folder}))
         return method
 
     def tokens(self, das: DasOptions) -> Tensor | None:

@@ -5,8 +5,7 @@ python -m benchmarks.equality --data ../shared/data --models ../shared/models --
 
 Runs small jobs through the command line, each in a fresh storage, so it works on any version of the code whose options
 these are. Results carry the names of their stages, not the keys; results of one name are numbered in the order of their
-values. `--against` ends with 1 where something differs or is missing. A result that is there under another name is the
-same; a further one is only mentioned.
+values. `--against` ends with 1 where something differs or is missing; what is there under another name is the same.
 
 The digests hold on one kind of machine only (processor, number of cores, versions of torch and of the packages, whose
 docstrings are the text of the demo). On another one, make the old file anew with the old code.
@@ -25,10 +24,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from benchmarks.common import ROOT, machine
 
@@ -36,23 +38,14 @@ Config = dict[str, Any]
 Found = dict[str, dict[str, Any]]
 """Kind of result -> name -> digest or number."""
 
-SMALL: Config = {
-    "training": {
-        "max_steps": 8,
-        "global_batch_size": 8,
-        "micro_batch": 4,
-        "sequence_length": 64,
-        "learning_rate": 5e-4,
-        "precision": "fp32",
-        "checkpoint_interval_steps": 4,
-    },
-    "evaluation": {"sequence_length": 64, "max_documents": 40, "bootstrap_samples": 200},
-    "finetune": {"seeds": [0, 1], "epochs": 6, "max_length": 64, "learning_rate": 2e-3},
-}
-UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price")
-"""Figures that time and machine decide, by name."""
-UNSTEADY_PARTS = re.compile(r"cost|what was run|reproduce", re.IGNORECASE)
-"""Parts of a report that show such figures, by title."""
+SMALL: Config = yaml.safe_load("""
+training: {max_steps: 8, global_batch_size: 8, micro_batch: 4, sequence_length: 64, learning_rate: 5.0e-4,
+    precision: fp32, checkpoint_interval_steps: 4}
+evaluation: {sequence_length: 64, max_documents: 40, bootstrap_samples: 200}
+finetune: {seeds: [0, 1], epochs: 6, max_length: 64, learning_rate: 2.0e-3}
+""")
+UNSTEADY = re.compile(r"second|_s$|hours|mfu|memory|wait|cost|started|price|what was run|reproduce", re.IGNORECASE)
+"""Figures, and parts of a report, that time and machine decide, by name."""
 
 
 @dataclass
@@ -62,11 +55,8 @@ class Place:
     folder: Path
     data: Path
     models: Path
+    root: Path
     figures: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def root(self) -> Path:
-        return self.folder / "runs"
 
     def run(self, job: str, config: Config, *arguments: str) -> Config:
         """Runs jobs/JOB.py to its end. Returns what the last line of stdout says."""
@@ -80,31 +70,26 @@ class Place:
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{errors.read_text()[-3000:]}")
         line: Config = json.loads(done.stdout.splitlines()[-1])
-        self.figures |= dict(numbers(line["metrics"], job))
+        self.figures |= dict(numbers(line["metrics"], config.get("name", job)))
         return line
 
     def corpus(self, name: str, count: int, repeated: int = 0) -> str:
         """A file with the first documents of a corpus, the first few of them a second time, nearly the same."""
-        with gzip.open(self.data / "corpora" / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
-            texts = [json.loads(line)["text"] for line in islice(file, count)]
+        texts = [json.loads(line)["text"] for line in first(self.data / "corpora" / f"{name}.jsonl.gz", count)]
         texts += [f"{text} So much for that." for text in texts[:repeated]]
         path = self.folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         return str(path)
 
     def domains(self, repeated: int = 0) -> list[Config]:
-        """Two sources of a corpus."""
         cs, biomed = self.corpus("cs_acl_abstracts", 300, repeated), self.corpus("biomed_pubmed", 400)
         return [{"name": "cs", "paths": cs}, {"name": "biomed", "paths": biomed}]
 
     def task(self, name: str, **more: str) -> Config:
-        """A task with the first examples of each split."""
         splits = {}
         for split, count in (("train", 96), ("dev", 48), ("test", 48)):
-            with gzip.open(self.data / "tasks" / name / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
-                lines = list(islice(file, count))
             path = self.folder / f"{name}-{split}.jsonl"
-            path.write_text("".join(lines))
+            path.write_text("".join(first(self.data / "tasks" / name / f"{split}.jsonl.gz", count)))
             splits[split] = str(path)
         return {"name": name, **splits, **more}
 
@@ -114,10 +99,14 @@ class Place:
         return {"model": {"path": str(self.models / "bert-tiny-general")}, **sections, **both}
 
 
+def first(path: Path, count: int) -> list[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return list(islice(file, count))
+
+
 def demo(place: Place) -> None:
-    """The demo as users run it, only shorter."""
-    options = ["--training.max_steps=50", "--training.micro_batch=32"]
-    place.run("dapt", {}, "--config=jobs/recipes/demo.yaml", *options, f"--storage.root={place.root}")
+    shorter = ["--training.max_steps=50", "--training.micro_batch=32", f"--storage.root={place.root}"]
+    place.run("dapt", {}, "--config=jobs/recipes/demo.yaml", *shorter)
 
 
 def dapt(place: Place) -> None:
@@ -145,7 +134,6 @@ def tapt(place: Place) -> None:
 
 
 def sequence(place: Place, zero_stage: int, workers: int) -> None:
-    """DAS over two domains, each with its end task."""
     config = place.small(
         name="sequence",
         corpus={"sources": place.domains(), "heldout_fraction": 0.1},
@@ -163,44 +151,42 @@ def chain(place: Place) -> None:
     general = {"general_paths": place.corpus("general_wikitext2", 200)}
     small = place.small(evaluation=general, resources={"stages_at_once": 1}, storage={"root": str(place.root)})
     domains, task, text = place.domains(), place.task("acl_arc"), {"corpus.heldout_fraction": 0.1}
-    models = [{"name": "DAPT", "path": "dapt"}]
+    adapted = {"name": "DAPT", "path": "dapt"}
     unseen = [{"name": "acl_arc", "paths": [task["dev"], task["test"]]}]
     stages: Config = {
         "dapt": {"job": "dapt", "corpus.paths": domains[0]["paths"], "corpus.decontaminate": unseen, **text},
-        "matrix": {"job": "evaluate", "corpus.sources": domains, "comparison.models": models, **text},
+        "matrix": {"job": "evaluate", "corpus.sources": domains, "comparison.models": [adapted], **text},
         "finetune": {"job": "finetune", "for": "recipe", "from": "{recipe.start}", "task": task},
     }
-    recipes = {"base": {"start": None}, "DAPT": {"start": "dapt"}}
-    recipe = {"name": "small", "baseline": "base", "common": small, "sets": {"recipe": recipes}, "stages": stages}
+    sets = {"recipe": {"base": {"start": None}, "DAPT": {"start": "dapt"}}}
+    recipe = {"name": "small", "baseline": "base", "common": small, "sets": sets, "stages": stages}
     place.run("chain", recipe, "run", "FILE")
 
 
 CASES: dict[str, Callable[[Place], None]] = {
-    "demo": demo,
-    "dapt": dapt,
-    "streamed": streamed,
-    "tapt": tapt,
-    "sequence-zero0": lambda place: sequence(place, 0, 1),
-    "sequence-zero2": lambda place: sequence(place, 2, 2),
-    "chain": chain,
+    **{case.__name__: case for case in (demo, dapt, streamed, tapt, chain)},
+    "sequence-zero0": partial(sequence, zero_stage=0, workers=1),
+    "sequence-zero2": partial(sequence, zero_stage=2, workers=2),
 }
 
 
 def collected(place: Place) -> Found:
     """What the jobs left in the storage."""
     found: dict[str, list[tuple[str, Any]]] = {"weights": [], "predictions": [], "score": [], "losses": []}
-    for file in sorted(place.root.rglob("stage.json")):
+    for file in place.root.rglob("stage.json"):
         record, folder = json.loads(file.read_text()), file.parent
         name = record["name"]
         if record["stage"] == "train":
             found["weights"] += [(name, weights_digest(path)) for path in folder.glob("model/*.safetensors")]
         elif record["stage"] == "finetune":
-            predictions = sorted(folder.glob("*predictions.jsonl"))
-            found["predictions"] += [(f"{name} {path.stem}", digest(path.read_bytes())) for path in predictions]
-            found["score"] += [(name, number) for key, number in numbers(record["metrics"]) if key == "score"]
+            for path in folder.glob("*predictions.jsonl"):
+                found["predictions"].append((f"{name} {path.stem}", digest(path.read_text())))
+            found["score"] += [
+                (name, each) for key, each in numbers(record["metrics"]) if key.split(".")[-1] == "score"
+            ]
         elif record["stage"] == "evaluate":
-            losses = json.loads((folder / "losses.json").read_text())
-            found["losses"] += [(f"{name}: {text}", digest(json.dumps(losses[text]).encode())) for text in losses]
+            for text, losses in json.loads((folder / "losses.json").read_text()).items():
+                found["losses"].append((f"{name}: {text}", digest(json.dumps(losses, sort_keys=True))))
     report = {name: figure for page in place.root.glob("reports/*/report.md") for name, figure in tables(page)}
     return {**{kind: numbered(results) for kind, results in found.items()}, "figures": place.figures, "report": report}
 
@@ -227,8 +213,8 @@ def weights_digest(path: Path) -> str:
     return total.hexdigest()
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -236,8 +222,7 @@ def numbers(values: Any, name: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(values, int | float) and not isinstance(values, bool):
         yield name, values
     elif isinstance(values, dict | list):
-        items = values.items() if isinstance(values, dict) else enumerate(values)
-        for key, value in items:
+        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
             if not UNSTEADY.search(str(key)):
                 yield from numbers(value, f"{name}.{key}".lstrip("."))
 
@@ -247,44 +232,38 @@ def tables(page: Path) -> Iterator[tuple[str, str]]:
     part = title = ""
     rows: dict[str, list[str]] = {}
     for line in page.read_text().splitlines():
-        if line.startswith("## "):
-            part = title = line.strip("# ")
-        elif line.startswith(("### ", "**")):
+        if line.startswith(("#", "**")):
             title = line.strip("#* ")
-        elif line.startswith("|") and not UNSTEADY_PARTS.search(f"{part} {title}"):
+            part = title if line.startswith("## ") else part
+        elif line.startswith("|") and not UNSTEADY.search(f"{part} {title}"):
             rows.setdefault(f"{part}: {title}", []).extend(re.findall(r"[+−-]?\d*\.\d+", line))  # noqa: RUF001
     yield from ((name, " ".join(row)) for name, row in rows.items() if row)
 
 
-def differences(old: Found, new: Found) -> tuple[list[str], list[str]]:
-    """Names of results that differ or are missing, and of those that are the same but renamed, or new."""
-    differ, notes = [], []
+def compared(old: Found, new: Found) -> str:
+    """Whether all is the same, with the names of results that differ, are missing, or are there under another name."""
+    names: dict[bool, list[str]] = {True: [], False: []}
     for kind, before in old.items():
         after = new.get(kind, {})
         spare = Counter(str(value) for name, value in after.items() if before.get(name) != value)
         for name, value in before.items():
-            if after.get(name) == value:
-                continue
-            if spare[str(value)]:
+            if after.get(name) != value:
+                names[spare[str(value)] > 0].append(f"{kind} {name}")
                 spare[str(value)] -= 1
-                notes.append(f"{kind} {name} (renamed)")
-            else:
-                differ.append(f"{kind} {name}{'' if name in after else ' (missing)'}")
-        notes += [f"{kind} {name} (new)" for name in after if name not in before and spare[str(after[name])]]
-    return differ, notes
+    said = f"DIFFERENT: {'; '.join(names[False])}" if names[False] else "same"
+    return f"{said} (under other names: {'; '.join(names[True])})" if names[True] else said
 
 
 def header() -> dict[str, Any]:
     """The code, and what the digests hold for."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     packages = sorted({f"{each.name}=={each.version}" for each in distributions() if each.name != "dontstop"})
-    return {"commit": commit, "machine": {**machine(), "packages": digest("\n".join(packages).encode())}}
+    return {"commit": commit, "machine": {**machine(), "packages": digest("\n".join(packages))}}
 
 
 def run_case(name: str, data: Path, models: Path) -> Found:
-    """One case in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="equality-") as folder:
-        place = Place(Path(folder), data.resolve(), models.resolve())
+        place = Place(Path(folder), data.resolve(), models.resolve(), root=Path(folder) / "runs")
         CASES[name](place)
         return collected(place)
 
@@ -301,23 +280,17 @@ def main() -> None:
     top, known = header(), arguments.against or arguments.out
     held = json.loads(known.read_text()) if known.exists() or arguments.against else {}
     if arguments.against and held["machine"] != top["machine"]:
-        print(f"another machine than that of {known}: differences say nothing\n{held['machine']}\n{top['machine']}")
-    cases = held["cases"] if all(held.get(key) == value for key, value in top.items()) else {}
-    failed = False
+        print(f"{known} is of another machine, so a difference says nothing:\n{held['machine']}\n{top['machine']}")
+    cases = dict(held["cases"]) if all(held.get(key) == value for key, value in top.items()) else {}
+    said = []
     for name in arguments.only:
         started = time.monotonic()
-        found = run_case(name, arguments.data, arguments.models)
-        said = "done"
-        if arguments.against:
-            differ, notes = differences(held["cases"][name], found)
-            failed |= bool(differ)
-            said = f"DIFFERENT: {'; '.join(differ)}" if differ else "same"
-            said += f" [{'; '.join(notes)}]" if notes else ""
-        else:
-            cases[name] = found
+        cases[name] = run_case(name, arguments.data, arguments.models)
+        said.append(compared(held["cases"][name], cases[name]) if arguments.against else "done")
+        if arguments.out:
             arguments.out.write_text(json.dumps({**top, "cases": cases}, indent=1) + "\n")
-        print(f"{name}: {said} ({time.monotonic() - started:.0f} s)", flush=True)
-    raise SystemExit(int(failed))
+        print(f"{name}: {said[-1]} [{time.monotonic() - started:.0f} s]", flush=True)
+    raise SystemExit(any(each.startswith("DIFFERENT") for each in said))
 
 
 if __name__ == "__main__":

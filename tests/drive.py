@@ -16,7 +16,7 @@ import psutil
 from adapt.train.retain import checkpoints, newest_whole, step_of
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 240
+PATIENCE_S = 1200
 """For what takes seconds on an idle machine."""
 
 

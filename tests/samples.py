@@ -41,6 +41,11 @@ def labelled(count: int, seed: int) -> list[dict[str, Any]]:
     return found
 
 
+def with_labels(texts: list[str]) -> list[dict[str, Any]]:
+    """Examples of two classes in turn."""
+    return [{"text": text, "label": "ab"[place % 2]} for place, text in enumerate(texts)]
+
+
 def write(file: Path, records: list[dict[str, Any]]) -> str:
     """As jsonl; returns the path."""
     file.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -24,8 +24,9 @@ from adapt.console import run_job
 from adapt.corpus import retry
 from adapt.corpus.prepare import numbered_items
 from adapt.errors import ConfigError
+from adapt.job.dapt import JOB
+from adapt.job.run import carry_out
 from adapt.train.precision import resolve
-from jobs.dapt import main
 from tests.model.checkpoints import write_tokenizer
 from tests.samples import sentences
 
@@ -82,7 +83,7 @@ def run(
         monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *(f"--{name}={value}" for name, value in given.items())])
         capfd.readouterr()
         with pytest.raises(SystemExit) as caught:
-            run_job(main)
+            run_job(lambda: carry_out(JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
         return Ran(int(caught.value.code or 0), out, caplog.text + err)  # what Ray logs goes past capfd
 

@@ -57,7 +57,7 @@ class Cluster:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=1200,
             check=False,
         )
 
@@ -79,7 +79,7 @@ class Cluster:
             for process in (processes := self.processes()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            psutil.wait_procs(processes, timeout=5)
+            psutil.wait_procs(processes, timeout=60)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -184,7 +184,7 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
         process.send_signal(sent)
         assert process.stderr.readline() == "closing\n"
         process.send_signal(sent)  # the end is not to be interrupted
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert err.startswith("closed\nInterrupted: interrupted\n")
     assert "Traceback" not in err

@@ -22,7 +22,7 @@ EVERY = 5
 """Steps between checkpoints."""
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 jobs = pytest.fixture(drive.jobs)
 
 
@@ -102,11 +102,11 @@ def test_a_job_that_is_killed_again_and_again(
         job.interrupt(number)
         if number == signal.SIGKILL:
             assert job.end() == -number
-            assert gone(workers, within_s=3)
+            assert gone(workers, within_s=120)
             everything = [each for each in everything if each not in agents]
         else:
             check_failed(job, 130, "Interrupted: interrupted", "run the same command again")
-        assert gone(everything, within_s=20), number
+        assert gone(everything, within_s=120), number
         check_resumed(job, reached)
         reached = whole_step(job.root)
         finished = finished or {**stamps(job.root / "manifest"), **stamps(job.root / "prepare")}

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from adapt.job.dapt import dapt
 from adapt.parse import parse
-from adapt.runner import Store, ensure
-from adapt.stages import Catalogue
-from tests.runner.toys import pretend
+from adapt.runner import ensure
+from adapt.runner.record import load_record
+from adapt.stage.context import Context
+from adapt.stage.export import Exported
+from tests.runner.made import made_up, pretend
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
@@ -50,7 +53,7 @@ def run(tmp_path: Path) -> Run:
     def run(script: str, *arguments: str) -> Ran:
         loaded = tmp_path / "loaded.txt"
         command = [sys.executable, "-c", PROGRAM, str(loaded), str(ROOT / "jobs" / script), *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
         return Ran(done.returncode, done.stdout, done.stderr, set(loaded.read_text().split()))
 
     return run
@@ -77,7 +80,7 @@ def last_line(ran: Ran) -> dict[str, Any]:
 
 
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
-METRICS = {
+METRICS: dict[str, Any] = {
     "heldout_loss_before": 3.0,
     "heldout_loss_after": 2.0,
     "heldout_loss_change": -1.0,
@@ -89,13 +92,14 @@ METRICS = {
     "train_documents": 20,
     "train_tokens": 4096,
 }
+"""Of all stages together."""
 
 
 def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Records for all stages of a job, as if it had run. Returns the export's folder."""
     monkeypatch.chdir(folder)
-    catalogue = Catalogue(parse(arguments, ""))
-    return ensure(pretend(catalogue.dapt(), METRICS), Store(catalogue.root)).path
+    context = Context.of(parse(arguments, ""))
+    return ensure(pretend(dapt(context), **METRICS), context.store).path
 
 
 # --- plan
@@ -122,7 +126,10 @@ def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str
 
 @pytest.mark.parametrize(
     ("name", "trainings", "stages"),
-    [("das", ["das: das-one", "das: das-two", "all"], {"importance": 3, "train": 2}), ("similarity", [], {"train": 0})],
+    [
+        ("sequence", ["sequence: sequence-one", "sequence: sequence-two", "all"], {"importance": 3, "train": 2}),
+        ("similarity", [], {"train": 0}),
+    ],
 )
 def test_the_plan_of_another_job(
     run: Run, job: list[str], tmp_path: Path, name: str, trainings: list[str], stages: dict[str, int]
@@ -174,7 +181,12 @@ def test_a_run_with_nothing_to_do_reports_and_starts_nothing(
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("stage.json")}
     ran = run("dapt.py", *job)
     assert ran.code == 0, ran.err
-    assert last_line(ran) == {"stage": "dapt", "path": str(export), "metrics": METRICS}
+    measured = {name: value for name, value in METRICS.items() if name in vars(made_up(Exported))}
+    record = load_record(export)
+    assert record is not None
+    assert last_line(ran) == {"stage": "dapt", "path": str(export), "metrics": record.metrics}
+    assert record.metrics == vars(made_up(Exported, **measured))
+    assert len(measured) == 8
     assert ran.out.count("\n") == 1
     assert str(export) in ran.err
     assert ran.loaded & HEAVY == set()

@@ -5,8 +5,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,16 @@ from adapt.corpus.formats import Bad
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
+from adapt.job.dapt import dapt
+from adapt.job.registry import JOBS
+from adapt.job.tapt import tapt
 from adapt.runner import Stage, packages
 from adapt.runner.digest import Digests
 from adapt.runner.packages import DECIDING, RECORDED
-from adapt.runner.versions import VERSIONS
-from adapt.stages import Catalogue
-from adapt.stages.advising import Advising
+from adapt.stage.context import Context
+from adapt.stage.task import PrepareTask
+from adapt.stage.task_texts import Split, TaskTexts
+from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 
 TEXT = json.dumps({"text": "a text", "label": "a"})
@@ -72,43 +77,44 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     )
 
 
-def stages(config: Config) -> dict[str, Stage]:
-    """The stages of all jobs, by the way to them."""
-    last = {
-        "dapt": Catalogue(config).dapt(),
-        "tapt": Catalogue(config).tapt(),
-        "finetune": Catalogue(config).scores(),
-        "evaluate": Catalogue(config).compared(),
-        "similarity": Catalogue(config).similarity(),
-        "das": Catalogue(config).sequence(),
-        "advise": Advising(config).evidence(),
-    }
-    found: dict[str, Stage] = {}
+@dataclass(frozen=True)
+class Seen:
+    """A stage as it was when it was looked at."""
 
-    def walk(way: str, stage: Stage) -> None:
-        found[way] = stage
-        assert stage.key  # as it is now, not when it is asked for
+    kind: type[Stage[Any]]
+    key: str
+    what: dict[str, Any]
+
+
+def stages(config: Config) -> dict[str, Seen]:
+    """The stages of all jobs, by the way to them: `dapt/training/corpora.a`."""
+    found: dict[str, Seen] = {}
+
+    def walk(way: str, stage: Stage[Any]) -> None:
+        found[way] = Seen(type(stage), stage.key, dict(stage.what()))
         for name, needed in stage.inputs.items():
             walk(f"{way}/{name}", needed)
 
-    for job, stage in last.items():
-        walk(job, stage)
+    for name, job in JOBS.items():
+        walk(name, job.final(Context.of(config)))
     return found
 
 
-def test_every_stage_has_a_version(config: Config) -> None:
-    assert {stage.stage for stage in stages(config).values()} == set(VERSIONS)
+def test_these_are_all_kinds_of_stages_that_there_are(config: Config) -> None:
+    seen = {stage.kind for stage in stages(config).values()}
+    assert {kind.__name__ for kind in KINDS} == {kind.__name__ for kind in seen}
 
 
 def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = stages(config)
-    monkeypatch.setitem(VERSIONS, "task", 99)
+    monkeypatch.setattr(PrepareTask, "version", 99)
     after = stages(config)
     changed = {way for way in before if before[way].key != after[way].key}
-    assert changed == {way for way in before if any(_ways(before[way], "task"))}
-    assert {"finetune", "evaluate", "das", "tapt", "advise"} <= changed
+    tasks = [way for way in before if before[way].kind is PrepareTask]
+    assert changed == {way for way in before if any(task == way or task.startswith(f"{way}/") for task in tasks)}
+    assert {"finetune", "evaluate", "sequence", "tapt", "advise"} <= changed
     assert "dapt" not in changed
 
 
@@ -138,7 +144,7 @@ def naming(config: Config, package: str, monkeypatch: pytest.MonkeyPatch) -> set
         in_version(patch, package, "99.0.0")
         after = stages(config)
     assert all((before[way].what == after[way].what) or before[way].key != after[way].key for way in before)
-    return {before[way].stage for way in before if before[way].what != after[way].what}
+    return {before[way].kind.kind for way in before if before[way].what != after[way].what}
 
 
 @pytest.mark.parametrize("package", DECIDING)
@@ -150,7 +156,7 @@ def test_the_version_of_a_package_that_decides_results_is_in_the_keys_of_what_it
 
 @pytest.mark.parametrize(("mode", "package"), [("lora", "peft"), ("feature_extraction", "scikit-learn")])
 def test_the_package_of_a_mode_of_fine_tuning(
-    config: Config, mode: str, package: str, monkeypatch: pytest.MonkeyPatch
+    config: Config, mode: Any, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = replace(config, finetune=replace(config.finetune, mode=mode))
     assert naming(other, package, monkeypatch) == {*USED[package], "finetune"}
@@ -177,7 +183,7 @@ def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, mo
 FOLLOWING = {
     *("torch", "transformers", "numpy", "scipy", "deepspeed", "xxhash"),  # calculate what is asked for, up to rounding
     *("ray", "rich", "jsonargparse", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
-    *("pyarrow", "datasets", "fsspec", "safetensors"),  # read and write formats
+    *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib"),  # reports
 }
 """Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
@@ -261,23 +267,24 @@ def in_folders(config: Config, tmp_path: Path) -> Config:
 
 def corpora_keys(config: Config) -> dict[str, str]:
     """Of what reads files of any kind: corpora, evaluation sets, and the text of tasks."""
-    dapt, tapt = Catalogue(config).dapt(), Catalogue(config).tapt()
-    catalogue = Catalogue(config)
-    texts = {split: catalogue.task_texts([config.task], [split]).key for split in ("train", "dev", "test")}
-    inputs = dapt.inputs["training"].inputs
+    context = Context.of(config)
+    splits = {split: Split.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
+    training, general = dapt(context).training, dapt(context).general
+    assert training.replay
+    assert general
     return {
-        "a": inputs["a"].key,
-        "b": inputs["b"].key,
-        "questions": inputs["a"].key,
-        "replay": inputs["(replay)"].key,
-        "general": dapt.inputs["general"].key,
-        "pool": next(_ways(tapt, "select")).key,
-        **texts,
+        "a": training.corpora["a"].key,
+        "b": training.corpora["b"].key,
+        "questions": training.corpora["a"].key,
+        "replay": training.replay.key,
+        "general": general.key,
+        "pool": next(_ways(tapt(context), "select")).key,
+        **{name: TaskTexts(name, (split,)).key for name, split in splits.items()},
     }
 
 
-def _ways(stage: Stage, kind: str) -> Iterator[Stage]:
-    if stage.stage == kind:
+def _ways(stage: Stage[Any], kind: str) -> Iterator[Stage[Any]]:
+    if stage.kind == kind:
         yield stage
     for needed in stage.inputs.values():
         yield from _ways(needed, kind)

@@ -16,6 +16,7 @@ import yaml
 from adapt.config import (
     Config,
     CorpusConfig,
+    MethodConfig,
     ResourcesConfig,
     SourceConfig,
     TrainingConfig,
@@ -28,8 +29,12 @@ from adapt.config import (
     text,
     training,
 )
-from adapt.config.kinds import KINDS
 from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.method import l2sp
+from adapt.method.das import options as das_options
+from adapt.method.das.options import DasOptions
+from adapt.method.table import METHODS, method_class, sections
 from adapt.parse import check, parse, parse_values
 
 PATHS = "--corpus.paths=a"  # the one field that has to be given
@@ -374,18 +379,21 @@ DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
 def test_a_default_number_of_steps_gives_way_to_another_length(
     write: Callable[..., str], given: list[str], steps: int | None
 ) -> None:
-    assert parse([DOMAINS, *given], "x", KINDS["das"]).training.max_steps == steps
+    assert parse([DOMAINS, *given], "x", JOBS["sequence"].kind).training.max_steps == steps
     values = {name.removeprefix("--"): value for name, value in (each.split("=") for each in given if "=" in each)}
     if len(values) == len(given):
         read = {name: yaml.safe_load(value) for name, value in values.items()}
-        assert parse(["--config", write(yaml.safe_dump(read)), DOMAINS], "x", KINDS["das"]).training.max_steps == steps
-        chained = parse_values({**read, "corpus.sources": [{"name": "a", "paths": "a"}]}, KINDS["das"], "here")
+        assert (
+            parse(["--config", write(yaml.safe_dump(read)), DOMAINS], "x", JOBS["sequence"].kind).training.max_steps
+            == steps
+        )
+        chained = parse_values({**read, "corpus.sources": [{"name": "a", "paths": "a"}]}, JOBS["sequence"].kind, "here")
         assert chained.training.max_steps == steps
 
 
 def test_a_sequence_needs_a_list_of_sources() -> None:
     with pytest.raises(ConfigError, match=r"corpus\.sources is empty"):
-        parse([], "x", KINDS["das"])
+        parse([], "x", JOBS["sequence"].kind)
 
 
 def sources(*entries: str) -> list[str]:
@@ -500,7 +508,10 @@ def test_what_print_config_prints_can_be_fed_back(
     assert {name: flat(config)[name] for name in VALUES} == VALUES
     shown = printed(capsys, "--config", file, "--print_config")
     assert parsed("--config", write(shown, "shown.yaml")) == config
-    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} | {"debug"}
+    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} - {"method_options"} | {
+        "debug",
+        *sections("plain"),
+    }
 
 
 def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.CaptureFixture[str]) -> None:
@@ -510,12 +521,21 @@ def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.Captu
         for section, content in shown.items()
         for field in (content if isinstance(content, dict) else [None])
     }
-    assert names == {*flat(Config()), "debug"}
+    assert names == {*flat_with_methods(), "debug"}
+
+
+def flat_with_methods() -> dict[str, Any]:
+    """Every field by its dotted name, with the options of all methods."""
+    found: dict[str, Any] = {}
+    for kind in METHODS:
+        options = method_class(kind).Options
+        found |= flat(Config(method=MethodConfig(kind), method_options=options())) if options else {}
+    return {**found, **flat(Config())}
 
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
-    modules = (continual, job, measuring, running, tasks, text, training)
+    modules = (continual, job, measuring, running, tasks, text, training, das_options, l2sp)
     classes = {
         node.name: node
         for module in modules
@@ -538,7 +558,9 @@ def documentation() -> dict[str, str]:
     for section, content in vars(Config()).items():
         if is_dataclass(content):
             found.update(documented(type(content).__name__, f"{section}."))
-    return found
+    for section, options in sections("plain").items():
+        found.update(documented(options.__name__, f"{section}."))
+    return {name: text for name, text in found.items() if name != "method_options"}
 
 
 def test_help_lists_every_field_with_meaning_and_default(
@@ -549,8 +571,8 @@ def test_help_lists_every_field_with_meaning_and_default(
     assert "Domain-adaptive pre-training" in shown
     entries = {entry.split()[0].rstrip(","): " ".join(entry.split()) for entry in shown.split("\n  --")[1:]}
     documented = documentation()
-    assert set(documented) == set(flat(Config()))
-    for name, default in flat(Config()).items():
+    assert set(documented) == set(flat_with_methods())
+    for name, default in flat_with_methods().items():
         assert " ".join(documented[name].split()) in entries[name], name
         assert f"default: {'null' if default is None else default})" in entries[name], name
 
@@ -571,7 +593,7 @@ def test_what_streaming_needs(arguments: list[str], message: str) -> None:
 
 def test_a_job_that_streams_nothing_needs_nothing_for_it() -> None:
     task = [f"--task.{split}=a.jsonl" for split in ("train", "dev", "test")]
-    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *task], "x", KINDS["tapt"])
+    parse(["--corpus.paths=a.jsonl", "--corpus.streaming=true", *task], "x", JOBS["tapt"].kind)
 
 
 @pytest.mark.parametrize(
@@ -597,3 +619,66 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         parsed("--config", str(file))
     file.write_text("corpus: &a {paths: a}\nmixture: {<<: {order: sequential}}\n")
     assert parsed("--config", str(file)).corpus.paths == "a"
+
+
+# --- methods
+
+
+def test_the_section_of_the_chosen_method_is_its_options(write: Callable[..., str]) -> None:
+    file = write("method: {kind: das}\ndas: {soft_mask: gradient}\n")
+    assert parsed(PATHS, "--config", file).method_options == DasOptions(soft_mask="gradient")
+    assert parsed(PATHS, "--config", file, "--das.soft_mask=none").method_options == DasOptions(soft_mask="none")
+    assert parse([DOMAINS], "x", JOBS["sequence"].kind).method_options == DasOptions()
+    given = {"method.kind": "das", "das": {"soft_mask": "none"}, "corpus.paths": "a"}
+    assert parse_values(given, JOBS["dapt"].kind, "here").method_options == DasOptions(soft_mask="none")
+
+
+def test_sections_of_other_methods_are_checked_and_ignored() -> None:
+    assert parsed(PATHS, "--das.soft_mask=gradient").method_options is None
+    assert "das.importance_batch is 0" in refused(PATHS, "--das.importance_batch=0").what
+    assert "did you mean das.soft_mask?" in refused(PATHS, "--das.soft_mosk=none").fix
+    assert "l2sp.alpha is -1" in refused(PATHS, "--method.kind=das", "--l2sp.alpha=-1").what
+    assert refused(PATHS, "--method_options=1").what.startswith("unknown key")
+    assert refused(PATHS, "--method.kind=dos").fix == "did you mean das?"
+
+
+def test_a_users_own_method_has_a_section(
+    write: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(OWN, "my_methods.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    file = write("method: {kind: 'my_methods:PullBack'}\npull_back: {strength: 3}\n")
+    found = parsed(PATHS, "--config", file)
+    assert found.method_options.strength == 3.0
+    assert flat(found)["pull_back.strength"] == 3.0
+    given = [PATHS, "--method.kind=my_methods:PullBack"]
+    assert "pull_back.strength is -1" in refused(*given, "--pull_back.strength=-1").what
+    assert "did you mean pull_back.strength?" in refused(*given, "--pull_back.strenght=1").fix
+    with pytest.raises(SystemExit):
+        parsed(*given, "--help")
+    assert "How strong." in capsys.readouterr().out
+    assert "unknown key" in refused(PATHS, "--pull_back.strength=1").what
+
+
+OWN = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adapt.config import NonNegativeFloat
+from adapt.method.base import Method
+
+
+@dataclass(frozen=True)
+class PullBackOptions:
+    """Mine."""
+
+    strength: NonNegativeFloat = 1.0
+    """How strong."""
+
+
+class PullBack(Method):
+    """Mine."""
+
+    Options = PullBackOptions
+'''

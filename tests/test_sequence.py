@@ -144,7 +144,7 @@ def test_a_domain_added_later(das: Record, config: Config) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_a_job_that_is_killed_in_its_second_domain(
     das: Record, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
 ) -> None:

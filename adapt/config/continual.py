@@ -11,7 +11,7 @@ from adapt.config.fields import how, how_list
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """A sequence of domains: each of corpus.sources is one; tasks say by `domain` where they belong (jobs/sequence.py)."""
+    """A sequence of domains (jobs/sequence.py): each of corpus.sources is one; tasks say by `domain` where they belong."""
 
     order: list[str] = how_list()
     """Names of corpus.sources in the order in which they are learnt; empty is as they are listed. Sources left out are
@@ -32,7 +32,7 @@ class MethodConfig:
 
     kind: str = "plain"
     """`plain` does nothing (in jobs/sequence.py: NCL). The other methods are called like the sections of their options
-    below (docs/method.md); `package.module:Class` takes your own (docs/extension.md), whose section is the name of the
+    below (docs/methods.md); `package.module:Class` takes your own (docs/extension.md), whose section is the name of the
     class in snake_case."""
 
 

@@ -35,8 +35,8 @@ class Config:
     """Job."""
 
     name: str = "dapt"
-    """A readable name for the outputs' folders; it is not part of their identity. jobs/sequence.py refuses a sequence of
-    the same name that was begun otherwise."""
+    """A readable name for the outputs' folders; it is not part of their identity. jobs/sequence.py refuses a
+    sequence of the same name that was begun otherwise."""
     seed: int = 0
     """Seed of data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)

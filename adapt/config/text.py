@@ -38,23 +38,23 @@ class SourceConfig:
     name: str
     """A short name, for folders and reports."""
     source: Literal["files", "docstrings", "dataset"] = "files"
-    """As corpus.source."""
+    """Like corpus.source."""
     paths: str | list[str] = how_list()
-    """As corpus.paths."""
+    """Like corpus.paths."""
     dataset: str | None = how(None)
-    """As corpus.dataset."""
+    """Like corpus.dataset."""
     dataset_config: str | None = how(None)
-    """As corpus.dataset_config."""
+    """Like corpus.dataset_config."""
     dataset_split: str = how("train")
-    """As corpus.dataset_split."""
+    """Like corpus.dataset_split."""
     dataset_revision: str | None = how(None)
-    """As corpus.dataset_revision."""
+    """Like corpus.dataset_revision."""
     text_field: str | None = None
-    """As corpus.text_field, which null takes."""
+    """Like corpus.text_field; null inherits it."""
     text_unit: Literal["line", "paragraph"] | None = None
-    """As corpus.text_unit, which null takes."""
+    """Like corpus.text_unit; null inherits it."""
     id_field: str | None = None
-    """As corpus.id_field, which null takes."""
+    """Like corpus.id_field; null inherits it."""
     decontaminate: list[EvaluationSet] = how_list()
     """Evaluation sets for this source alone, besides those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None

@@ -123,7 +123,9 @@ def noted(method: str, runs: Sequence[Run]) -> list[Table]:
     for run in runs:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
         for table in run.tables:
-            rows: list[Sequence[Cell | str]] = [[f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()]
+            rows: list[Sequence[Cell | str]] = [
+                [f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()
+            ]
             before = found[table["title"]].rows if table["title"] in found else []
             title = f"{method}: {table['title']}"
             found[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)

@@ -58,12 +58,13 @@ class Export(Stage[Exported]):
 
     name: str
     config: Config
-    training: Train
     domain: Stage[Prepared]
     """To measure on; and what was trained on, where `text` is None."""
     general: Prepare | None
     text: Stage[Prepared] | None
     """What TAPT trained on."""
+    training: Train
+    """After all text, so that what can fail on the data fails before it."""
     before: Evaluate
     after: Evaluate
     is_transductive: bool

@@ -10,12 +10,12 @@ from adapt.advise.evidence import Evidence
 from adapt.config import (
     Config,
     CorpusConfig,
-    DasOptions,
     FinetuneConfig,
     MethodConfig,
     ResourcesConfig,
     TrainingConfig,
 )
+from adapt.method.das.options import DasOptions
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Store
 from adapt.train import forecast

@@ -13,6 +13,7 @@ from adapt.chain.file import ChainFile, read_chain
 from adapt.chain.fill import fill
 from adapt.config import Config
 from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
 
 TASK = {name: f"{{data}}/{{task}}/{name}.jsonl" for name in ("train", "dev", "test")}
 CHAIN: dict[str, Any] = {
@@ -120,14 +121,19 @@ def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
     ("changes", "words"),
     [
         ({"stages": {}}, "has no stages"),
-        ({"stages": {"a": {"job": "dream"}}}, "stages: a in .* has no job"),
+        ({"stages": {"a": {"corpus.paths": "x"}}}, "stages: a in .* has no job"),
+        ({"stages": {"a": {"job": "dream"}}}, "stages: a in .*: there is no job dream"),
+        ({"stages": {"a": {"job": "das"}}}, "stages: a in .*: there is no job das"),
         ({"stages": {"a": {"job": "dapt", "for": "domains"}}}, "unknown key domains in stages: a"),
         ({"stages": {"a": {"job": "dapt", "corpus.path": "x"}}}, "unknown key corpus.path in a"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "{date}"}}}, "unknown key {date} in a"),
         ({"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "{task.file}"}}}, "unknown key {task.file}"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "from": "b"}}}, "unknown key b in a"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "from": "a"}}}, "a starts from a"),
-        ({"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "x", "from": "a"}}}, "names no one stage"),
+        (
+            {"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "x", "from": "a"}}},
+            "matches several stages, or none",
+        ),
         ({"stages": {"a": {"job": "dapt"}}}, "corpus.paths is empty"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "training.max_steps": -1}}}, "a in .*max_steps is -1"),
         ({"let": {"data": "{data}", "steps": 7}}, "stands for itself"),
@@ -199,6 +205,6 @@ def test_a_value_that_is_no_yaml_is_named() -> None:
 
 
 def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
-    node = Node("finetune", "finetune", {}, Config(), "one")
+    node = Node("finetune", JOBS["finetune"], {}, Config(), "one")
     with pytest.raises(ConfigError, match="finetune asks for the model of one, which learns every domain apart"):
         _start(node, "one", {})

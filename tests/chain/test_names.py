@@ -1,6 +1,7 @@
 """A task that gets another name: what is finished stays finished, and is called what it is called now."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,14 +34,16 @@ def chain_of(folder: Path, model: Path, task: str) -> Chain:
     return build(expand(read_chain(str(file))))
 
 
-def finish(stage: Stage, chain: Chain) -> Record:
+def finish(stage: Stage[Any], chain: Chain) -> Record:
     """As if it had run."""
     inputs = {name: finish(needed, chain) for name, needed in stage.inputs.items()}
-    folder = chain.store.folder(stage.stage, stage.name, stage.key)
+    folder = chain.store.folder(stage.kind, stage.name, stage.key)
     folder.mkdir(parents=True, exist_ok=True)
     places = {name: {"stage": one.stage, "key": one.key, "path": str(one.path)} for name, one in inputs.items()}
     metrics = {"seed": 0, "score": 0.7, "metric": "macro_f1", "score_without_leaks": None} if inputs else {}
-    record = Record(stage.stage, stage.name, stage.key, 1, {}, places, metrics, {}, {}, {}, {}, "2026-11-21", folder)
+    record = Record(
+        stage.kind, stage.name, stage.key, stage.version, {}, places, metrics, {}, {}, {}, {}, "2026-11-21", folder
+    )
     record.save()
     return record
 

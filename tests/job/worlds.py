@@ -1,4 +1,4 @@
-"""Jobs as far as the identities of their stages go: files of a line each, and a model of which only the config is read."""
+"""Jobs as far as the identities of stages go: files of a line each, and a model of which only the config is read."""
 
 import json
 from collections.abc import Iterator, Mapping

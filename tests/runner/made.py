@@ -15,8 +15,8 @@ PLAIN: dict[Any, Any] = {int: 0, float: 0.0, str: "", bool: False, type(None): N
 def made_up(kind: type[R], **given: Any) -> R:
     """A result of a class: what is given, else the field's default, else nothing, zero, or an empty list."""
     hints = get_type_hints(kind)
-    known = {each.name: _value(hints[each.name]) for each in fields(kind) if _is_required(each)}  # type: ignore[arg-type]
-    return kind(**{**known, **given})
+    needed = [each.name for each in fields(kind) if each.name not in given and _is_required(each)]  # type: ignore[arg-type]
+    return kind(**{name: _value(hints[name]) for name in needed}, **given)
 
 
 def pretend(stage: Stage[R], **metrics: Any) -> Stage[R]:

@@ -14,7 +14,7 @@ import pytest
 from adapt.errors import StorageError
 from adapt.runner.lock import is_held, locked
 
-PATIENCE_S = 120
+PATIENCE_S = 600
 HOLD = """
 import sys, time
 from pathlib import Path

@@ -14,7 +14,7 @@ from adapt.errors import DataError, StageError
 from adapt.runner import Done, Outcome, Stage, Store, ensure_all
 from adapt.runner.run import unfinished
 
-PATIENCE_S = 30
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True)

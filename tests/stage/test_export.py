@@ -87,7 +87,7 @@ def exported(root: Path, **documents: int) -> tuple[Export, Finished[Exported]]:
     """An export of a model, with so many documents of each text measured."""
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
-    toys: Any = (ToyTraining("training"), domain, general, None, before, after)
+    toys: Any = (domain, general, None, ToyTraining("training"), before, after)
     stage = Export("physics", CONFIG, *toys, False)
     return stage, ensure(stage, Store(root))
 

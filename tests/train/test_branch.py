@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import ray.train
 import torch
+from adapt.stages.training import RAN_ON, _training_outcome
 
 from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
-from adapt.stages.training import RAN_ON, _training_outcome
 from adapt.train import worker
 from adapt.train.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoint import Checkpoints
@@ -211,7 +211,9 @@ def run(case: Case, folder: Path) -> tuple[dict[str, torch.Tensor], int]:
     """The weights that a run ends with, and the step it began at."""
     loop = build(case)
     ray.train.report = stored(folder / "checkpoints")
-    states = Checkpoints(loop.engine, folder / "checkpoints", folder / BRANCHES, branch_step(loop.training, case.steps))
+    states = Checkpoints(
+        loop.engine, loop.method, folder / "checkpoints", folder / BRANCHES, branch_step(loop.training, case.steps)
+    )
     progress = states.load()
     first = progress.step
     loop.run(feed(first, case.steps), progress, lambda _: None, states.save)

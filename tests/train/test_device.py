@@ -88,7 +88,7 @@ def test_without_ray_a_cluster_s_device_is_not_known() -> None:
 
 def test_the_probe_answers_from_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "adapt.train.probe", "fp32", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["rate"] > 1e8
     assert Device(**answer["device"]) == found()

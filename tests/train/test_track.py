@@ -211,7 +211,7 @@ def records(file: Path) -> Iterator[Any]:
 
 def finished(file: Path) -> list[Any]:
     """Its records, once its process has written the last: that is another one, which a busy machine may hold up."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not any(record.WhichOneof("record_type") == "exit" for record in records(file)):
         assert time.monotonic() < deadline, f"{file} does not end"
         time.sleep(0.1)

@@ -174,7 +174,7 @@ def on_terminal(file: Path, reports: list[dict[str, Any]], columns: int = 100, t
     while part := _read(ours):
         sent += part
     os.close(ours)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0
     return sent.decode()
 
 

@@ -1,0 +1,125 @@
+"""Fine-tuning: what the keys of its stages depend on, and what a task needs. Nothing here trains."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, FinetuneConfig, TaskConfig
+from adapt.errors import ConfigError
+from adapt.job.finetune import JOB, finetune, runs
+from adapt.job.tapt import tapt
+from adapt.parse import check
+from adapt.stage.context import Context
+from adapt.stage.finetune import Finetune
+from tests.job.worlds import SPLITS, differing, task_world
+
+# The stages whose keys another value changes.
+TASK: dict[str, tuple[Any, set[str]]] = {
+    "kind": ("multi_label", {"task", "run"}),
+    "text_field": ("body", {"task", "run"}),
+    "pair_field": ("label", {"task", "run"}),
+    "label_field": ("text", {"task", "run"}),
+    "id_field": ("text", {"task", "run"}),
+    "metric": ("accuracy", {"task", "run"}),
+    "name": ("renamed", set()),
+    "domain": ("cs", set()),
+    "max_bad_fraction": (0.5, set()),
+}
+FINETUNE: dict[str, tuple[Any, set[str]]] = {
+    "mode": ("lora", {"run"}),
+    "epochs": (1, {"run"}),
+    "patience": (1, {"run"}),
+    "learning_rate": (1e-3, {"run"}),
+    "warmup_fraction": (0.5, {"run"}),
+    "weight_decay": (0.5, {"run"}),
+    "batch_size": (2, {"run"}),
+    "max_length": (20, {"run"}),
+    "dropout": (0.5, {"run"}),
+    "pooling": ("mean", {"run"}),
+    "class_weights": ("balanced", {"run"}),
+    "lora_rank": (2, {"run"}),
+    "lora_alpha": (2.0, {"run"}),
+    "seeds": ([7], set()),
+    "cpus_per_seed": (0.5, set()),
+    "gpus_per_seed": (0.5, set()),
+    "save_model": (True, {"run"}),
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return task_world(tmp_path, monkeypatch)
+
+
+def run_of(config: Config, seed: int = 3) -> Finetune:
+    return Finetune.of(Context.of(config), seed)
+
+
+def keys(config: Config) -> dict[str, str]:
+    run = run_of(config)
+    return {"run": run.key, "task": run.task.key}
+
+
+@pytest.mark.parametrize(("section", "table"), [(TaskConfig, TASK), (FinetuneConfig, FINETUNE)])
+def test_every_field_is_known_to_change_results_or_not(section: type[Any], table: dict[str, Any]) -> None:
+    assert {field.name for field in fields(section)} - set(SPLITS) == set(table)
+
+
+@pytest.mark.parametrize("name", TASK)
+def test_a_field_of_a_task_changes_these_keys(config: Config, name: str) -> None:
+    value, expected = TASK[name]
+    other = replace(config, task=replace(config.task, **{name: value}))
+    assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("name", FINETUNE)
+def test_a_field_of_fine_tuning_changes_these_keys(config: Config, name: str) -> None:
+    value, expected = FINETUNE[name]
+    other = replace(config, finetune=replace(config.finetune, **{name: value}))
+    assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: Path) -> None:
+    before = keys(config)
+    with (tmp_path / "data" / f"{split}.jsonl").open("a") as file:
+        file.write('{"text": "more", "label": "b"}\n')
+    assert differing(before, keys(config)) == {"run", "task"}
+
+
+def test_each_seed_is_a_stage_and_the_scores_are_of_them_all(config: Config) -> None:
+    context = Context.of(replace(config, finetune=FinetuneConfig(seeds=[4, 7])))
+    scores = finetune(context)
+    assert list(scores.inputs) == ["runs.4", "runs.7"]
+    assert scores.runs == runs(context)  # a chain's parts are the same stages
+    assert scores.runs["4"] != scores.runs["7"]
+    assert scores.runs["4"] == run_of(config, 4)
+
+
+def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(config: Config) -> None:
+    context = Context.of(config)
+    training = tapt(context).training
+    run = Finetune.of(context.starting_from(training), 0)
+    assert run.inputs["start.training"] is training
+    assert run.what()["model"] is None
+    assert run != run_of(config, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"task": TaskConfig(train="a", dev="b")}, "task: test is empty"),
+        ({"task": TaskConfig(name="a b", train="a", dev="b", test="c")}, "name 'a b' cannot name a folder"),
+        ({"task": TaskConfig(train="a", dev="b", test="c", metric="entity_f1")}, "metric entity_f1 does not suit kind"),
+        ({"tasks": [TaskConfig(name="one", train="a", dev="b", test="c")]}, "two tasks are called 'one'"),
+        ({"finetune": FinetuneConfig(seeds=[])}, r"finetune.seeds is \[\]"),
+        ({"finetune": FinetuneConfig(seeds=[1, 1])}, r"finetune.seeds is \[1, 1\]"),
+        ({"finetune": FinetuneConfig(seeds=[-1])}, r"finetune.seeds is \[-1\]"),
+        ({"finetune": FinetuneConfig(seeds=[2**64])}, "finetune.seeds is"),
+    ],
+)
+def test_a_task_that_cannot_be_taught_is_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check(replace(config, **wrong), JOB.kind)

@@ -1,0 +1,218 @@
+"""The road of a job, as docs/design.md lists it: every hop is a call in the source, and none goes upwards."""
+
+import ast
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = ("jobs", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ray")
+"""From top to bottom, as they call each other. The runner imports no stage: it knows them as `Stage`."""
+MOST = 12
+"""Hops."""
+HOP = re.compile(
+    r"^\d+\. `([\w/]+\.py)`(?:, `([\w.]+)`,)? calls\s+`([\w.]+)`(?:, here `([\w/]+\.py)`, `([\w.]+)`)?", re.M
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function, by its file and its name in it; a script without a name."""
+
+    file: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A call."""
+
+    start: Place
+    called: str
+    """As the source has it."""
+    here: Place | None
+    """What it comes to, where that is decided by the value that is called."""
+
+
+def roads() -> list[list[Hop]]:
+    """The numbered lists of the section."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = text.split("\n## The road of a job\n")[1].split("\n## ")[0]
+    found = []
+    for block in re.split(r"\n\n(?!\d)", section):
+        hops = [
+            Hop(Place(file, name), called, Place(other, impl) if other else None)
+            for file, name, called, other, impl in HOP.findall(block.replace("\n   ", " "))
+        ]
+        assert len(hops) == len(re.findall(r"^\d+\. ", block, re.MULTILINE)), f"a line of another form:\n{block}"
+        found += [hops] if hops else []
+    return found
+
+
+# --- reading the source
+
+
+@cache
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
+def body(place: Place) -> ast.AST:
+    """The source of a function, of a method, or of a script's main part."""
+    found: ast.AST = tree(place.file)
+    if not place.name:
+        (found,) = (each for each in tree(place.file).body if isinstance(each, ast.If))
+        assert ast.unparse(found.test) == "__name__ == '__main__'"
+        return found
+    for name in place.name.split("."):
+        (found,) = (each for each in definitions(found) if each.name == name)
+    return found
+
+
+def definitions(node: ast.AST) -> list[ast.FunctionDef | ast.ClassDef]:
+    return [each for each in getattr(node, "body", []) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+
+
+def imported(name: str, *scopes: ast.AST) -> str:
+    """Where a name comes from, as `adapt.runner.ensure`; empty where nothing imports it."""
+    for scope in scopes:
+        for node in ast.walk(scope):
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                if (alias.asname or alias.name) == name:
+                    return f"{node.module}.{alias.name}"  # type: ignore[attr-defined]
+    return ""
+
+
+def place_of(dotted: str) -> Place:
+    """Where `adapt.runner.ensure` is defined, also where a package hands it on."""
+    module, _, name = dotted.rpartition(".")
+    file = module.replace(".", "/")
+    if dotted.split(".")[0] not in ("adapt", "jobs"):
+        return Place(dotted.split(".")[0], name)
+    if (ROOT / file).is_dir():
+        return place_of(imported(name, tree(f"{file}/__init__.py")))
+    return Place(f"{file}.py", name)
+
+
+def named(name: str, place: Place) -> Place:
+    """What a name stands for inside a function."""
+    if name in [each.name for each in definitions(tree(place.file))]:
+        return Place(place.file, name)
+    return place_of(imported(name, body(place), tree(place.file)))
+
+
+def target(hop: Hop) -> Place:
+    """Where a call leads, read from the source.
+
+    Raises:
+        LookupError: it does not stand there, or `here` is nothing that it can lead to.
+    """
+    calls = [ast.unparse(node.func) for node in ast.walk(body(hop.start)) if isinstance(node, ast.Call)]
+    if hop.called not in calls:
+        raise LookupError(f"{hop.start} does not call {hop.called}")
+    first, _, method = hop.called.partition(".")
+    if not method:
+        return named(first, hop.start)
+    function = body(hop.start)
+    arguments = function.args.args if isinstance(function, ast.FunctionDef) else []
+    annotations = {each.arg: ast.unparse(each.annotation) for each in arguments if each.annotation}
+    kind = named(annotations.get(first, first).partition("[")[0], hop.start)
+    if hop.here is None:
+        return Place(kind.file, f"{kind.name}.{method}")
+    if not (_implements(hop.here, kind, method) or _is_given(hop.here, kind, method)):
+        raise LookupError(f"{hop.here} is no {kind.name}.{method}")
+    return hop.here
+
+
+def _implements(place: Place, kind: Place, method: str) -> bool:
+    """Whether a method is that of a class that inherits from another."""
+    owner, _, name = place.name.partition(".")
+    classes = [each for each in definitions(tree(place.file)) if isinstance(each, ast.ClassDef) and each.name == owner]
+    bases = [
+        named(ast.unparse(base).partition("[")[0], Place(place.file, owner)) for each in classes for base in each.bases
+    ]
+    return name == method and kind in bases and isinstance(body(place), ast.FunctionDef)
+
+
+def _is_given(place: Place, kind: Place, field: str) -> bool:
+    """Whether a function is handed over as a field of such a value, where it is defined: `JOB = Job(final=dapt)`."""
+    made = [
+        node.value
+        for node in tree(place.file).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+    ]
+    return any(
+        named(call.func.id, Place(place.file, place.name)) == kind  # type: ignore[attr-defined]
+        and {each.arg: ast.unparse(each.value) for each in call.keywords}.get(field) == place.name
+        for call in made
+    )
+
+
+def layer(place: Place) -> int:
+    """How far down a place is."""
+    (found,) = (number for number, name in enumerate(LAYERS) if place.file == name or place.file.startswith(f"{name}/"))
+    return found
+
+
+def faults(road: list[Hop]) -> list[str]:
+    """What is wrong with a list of hops."""
+    found: list[str] = []
+    for number, hop in enumerate(road):
+        try:
+            place = target(hop)
+        except (LookupError, ValueError) as error:
+            return [*found, f"{number + 1}: {error}"]
+        if layer(place) < layer(hop.start):
+            found.append(f"{number + 1}: goes upwards, from {hop.start} to {place}")
+        if number + 1 < len(road) and road[number + 1].start != place:
+            found.append(f"{number + 1}: leads to {place}, and not to {road[number + 1].start}")
+    return found
+
+
+# --- the road
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_hop_is_a_call_in_the_source_and_none_goes_upwards(number: int) -> None:
+    assert faults(roads()[number]) == []
+
+
+def test_the_road_leads_from_the_script_to_ray_in_few_hops() -> None:
+    running, building = roads()
+    assert running[0].start == Place("jobs/dapt.py")
+    assert target(running[-1]) == Place("ray", "TorchTrainer")
+    assert building[0].start in [hop.start for hop in running]
+    assert target(building[-1]) == Place("adapt/stage/train.py", "Train.of")
+    assert len(running) + len(building) <= MOST
+
+
+# --- the walker itself
+
+
+def test_a_hop_that_is_left_out_is_noticed() -> None:
+    road = roads()[0]
+    for number in range(1, len(road)):
+        assert faults([*road[:number], *road[number + 1 :]]) != [] or number == len(road) - 1
+
+
+def test_a_call_that_does_not_stand_there_is_noticed() -> None:
+    road = roads()[0]
+    for number, hop in enumerate(road):
+        assert f"{number + 1}: {hop.start} does not call fly" in faults(
+            [*road[:number], replace(hop, called="fly"), *road[number + 1 :]]
+        )
+
+
+def test_another_value_than_can_be_called_is_noticed() -> None:
+    running, building = roads()
+    for road, number in ((running, 4), (building, 0)):
+        hop = replace(road[number], here=Place("adapt/train/launch.py", "launch"))
+        assert "is no " in faults([*road[:number], hop])[0]
+
+
+def test_a_way_upwards_is_noticed() -> None:
+    hop = Hop(Place("adapt/stage/running.py", "run_stages"), "ensure_all", None)
+    assert "goes upwards" in faults([hop])[0]

@@ -1,0 +1,274 @@
+"""TAPT: what the keys of its stages depend on, what it reads, and what that leaves out. Nothing here trains."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, SelectConfig, SourceConfig, TaptConfig
+from adapt.errors import ConfigError
+from adapt.job.tapt import POOL, tapt
+from adapt.runner import Stage
+from adapt.runner.run import plan
+from adapt.stage.context import Context
+from adapt.stage.export import Export
+from adapt.stage.prepare import Prepare
+from adapt.stage.prepare_texts import PrepareTexts
+from adapt.stage.select import Select
+from adapt.stage.task_texts import TaskTexts
+from tests.job.worlds import SPLITS, changed, differing, task_world, tree
+
+TRAINED = {"text", "training", "after", "export"}
+TAPT: dict[str, tuple[Any, set[str]]] = {
+    "batch_examples": (8, {"training", "after", "export"}),
+    "transductive": (True, TRAINED),
+    "pool_paths": ("data/pool.jsonl", TRAINED),
+}
+SELECTED: dict[str, tuple[Any, set[str]]] = {
+    "tapt.random_per_example": (3, TRAINED),
+    "tapt.pool_paths": ("data/more.jsonl", TRAINED),
+    "tapt.pool_text_field": ("body", TRAINED),
+    "select.kind": ("longest", TRAINED),
+}
+"""Fields that count where a part of a pool is taken."""
+DRAWN = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return task_world(tmp_path, monkeypatch)
+
+
+def built(config: Config, **changes: Any) -> Export:
+    return tapt(Context.of(replace(config, **changes)))
+
+
+def keys(config: Config) -> dict[str, str]:
+    export = built(config)
+    return {"export": export.key, **{name: stage.key for name, stage in export.inputs.items()}}
+
+
+def texts(stage: Stage[Any]) -> TaskTexts:
+    assert isinstance(stage, PrepareTexts)
+    assert isinstance(stage.texts, TaskTexts)
+    return stage.texts
+
+
+def selected(export: Export) -> Select:
+    pool = export.training.corpora[POOL]
+    assert isinstance(pool, PrepareTexts)
+    assert isinstance(pool.texts, Select)
+    return pool.texts
+
+
+def named(splits: Any) -> list[tuple[str, str]]:
+    """Of splits, their tasks and names."""
+    return [(each.task.name, each.split) for each in splits]
+
+
+UNSEEN = [("one", "dev"), ("one", "test")]
+
+
+def test_every_field_is_known_to_change_results_or_not() -> None:
+    known = [*TAPT, *(name.split(".")[1] for name in SELECTED if name.startswith("tapt."))]
+    assert {field.name for field in fields(TaptConfig)} == set(known)
+
+
+@pytest.mark.parametrize("name", TAPT)
+def test_a_field_changes_these_keys(config: Config, name: str) -> None:
+    value, expected = TAPT[name]
+    other = replace(config, tapt=replace(config.tapt, **{name: value}))
+    assert differing(keys(config), keys(other)) == expected
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_a_field_of_the_selection_changes_these_keys_where_there_is_one(config: Config, name: str) -> None:
+    value, expected = SELECTED[name]
+    drawn = replace(config, tapt=DRAWN)
+    assert differing(keys(drawn), keys(changed(drawn, name, value))) == expected
+    if name.startswith("select"):
+        assert differing(keys(config), keys(changed(config, name, value))) == set()
+
+
+def test_the_size_of_the_batch_counts_where_examples_do_not_give_it(config: Config) -> None:
+    def change(batch_examples: int | None) -> set[str]:
+        given = replace(config, tapt=TaptConfig(batch_examples=batch_examples))
+        other = replace(given, training=replace(given.training, global_batch_size=16))
+        return differing(keys(given), keys(other))
+
+    assert change(256) == set()
+    assert change(None) == {"training", "after", "export"}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: Path) -> None:
+    """Dev and test say which texts of train are left out, so they count for what is trained on."""
+    before = keys(config)
+    with (tmp_path / "data" / f"{split}.jsonl").open("a") as file:
+        file.write('{"text": "more", "label": "b"}\n')
+    measured = {"domain", "before"} if split == "dev" else set()
+    assert differing(before, keys(config)) == {*TRAINED, *measured}
+
+
+@pytest.mark.parametrize("transductive", [False, True])
+def test_all_data_is_looked_at_before_training(config: Config, transductive: bool) -> None:
+    evaluation = replace(config.evaluation, general_paths="data/more.jsonl")
+    export = built(config, evaluation=evaluation, tapt=replace(DRAWN, transductive=transductive))
+    order = [line.stage.kind for line in plan(export, Context.of(config).store)]
+    assert order[order.index("train") :] == ["train", "evaluate", "evaluate", "export"]
+
+
+def test_a_model_that_another_stage_makes_is_what_is_trained_and_measured(config: Config) -> None:
+    context = Context.of(config)
+    training = tapt(context).training
+    further = tapt(context.starting_from(training).configured(replace(config, seed=1)))
+    assert further.training.inputs["start.training"] is training
+    assert further.training.what()["model"] is None
+    assert further.before.inputs["start.training"] is training
+
+
+def test_dev_and_test_text_stay_out_unless_it_is_asked_for(config: Config) -> None:
+    inductive, transductive = (texts(built(config, tapt=TaptConfig(transductive=t)).text or 0) for t in (False, True))
+    assert (named(inductive.wanted), named(inductive.unseen)) == ([("one", "train")], UNSEEN)
+    assert (named(transductive.wanted), transductive.unseen) == ([("one", split) for split in SPLITS], ())
+
+
+def test_several_tasks_are_sources_of_one_training(config: Config) -> None:
+    more = replace(config.task, name="two", train="data/more.jsonl")
+    training = built(config, tasks=[more]).training
+    assert list(training.inputs) == ["corpora.one", "corpora.two"]
+    assert training.what()["mixture"]["sources"] == ["one", "two"]
+    for text in training.corpora.values():  # what the one trains on may be what the other is tested on
+        assert {task for task, _ in named(texts(text).unseen)} == {"one", "two"}
+
+
+def test_tapt_leaves_the_settings_of_the_domain_alone(config: Config) -> None:
+    sources = [SourceConfig("a", paths="data/more.jsonl", weight=1.0), SourceConfig("b", paths="x", weight=2.0)]
+    for corpus in (replace(config.corpus, sources=sources), replace(config.corpus, streaming=True)):
+        training = built(config, corpus=corpus).training
+        assert training == built(config).training
+        assert training.streamed is None
+        assert not training.config.corpus.streaming
+
+
+# --- pools and replay
+
+
+def test_what_is_taken_of_a_pool_holds_no_dev_or_test_text(config: Config) -> None:
+    curated = built(config, tapt=TaptConfig(pool_paths="data/pool.jsonl")).training
+    assert set(curated.inputs) == {"corpora.one", f"corpora.{POOL}"}
+    pool = curated.corpora[POOL]
+    assert isinstance(pool, Prepare)
+    for unseen in (pool.unseen, selected(built(config, tapt=DRAWN)).unseen):
+        assert unseen
+        assert named(unseen.wanted) == UNSEEN
+
+
+def test_so_much_is_taken_for_the_examples_of_all_tasks(config: Config) -> None:
+    more = replace(config.task, name="two", train="data/more.jsonl")
+    assert [task.name for task in selected(built(config, tasks=[more], tapt=DRAWN)).tasks] == ["one", "two"]
+
+
+def test_a_part_of_no_pool_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"tapt\.pool_paths is not"):
+        built(config, tapt=TaptConfig(random_per_example=2))
+
+
+def test_general_text_is_mixed_in_without_dev_or_test_text(config: Config) -> None:
+    training = built(config, mixture=replace(config.mixture, replay_paths="data/more.jsonl")).training
+    assert list(training.inputs) == ["corpora.one", "replay"]
+    assert isinstance(training.replay, Prepare)
+    assert training.replay.unseen
+    assert named(training.replay.unseen.wanted) == UNSEEN
+
+
+@pytest.fixture
+def everything(config: Config) -> Config:
+    """A task, its pool, general text that is replayed, and the pool's files measured as general text."""
+    return replace(
+        config,
+        mixture=replace(config.mixture, replay_paths="data/more.jsonl"),
+        tapt=TaptConfig(pool_paths="data/pool.jsonl"),
+        evaluation=replace(config.evaluation, general_paths="data/pool.jsonl"),
+    )
+
+
+@pytest.mark.parametrize(("transductive", "left_out"), [(False, ["general", "domain"]), (True, ["general"])])
+def test_all_that_is_trained_on_leaves_out_what_is_measured(
+    everything: Config, transductive: bool, left_out: list[str]
+) -> None:
+    export = built(everything, tapt=replace(everything.tapt, transductive=transductive))
+    read: list[Any] = [*export.training.corpora.values(), export.training.replay]
+    assert len(read) == 3
+    assert all(text.measured == tuple(getattr(export, name) for name in left_out) for text in read)
+    assert export.general
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
+
+
+def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
+    export = built(everything, tapt=replace(everything.tapt, random_per_example=3))
+    assert selected(export).measured == (export.general, export.domain)
+
+
+def test_near_copies_are_looked_for_among_the_same_documents(everything: Config) -> None:
+    """Their ordinals count what dev and test leave."""
+    near = replace(everything, corpus=replace(everything.corpus, deduplicate="near"))
+    pool = built(near).training.corpora[POOL]
+    assert isinstance(pool, Prepare)
+    assert pool.unseen
+    assert pool.dedup
+    assert pool.dedup.unseen == pool.unseen
+
+
+# --- selections of one's own
+
+
+OWN = """
+from dataclasses import dataclass
+from adapt.select.base import Selection
+
+@dataclass(frozen=True)
+class Options:
+    word: str = "of"
+
+class Holds(Selection):
+    Options = Options
+
+    def scores(self, pool, target):
+        return (float(text.split().count(self.options.word)) for text in pool)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source of a user's own selection."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "own_selection.py"
+    file.write_text(OWN)
+    return file
+
+
+def with_own(config: Config, **options: Any) -> Config:
+    return replace(config, tapt=DRAWN, select=SelectConfig("own_selection:Holds", options))
+
+
+def test_options_and_source_of_a_users_own_selection_count(config: Config, own: Path) -> None:
+    one = keys(with_own(config))
+    assert differing(keys(replace(config, tapt=DRAWN)), one) == TRAINED
+    assert differing(one, keys(with_own(config, word="of"))) == set()
+    assert differing(one, keys(with_own(config, word="text"))) == TRAINED
+    own.write_text(OWN + "\n# changed\n")
+    assert differing(one, keys(with_own(config))) == TRAINED
+
+
+def test_the_folder_of_a_users_own_selection_is_called_like_its_class(config: Config, own: Path) -> None:
+    assert selected(built(with_own(config))).name == "dapt-Holds"
+    assert [each.name for each in tree(built(with_own(config))) if each.kind == "select"] == ["dapt-Holds"]
+
+
+def test_a_selection_that_is_not_there_is_refused_before_anything_runs(config: Config) -> None:
+    export = built(config, tapt=DRAWN, select=SelectConfig("rnadom"))
+    with pytest.raises(ConfigError, match=r"select\.kind: there is no 'rnadom'") as caught:
+        _ = export.key
+    assert caught.value.fix == "did you mean random?"

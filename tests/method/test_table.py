@@ -1,0 +1,159 @@
+"""Which method a configuration names, and what is refused before anything runs."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, MethodConfig, ResourcesConfig, flat, section_of
+from adapt.errors import ConfigError
+from adapt.method.base import Method
+from adapt.method.das.method import Das
+from adapt.method.das.options import DasOptions
+from adapt.method.table import METHODS, check_method, method_class, method_of, sections
+
+OWN = '''
+"""A user's own."""
+
+from dataclasses import dataclass
+
+from adapt.method.base import Method
+
+
+@dataclass(frozen=True)
+class Options:
+    """Mine."""
+
+    strength: float = 1.0
+    """How strong."""
+
+
+class PullBack(Method):
+    """Mine."""
+
+    Options = Options
+
+
+class Needy(Method):
+    """Its options are not all there."""
+
+    @dataclass(frozen=True)
+    class Options:
+        """Mine."""
+
+        strength: float
+
+
+class Wild(Method):
+    """Its options are no options."""
+
+    Options = dict
+
+
+class Training(Method):
+    """Called like a section that there is."""
+
+    Options = Options
+
+
+def function() -> None:
+    """No class."""
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's."""
+    file = tmp_path / "own_method.py"
+    file.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_method", raising=False)
+    return file
+
+
+def named(kind: str, options: Any = None) -> Config:
+    return Config(method=MethodConfig(kind), method_options=options)
+
+
+def test_the_configuration_says_which_method() -> None:
+    assert type(method_of(Config())) is Method
+    das = method_of(named("das"))
+    assert isinstance(das, Das)
+    assert das.options == DasOptions()
+    assert method_of(named("das", DasOptions(soft_mask="none"))).options.soft_mask == "none"
+    assert all(method_class(kind).kind == kind for kind in METHODS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "fix"),
+    [
+        ("l2ps", "there is no 'l2ps'", "did you mean l2sp?"),
+        ("zzz", "there is no 'zzz'", "package.module:Class"),
+        ("no_such_module:A", "no_such_module cannot be imported", "PYTHONPATH"),
+        ("own_method:PullBak", "own_method has no PullBak", "did you mean PullBack?"),
+        ("own_method:function", "is no Method", "inherit from adapt.method.base.Method"),
+        ("own_method:Needy", "strength without a default", "give every option a default"),
+        ("own_method:Wild", "Options is no dataclass", "frozen dataclass"),
+    ],
+)
+def test_what_is_no_method_is_refused(own: Path, kind: str, what: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        method_class(kind)
+    assert fix in caught.value.fix
+
+
+def test_a_module_that_fails_is_refused(own: Path) -> None:
+    own.write_text("1 / 0")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):
+        method_class("own_method:PullBack")
+
+
+def test_the_key_holds_the_source_of_a_users_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = method_of(named("own_method:PullBack")).what()
+    assert first.pop("source")
+    assert first == {"kind": "own_method:PullBack", "strength": 1.0}
+    before = method_of(named("own_method:PullBack")).what()
+    own.write_text(OWN + "# changed\n")
+    assert method_of(named("own_method:PullBack")).what() != before
+
+
+def test_sections_are_called_like_their_methods(own: Path) -> None:
+    assert [section_of(kind) for kind in ("das", "a.b:PullBack", "a:L2SPPlus", "a:EWC")] == [
+        *("das", "pull_back", "l2_sp_plus", "ewc")
+    ]
+    assert {"das", "l2sp"} == set(sections("plain"))
+    assert set(sections("own_method:PullBack")) - set(sections("plain")) == {"pull_back"}
+    with pytest.raises(ConfigError, match="would be `training`"):
+        sections("own_method:Training")
+
+
+def test_messages_and_trackers_see_the_options_of_the_chosen_method_alone() -> None:
+    assert flat(named("das", DasOptions(soft_mask="none")))["das.soft_mask"] == "none"
+    assert not [name for name in flat(Config()) if name.startswith(("das", "method_options"))]
+
+
+def test_zero_stages_where_it_cannot_run_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Method, "zero_stages", (0, 1))
+    config = replace(Config(), resources=ResourcesConfig(zero_stage=2))
+    with pytest.raises(ConfigError, match=r"method.kind plain does not run at resources.zero_stage 2") as caught:
+        check_method(config, tmp_path)
+    assert caught.value.fix == "choose one of 0, 1"
+    check_method(replace(config, resources=ResourcesConfig(zero_stage=1)), tmp_path)
+
+
+def test_naming_a_method_loads_nothing_heavy() -> None:
+    """Also parsing its options, which runs what stands under TYPE_CHECKING beside them."""
+    program = (
+        "import sys\n"
+        "from adapt.parse import parse\n"
+        "from adapt.method.table import METHODS, method_of\n"
+        "for kind in METHODS:\n"
+        "    method_of(parse(['--corpus.paths', 'a', '--method.kind', kind], 'x')).what()\n"
+        "heavy = {'torch', 'numpy', 'transformers', 'ray', 'pyarrow'} & set(sys.modules)\n"
+        "sys.exit(f'loads {heavy}' if heavy else 0)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

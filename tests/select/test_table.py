@@ -1,0 +1,83 @@
+"""Selections by name, and a user's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import ConfigError
+from adapt.select.highest import highest
+from adapt.select.longest import Longest
+from adapt.select.random import Random
+from adapt.select.table import SELECTIONS, selection_of
+
+OWN = """
+from dataclasses import dataclass
+from adapt.select.base import Selection
+
+@dataclass(frozen=True)
+class Options:
+    word: str = "of"
+    times: int = 1
+
+class Holds(Selection):
+    Options = Options
+
+    def scores(self, pool, target):
+        return (float(self.options.times * text.split().count(self.options.word)) for text in pool)
+
+class Silent(Selection):
+    pass
+
+class Stranger:
+    def scores(self, pool, target):
+        return iter(())
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_selections.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_selections", raising=False)
+
+
+@pytest.mark.parametrize("kind", SELECTIONS)
+def test_every_selection_of_the_table_can_be_made(kind: str) -> None:
+    assert highest(selection_of(kind, {}, 0), ["a"], [], 1)[0][:2] == (0, "a")
+
+
+def test_the_names_are_those_of_their_classes() -> None:
+    assert isinstance(selection_of("random", {}, 3), Random)
+    assert isinstance(selection_of("longest", {}, 3), Longest)
+    assert selection_of("random", {}, 3).seed == 3
+
+
+def test_a_users_own_is_taken_with_its_options() -> None:
+    pool = ["one of", "none", "of all of them"]
+    assert highest(selection_of("my_selections:Holds", {}, 0), pool, [], 1) == [(2, "of all of them", 2.0)]
+    other = selection_of("my_selections:Holds", {"word": "none", "times": 3}, 0)
+    assert highest(other, pool, [], 1) == [(1, "none", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "what", "fix"),
+    [
+        ("rnadom", {}, "select.kind: there is no 'rnadom'", "did you mean random?"),
+        ("zzz", {}, "select.kind: there is no 'zzz'", "use one of longest, random, or package.module:Class"),
+        ("random", {"seed": 1}, "unknown key seed in select.options of random", "there is nothing to set"),
+        ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in select.options", "did you mean word?"),
+        ("my_selections:Holds", {"times": "often"}, "select.options of my_selections:Holds: times:", "correct"),
+        ("my_selections:Silent", {}, "my_selections:Silent lacks scores", "docs/extension.md"),
+        ("my_selections:Stranger", {}, "my_selections:Stranger is no Selection", "adapt.select.base.Selection"),
+        ("my_selections:Hold", {}, "my_selections has no Hold", "did you mean Holds?"),
+        ("my_selectons:Holds", {}, "my_selectons cannot be imported", "PYTHONPATH"),
+    ],
+)
+def test_what_is_no_selection_or_no_option_is_refused(
+    kind: str, options: dict[str, object], what: str, fix: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        selection_of(kind, options, 0)
+    assert what in caught.value.what
+    assert fix in caught.value.fix

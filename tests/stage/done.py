@@ -1,0 +1,28 @@
+"""Records of stages that have not run."""
+
+from pathlib import Path
+from typing import Any
+
+from adapt.runner import Done, Record, Stage
+from adapt.runner.result import plain
+from tests.runner.made import made_up
+
+
+def record_of(stage: Stage[Any], cost: dict[str, Any] | None = None, **figures: Any) -> Record:
+    """What it would have left.
+
+    Args:
+        stage: a stage.
+        cost: of it.
+        figures: of its result; the others are made up.
+    """
+    none: dict[str, Any] = {}
+    result = plain(made_up(stage.result_type(), **figures))
+    return Record(
+        stage.kind, stage.name, stage.key, stage.version, none, none, result, cost or {}, none, none, none, "",
+        Path(stage.kind) / stage.name,
+    )  # fmt: skip
+
+
+def done_of(*records: Record) -> Done:
+    return Done({record.key: record for record in records})

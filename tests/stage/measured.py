@@ -1,0 +1,59 @@
+"""A sequence of two domains, `cs` and `bio`, of which everything has been measured."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config
+from adapt.evaluate.results import TextLoss
+from adapt.job.sequence import sequence
+from adapt.runner import Done, Record, Stage
+from adapt.stage.context import Context
+from adapt.stage.sequence import Sequence
+from tests.job.worlds import sequence_world
+from tests.stage.done import done_of, record_of
+
+BEFORE = {"cs": 5.0, "bio": 6.0, "general": 4.0}
+EXPORTED = (
+    {"heldout_loss_before": 5.0, "heldout_loss_after": 3.0, "general_loss_after": 4.1},
+    {"heldout_loss_before": 5.8, "heldout_loss_after": 3.5, "general_loss_after": 4.4},
+)
+
+
+def two_domains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    config = sequence_world(folder, monkeypatch)
+    return replace(config, corpus=replace(config.corpus, sources=config.corpus.sources[:2]), tasks=[])
+
+
+def built(config: Config, **changes: Any) -> Sequence:
+    return sequence(Context.of(replace(config, sequence=replace(config.sequence, **changes))))
+
+
+def losses(overlap: int | None = 0, **values: float | None) -> dict[str, TextLoss]:
+    return {name: TextLoss(value, 9, 99, overlap) for name, value in values.items()}
+
+
+def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
+    """Those of all that a sequence reads, by key."""
+    cost = {"device_seconds": 10.0, "device_hours": 10 / 3600, "cost": price}
+    found = {each.key: record_of(each, cost) for each in stage.inputs.values()}
+
+    def measure(each: Stage[Any], **figures: Any) -> None:
+        found[each.key] = record_of(each, cost, **figures)
+
+    for name, evaluation in stage.before.items():
+        of_general = {"general": BEFORE["general"]} if "general" in evaluation.corpora else {}
+        measure(evaluation, texts=losses(domain=BEFORE[name], **of_general))
+    for step in stage.steps:
+        measure(step.export, **EXPORTED[step.learnt - 1])
+        measure(step.export.after, texts=losses(domain=3.0, general=4.1))
+        if step.others:
+            measure(step.others, texts=losses(**dict.fromkeys(step.others.corpora, 3.6)))
+    return found
+
+
+def done(stage: Sequence, *others: Record, price: float | None = None) -> Done:
+    """With some records in place of the usual ones."""
+    return done_of(*(records(stage, price) | {record.key: record for record in others}).values())

@@ -1,0 +1,121 @@
+"""Parts that a configuration names: what is found, what is refused, and what their options and sources say."""
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.errors import ConfigError
+from adapt.plugin import imported, plugged, read_options, source_digest
+
+
+class Part(ABC):
+    """What is plugged in."""
+
+    @abstractmethod
+    def act(self) -> str: ...
+
+
+class Built(Part):
+    def act(self) -> str:
+        return "built in"
+
+
+KNOWN = {"built": f"{__name__}:Built"}
+OWN = f"""
+from {__name__} import Part
+
+class Mine(Part):
+    def act(self):
+        return "mine"
+
+class Idle(Part):
+    pass
+
+class Other:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("my_parts", "broken_parts"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    file = tmp_path / "my_parts.py"
+    file.write_text(OWN)
+    (tmp_path / "broken_parts.py").write_text("1 / 0\n")
+    return file
+
+
+def test_one_that_is_built_in_and_a_users_own() -> None:
+    assert plugged("part", "built", KNOWN, Part)().act() == "built in"  # type: ignore[type-abstract]
+    assert plugged("part", "my_parts:Mine", KNOWN, Part)().act() == "mine"  # type: ignore[type-abstract]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "fix"),
+    [
+        ("bulit", "part: there is no 'bulit'", "did you mean built?"),
+        ("x", "part: there is no 'x'", "use one of built, or package.module:Class for your own"),
+        ("no_such_module:Mine", "part: no_such_module cannot be imported (ModuleNotFoundError", "PYTHONPATH"),
+        ("broken_parts:Mine", "part: broken_parts cannot be imported (ZeroDivisionError", "mend the module"),
+        ("my_parts:Mien", "part: my_parts has no Mien", "did you mean Mine?"),
+        ("my_parts:Other", "part: my_parts:Other is no Part", f"let it inherit from {__name__}.Part"),
+        ("my_parts:number", "part: my_parts:number is no Part", "let it inherit"),
+        ("my_parts:Idle", "part: my_parts:Idle lacks act", "docs/extension.md"),
+        ("my_parts:", "part: my_parts has no ", ""),
+    ],
+)
+def test_what_cannot_be_plugged_in_is_refused_with_a_fix(name: str, what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plugged("part", name, KNOWN, Part)  # type: ignore[type-abstract]
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_what_is_no_class_can_be_imported_too() -> None:
+    assert imported("job", "my_parts:number") == 3
+
+
+def test_the_digest_of_a_source_is_of_its_file(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest() -> str:
+        monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+        return source_digest(imported("part", "my_parts:Mine"))
+
+    before = digest()
+    assert digest() == before
+    own.write_text(OWN + "\n# changed\n")
+    assert digest() != before
+
+
+@dataclass(frozen=True)
+class Options:
+    rate: float = 0.5
+    names: list[str] = field(default_factory=list)
+
+
+def test_options_are_read_by_their_types() -> None:
+    assert read_options("options", Options, {}) == Options()
+    assert read_options("options", Options, {"rate": 1, "names": ["a"]}) == Options(1.0, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ({"rat": 1}, "unknown key rat in options", "did you mean rate?"),
+        ({"rate": "high"}, "options: rate: ", "correct the value"),
+        ({"names": [1]}, "options: names.0: ", "correct the value"),
+    ],
+)
+def test_options_that_are_not_known_or_of_another_type_are_refused(given: dict[str, Any], what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options("options", Options, given)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
