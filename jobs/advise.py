@@ -2,7 +2,7 @@
 
 python jobs/advise.py --config my.yaml [--section.field VALUE ...]
 
-The corpus is sampled and not prepared; needs no Ray and no GPU.
+The job samples the corpus and does not prepare it; it needs no Ray and no GPU.
 """
 
 import sys

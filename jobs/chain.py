@@ -1,13 +1,15 @@
-"""Runs a chain of stages from one file, or looks at it.
+"""Runs a chain of stages from one file, or shows what it would do.
 
-python jobs/chain.py run FILE      what is not finished, side by side as far as there is room; then the report
-python jobs/chain.py plan FILE     what would run, and what it will take
-python jobs/chain.py status FILE   what is finished, running and waiting
-python jobs/chain.py report FILE   the report of what is finished
+python jobs/chain.py run FILE      runs what is not finished, side by side as far as there is room; writes the report
+python jobs/chain.py plan FILE     shows what would run, and what it will take
+python jobs/chain.py status FILE   shows what is finished, running and waiting
+python jobs/chain.py report FILE   writes the report of what is finished
 
---only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to an entry; --NAME VALUE sets a name of
-`let`, --section.field VALUE a field of every stage. `plan [--job NAME] --config FILE [--section.field VALUE ...]` looks
-at a single job, of jobs/dapt.py where none is named.
+--only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to one entry of `stages`, each with the
+stages that it needs. --NAME VALUE sets a name of `let`; --section.field VALUE sets a field of every stage.
+
+python jobs/chain.py plan [--job NAME] --config FILE [--section.field VALUE ...]
+                                   shows what a single job would run: jobs/NAME.py, or jobs/dapt.py if none is named
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 python jobs/evaluate.py --config my.yaml [--section.field VALUE ...]
 
-leaves a table, matrix.json and matrix.png. The first model is model.path; the others are comparison.models.
+It leaves a table, matrix.json and matrix.png. The first model is model.path; the others are comparison.models.
 """
 
 import sys

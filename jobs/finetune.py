@@ -1,4 +1,4 @@
-"""Teaches a model a labelled task, with several seeds side by side, and scores it on the test split.
+"""Fine-tunes a model on a labelled task, with several seeds side by side, and scores it on the test split.
 
 python jobs/finetune.py --model.path runs/export/dapt-1234abcd5678ef90 --task.train train.jsonl --task.dev dev.jsonl \
     --task.test test.jsonl [--finetune.mode lora] [--config FILE] [--section.field VALUE ...]

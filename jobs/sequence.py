@@ -1,4 +1,4 @@
-"""Learns one domain after another without forgetting: every source of the corpus is a domain, with its end tasks.
+"""Adapts a model to one domain after another without forgetting: each of `corpus.sources` is a domain with its tasks.
 
 python jobs/sequence.py --config jobs/recipes/das.yaml [--section.field VALUE ...]
 ray job submit --working-dir . -- python jobs/sequence.py --config my.yaml

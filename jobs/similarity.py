@@ -1,8 +1,8 @@
-"""How near the domains of `corpus.sources` are to each other: shared words, and what a model of one makes of another.
+"""Measures how similar the domains of `corpus.sources` are: by shared words, and by each model's loss on each domain.
 
 python jobs/similarity.py --config my.yaml [--section.field VALUE ...]
 
-leaves a table, similarity.json and similarity.png.
+It leaves a table, similarity.json and similarity.png.
 """
 
 import sys

@@ -11,19 +11,21 @@ from adapt.config.fields import how, how_list
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """A sequence of domains (jobs/sequence.py): each of corpus.sources is one; tasks say by `domain` where they belong."""
+    """A sequence of domains (jobs/sequence.py): each of corpus.sources is a domain; each task has one as `domain`."""
 
     order: list[str] = how_list()
-    """Names of corpus.sources in the order in which they are learnt; empty is as they are listed. Sources left out are
-    not learnt."""
+    """Names of corpus.sources in the order in which they are learnt; an empty list keeps the order of corpus.sources.
+    Sources that are left out are not learnt."""
     mode: Literal["continual", "separate", "joint"] = how("continual")
-    """`continual` one after another, each on the model that the last one left; `separate` each on model.path (ONE);
-    `joint` all at once, mixed (JOINT)."""
+    """How the domains are learnt: `continual` one after another, each from the model that the domain before left;
+    `separate` each from model.path (ONE); `joint` all at once, mixed (JOINT)."""
     full_matrix: bool = how(True)
-    """Test every task after each domain from its own on. `false`: only after its own and after the last, which averages
-    and forgetting rates are made of; the cost no longer grows with the square of the number of domains."""
+    """`true` tests a task after its own domain and after every later one. `false` tests a task only after its own
+    domain and after the last, which is enough for averages and forgetting rates; the cost then no longer grows with the
+    square of the number of domains."""
     forward_transfer: bool = how(False)
-    """Also fine-tune and test each task before its domain is learnt, and on model.path: forward transfer on scores."""
+    """Also fine-tune and test each task on model.path and on the model just before the task's domain is learnt: this
+    measures forward transfer on scores."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,12 @@ class MethodConfig:
     """What is done against forgetting while training."""
 
     kind: str = "plain"
-    """`plain` does nothing (in jobs/sequence.py: NCL). The other methods are called like the sections of their options
-    below (docs/methods.md); `package.module:Class` takes your own (docs/extension.md), whose section is the name of the
-    class in snake_case."""
+    """`plain` does nothing (NCL in jobs/sequence.py). Every other method has the name of the section below that holds
+    its options (docs/methods.md). `package.module:Class` takes your own method (docs/extension.md); the section of its
+    options is called like the class, in snake_case."""
 
 
 def section_of(kind: str) -> str:
-    """The section of a method's options: its name; of a user's own, the class's in snake_case."""
+    """The section of a method's options: the method's name, or, for a user's own, that of the class in snake_case."""
     module, _, name = kind.partition(":")
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower() if name else module

@@ -15,7 +15,7 @@ from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """Every field by its dotted name, for trackers and messages; of methods' options those of the one chosen."""
+    """Every field by its dotted name, for trackers and messages, with the options of the chosen method alone."""
     sections = {f.name: getattr(config, f.name) for f in fields(config)}
     if (options := sections.pop("method_options")) is not None:
         sections[section_of(config.method.kind)] = options
@@ -35,8 +35,8 @@ class Config:
     """Job."""
 
     name: str = "dapt"
-    """A readable name for the outputs' folders; it is not part of their identity. jobs/sequence.py refuses a
-    sequence of the same name that was begun otherwise."""
+    """A readable name for the output folders; it is not part of their identity. jobs/sequence.py stops if a sequence
+    of this name was begun with another order of domains, or with other text."""
     seed: int = 0
     """Seed of data order, masks and dropout."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -49,8 +49,8 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()
-    """Further tasks, a list of sections like `task`: for TAPT on several, to compare models on, and the end tasks of
-    jobs/sequence.py, each with its `domain`."""
+    """Further tasks, a list of sections like `task`. jobs/tapt.py trains on the text of all tasks, jobs/evaluate.py
+    compares models on them, and jobs/sequence.py takes them as end tasks, each with its `domain`."""
     tapt: TaptConfig = field(default_factory=TaptConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
@@ -61,4 +61,4 @@ class Config:
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     method_options: Any = None
-    """The section of the method that method.kind names, which is called like it; None for its defaults."""
+    """The options of the method that method.kind names, from the section with the method's name; None for defaults."""

@@ -1,4 +1,4 @@
-"""What a job needs configured, and where its defaults are other than the sections'."""
+"""What a job must have configured, and which of its defaults differ from those of the sections."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Kind:
     corpus: bool = True
     """Whether it must have `corpus`."""
     sources: bool = False
-    """Whether that is a list of sources."""
+    """Whether `corpus` must be a list of sources."""
     task: bool = False
     """Whether it must have `task`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Fields by dotted name. A number of steps gives way to a length in epochs or tokens."""
+    """The job's own defaults, by dotted field name. A length in epochs or tokens overrides a default in steps."""
 
 
-DAPT = Kind("dapt", "Domain-adaptive pre-training (Don't Stop Pretraining, section 3).")
-"""What a configuration is taken for where nothing else is said."""
+DAPT = Kind("dapt", "Domain-adaptive pre-training: adapts a model to a corpus (Don't Stop Pretraining, section 3).")
+"""The job that a configuration is taken for where no other is named."""
 TAPT_LENGTH: Mapping[str, Any] = {"training.epochs": 100.0, "training.learning_rate": 1e-4}
-"""TAPT's own defaults, which advice reckons with."""
+"""TAPT's own defaults. Advice on what to run computes costs with them."""

@@ -9,11 +9,12 @@ from adapt.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, how,
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """The held-out measurement before and after."""
+    """The measurement of held-out loss before and after training."""
 
     general_paths: str | list[str] = how_list()
-    """A second corpus, of general text: its loss before and after shows what was forgotten. What is trained on leaves
-    its documents out; of files that are trained on too (mixture.replay_paths), the held-out share is measured."""
+    """A second corpus, of general text: its loss before and after training shows what the model forgot. Training leaves
+    out every document of this corpus. If one of its files is also trained on (mixture.replay_paths), only the held-out
+    share of this corpus is measured."""
     general_text_field: str = how("text")
     """Field that holds the text of the general corpus."""
     max_documents: PositiveInt = 1000
@@ -23,22 +24,22 @@ class EvaluationConfig:
     sequence_length: PositiveInt = 512
     """Longer documents are measured in pieces of this many tokens."""
     bootstrap_samples: PositiveInt = 2000
-    """Resamples for the 95% interval."""
+    """Bootstrap resamples for the 95% interval."""
     examples: NonNegativeInt = 5
     """Held-out sentences shown with their filled masks, before and after."""
     micro_batch: PositiveInt = how(32)
-    """Sequences that pass a device at once."""
+    """Sequences that pass through a device at once."""
 
 
 @dataclass(frozen=True)
 class SimilarityConfig:
-    """The comparison of domains (jobs/similarity.py); each of corpus.sources is one."""
+    """The comparison of domains (jobs/similarity.py); each of corpus.sources is a domain."""
 
     max_documents: PositiveInt = 50_000
     """At most this many documents of a domain are looked at."""
     models: list[str] = how_list()
-    """A model adapted to each source, in the sources' order (ids or folders): each one's held-out loss on every
-    source's text is compared too. They must have the tokenizer of model.path."""
+    """One adapted model for each source, in the order of the sources (ids or folders). The held-out loss of every model
+    on the text of every source is then compared too. All models must have the tokenizer of model.path."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class NamedModel:
     name: str
     """A short name, for tables."""
     path: str
-    """Its id or folder."""
+    """Id or folder of the model."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,15 @@ class ComparisonConfig:
     """The comparison of models (jobs/evaluate.py) on the held-out text of every one of corpus.sources."""
 
     models: list[NamedModel] = how_list()
-    """Models to compare with model.path, a list of {name, path}. They must have its tokenizer."""
+    """Models to compare with model.path, a list of {name, path}. All must have the tokenizer of model.path."""
     neighbours: PositiveInt = 10
-    """Nearest neighbours that vote for the label of a text of `task` and `tasks`, by the cosine of mean features."""
+    """Number of nearest neighbours, by the cosine of mean features, that vote for the label of a text of `task` or
+    `tasks`."""
     pseudo_perplexity: bool = False
-    """Also mask every token by itself (Salazar et al., arXiv 1910.14659): one pass a token, so it takes long."""
+    """Also measure pseudo-perplexity, which masks every token by itself (Salazar et al., arXiv 1910.14659). This takes
+    long: every token needs a forward pass."""
     pseudo_perplexity_documents: PositiveInt = 100
-    """Held-out documents of each domain for it."""
+    """Held-out documents of each domain on which pseudo-perplexity is measured."""
 
 
 @dataclass(frozen=True)
@@ -72,4 +75,4 @@ class AdviceConfig:
     budget_device_hours: PositiveFloat | None = None
     """Device-hours that may be spent; recipes above it are not advised."""
     max_documents: PositiveInt = 2000
-    """Documents of a corpus, and examples of a task, that are looked at."""
+    """At most this many documents of each corpus, and examples of each task, are looked at."""

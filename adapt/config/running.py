@@ -15,26 +15,27 @@ class ResourcesConfig:
     address: str | None = None
     """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, else starts Ray on this machine."""
     workers: PositiveInt = 1
-    """Training processes (one a device)."""
+    """Training processes, one for each device."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores each training process reserves."""
     gpus_per_worker: NonNegativeFloat | None = None
-    """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none
-    (set it where GPU nodes are scaled up from zero)."""
+    """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none. Set this
+    field on a cluster that starts GPU nodes only when they are asked for."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed ZeRO stage: what is sharded over the workers (1 optimizer, 2 + gradients, 3 + parameters)."""
     offload: Literal["none", "optimizer", "all"] = "none"
-    """What a GPU leaves in the memory of its machine: nothing, the optimizer's state (ZeRO 2 and 3), or the parameters
-    too (ZeRO 3)."""
+    """What is kept in the memory of the machine in place of the GPU's: `none` nothing, `optimizer` the optimizer's
+    state (ZeRO 2 and 3), `all` the parameters too (ZeRO 3)."""
     device_memory_gib: PositiveFloat | None = None
-    """Memory of one device [GiB], for the check that the training fits; null looks at the cluster's."""
+    """Memory of one device [GiB], for the check that the training fits; null takes what the cluster's devices have."""
     price_per_device_hour: NonNegativeFloat | None = None
     """Price of one device for an hour, in any currency, for `plan` and the records."""
     max_failures: NonNegativeInt = 3
-    """Worker crashes after which the run gives up. Node preemptions do not count."""
+    """How often a run begins again at its last checkpoint after a worker has crashed, before it gives up. Node
+    preemptions do not count."""
     stages_at_once: PositiveInt | None = None
-    """Independent stages of a chain that run side by side; null is as many as fit on this machine, and 16 on a cluster,
-    which starts them as it has room."""
+    """At most this many independent stages of a chain run side by side; null is as many as fit on this machine. On a
+    cluster, null is 16, which the cluster starts as it has room."""
     wait_s: NonNegativeFloat = 300.0
     """How long to wait for an autoscaling cluster to bring the resources asked for [s]."""
 
@@ -44,7 +45,7 @@ class StorageConfig:
     """Where results go."""
 
     root: str = "runs"
-    """Folder for all stages, their outputs and records. On a cluster, one that every node can see."""
+    """Folder for all stages, their outputs and records. On a cluster, every node must be able to see this folder."""
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,9 @@ class TaskConfig:
     test: str | list[str] = how_list()
     """Labelled examples that are looked at once, for the scores."""
     kind: Literal["single_label", "multi_label", "tokens"] = "single_label"
-    """`single_label`: label_field holds one label; `multi_label`: a list of them, which may be empty; `tokens`:
-    text_field holds a list of words and label_field a list with the label of each (B-X, I-X, O)."""
+    """`single_label`: label_field holds one label; `multi_label`: label_field holds a list of labels, which may be
+    empty; `tokens`: text_field holds a list of words, and label_field a list with the label of each word (B-X, I-X,
+    O)."""
     text_field: str = "text"
     """Field that holds the text."""
     pair_field: str | None = None
@@ -38,13 +39,14 @@ class TaskConfig:
     label_field: str = "label"
     """Field that holds the label or labels (strings or integers)."""
     id_field: str | None = None
-    """Field that holds an example's id; null numbers the examples. An id may come once."""
+    """Field that holds an example's id; null numbers the examples. No two examples may have the same id."""
     domain: str | None = how(None)
-    """jobs/sequence.py: the source of the corpus that it belongs to; null is the one with the task's name."""
+    """jobs/sequence.py: the name of the source (corpus.sources) that the task belongs to; null is the task's name."""
     metric: Literal["macro_f1", "micro_f1", "accuracy", "entity_f1"] | None = None
-    """What models are judged by; null is macro_f1, and entity_f1 for `tokens` (micro_f1 for ChemProt in the paper)."""
+    """Score that models are judged by; null is macro_f1, or entity_f1 for `tokens`. The paper takes micro_f1 for
+    ChemProt."""
     max_bad_fraction: Fraction = how(0.01)
-    """Largest share of unusable examples (no text, no label, malformed) before the job fails."""
+    """The job fails if more than this share of the examples is unusable (no text, no label, malformed)."""
 
 
 @dataclass(frozen=True)
@@ -52,44 +54,46 @@ class TaptConfig:
     """Task-adaptive pre-training: on the text of a task's train split, without its labels."""
 
     batch_examples: PositiveInt | None = 256
-    """Examples whose text fills one optimizer step, on average; training.global_batch_size is then derived from it.
-    null takes the configured one."""
+    """Examples whose text fills one optimizer step, on average; training.global_batch_size is then derived from this
+    number. null takes training.global_batch_size as it is configured."""
     transductive: bool = False
     """Also train on the text of dev and test. Scores of such models are marked wherever they are shown."""
     pool_paths: str | list[str] = how_list()
-    """More unlabelled text of the task's kind, trained on with its own (Curated-TAPT): paths as corpus.paths. Documents
-    that hold dev or test text are left out."""
+    """A pool: more unlabelled text of the task's kind, trained on together with the task's own (Curated-TAPT); paths
+    like corpus.paths. Documents that hold dev or test text are left out."""
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
     random_per_example: PositiveInt | None = None
-    """Take this many documents of the pool for each train example of all tasks, as section `select` says: at random
-    (RAND-TAPT) unless it says otherwise. null takes the whole pool."""
+    """Take this many documents of the pool for each train example of all tasks. Section `select` says which; by
+    default they are drawn at random (RAND-TAPT). null takes the whole pool."""
 
 
 @dataclass(frozen=True)
 class SelectConfig:
-    """Which documents of a pool are taken, where not all are."""
+    """Which documents of a pool are taken (tapt.random_per_example says how many)."""
 
     kind: str = "random"
-    """`random`; `longest`; or your own, `package.module:Class` (docs/extension.md)."""
+    """How documents are chosen: `random`, `longest`, or your own selection, `package.module:Class`
+    (docs/extension.md)."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of your own selection."""
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """Teaching a model a task. Defaults are the paper's."""
+    """Fine-tuning of a model on a task. Defaults are the paper's."""
 
     mode: Literal["fine_tune", "feature_extraction", "linear_probe", "lora"] = "fine_tune"
-    """`fine_tune` trains all weights; `lora` low-rank additions to them (arXiv 2106.09685); the encoder stays as it is
-    under `feature_extraction` (logistic regression on pooled features) and `linear_probe` (a linear layer on a learned
-    mix of its layers)."""
+    """`fine_tune` trains all weights; `lora` trains low-rank additions to them (arXiv 2106.09685). Two modes leave the
+    encoder as it is: `feature_extraction` (logistic regression on pooled features) and `linear_probe` (a linear layer
+    on a learned mix of the encoder's layers)."""
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2, 3, 4], metadata={"how": True})
-    """One run each: of the new layers' weights, the order of the examples, and dropout."""
+    """One run for each seed. A seed decides the first weights of the new layers, the order of the examples, and
+    dropout."""
     epochs: PositiveInt | None = None
     """Passes over the train split; null is 10, or 3 above 5,000 examples."""
     patience: PositiveInt = 3
-    """Epochs without a better dev score after which training ends. The best epoch's weights are tested."""
+    """Training ends after this many epochs without a better dev score. The weights of the best epoch are tested."""
     learning_rate: PositiveFloat | None = None
     """Peak learning rate; null is 2e-5, 2e-4 for `lora`, 1e-2 for `linear_probe`."""
     warmup_fraction: Fraction = 0.06
@@ -99,22 +103,23 @@ class FinetuneConfig:
     batch_size: PositiveInt = 16
     """Examples in one step."""
     max_length: PositiveInt = 512
-    """Longer examples are cut to this many tokens, or to the model's longest, and counted."""
+    """Longer examples are cut to this many tokens (or to the longest that the model takes, if that is less), and
+    counted."""
     dropout: ProperFraction = 0.1
-    """Before and after the layer between encoder and labels."""
+    """Dropout before and after the layer between encoder and labels."""
     pooling: Literal["first", "mean", "last"] | None = None
-    """What of a text's hidden states is read: the first token's, their mean, the last token's. null is `first` for
-    encoders and `last` for decoders. Not used for `tokens`."""
+    """Hidden state that stands for a text: that of the `first` token, the `mean` over all tokens, or that of the `last`
+    token. null is `first` for encoders and `last` for decoders. Not used for `tokens`."""
     class_weights: Literal["none", "balanced"] = "none"
-    """`balanced`: a class's examples weigh in inverse proportion to their number."""
+    """`balanced`: the examples of a class weigh in inverse proportion to their number."""
     lora_rank: PositiveInt = 8
     """`lora`: rank of the additions."""
     lora_alpha: PositiveFloat = 16.0
-    """`lora`: they are scaled by lora_alpha / lora_rank."""
+    """`lora`: the additions are scaled by lora_alpha / lora_rank."""
     cpus_per_seed: PositiveFloat = how(1.0)
     """CPU cores each run reserves."""
     gpus_per_seed: NonNegativeFloat | None = how(None)
-    """GPUs each run reserves; null shares one among the seeds, where the cluster has any."""
+    """GPUs each run reserves; null shares one GPU among the seeds, if the cluster has any."""
     save_model: bool = how(False)
-    """`fine_tune`: keep the fine-tuned model of each seed, as transformers loads it (BERT and RoBERTa). Seeds that
-    ended without it run again."""
+    """`fine_tune`: keep the fine-tuned model of each seed, in the form that transformers loads (BERT and RoBERTa).
+    Seeds that were finished without keeping their model run again."""

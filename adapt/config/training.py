@@ -26,11 +26,11 @@ class ModelConfig:
     revision: str = "main"
     """Branch, tag or commit of a Hugging Face id. Name a commit to make runs repeatable."""
     tokenizer: str | None = None
-    """Id or folder of the tokenizer, where the model's folder has none. It must be the model's own."""
+    """Id or folder of the tokenizer, if the model's folder has none. It must be the model's own tokenizer."""
     attention_dropout: Fraction | None = None
-    """Dropout of the attention weights while training; null keeps the model's own. GPUs are faster without (0)."""
+    """Dropout of the attention weights while training; null keeps the model's own. GPUs are faster with 0."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the checkpoint. Off unless you trust its author."""
+    """Run Python code that comes with the checkpoint. Leave this off unless you trust the author."""
 
 
 OBJECTIVES = ("mlm", "whole_word", "entity", "span", "causal")
@@ -46,21 +46,24 @@ class ObjectiveConfig:
     `span` runs of words (all masked, redrawn each epoch), `causal` the next token (GPT-2, Llama and their like); or
     your own way of masking, `package.module:Class`."""
     mask_fraction: OpenFraction = 0.15
-    """Share of the tokens of a row that are predicted, at least one a row. 0.3 costs little and often learns more
-    (Wettig et al., arXiv 2202.08005). Not used by `causal`."""
+    """Share of the tokens of a row that are predicted, at least one in each row. With 0.3 a model often learns more, at
+    little cost (Wettig et al., arXiv 2202.08005). Not used by `causal`."""
     mask_token_fraction: Fraction = 0.8
     """Share of the predicted tokens that are replaced by the mask token."""
     random_token_fraction: Fraction = 0.1
-    """Share of the predicted tokens that are replaced by a random ordinary token. The rest stay as they are."""
+    """Share of the predicted tokens that are replaced by a random ordinary token. The other predicted tokens stay as
+    they are."""
     entity_fraction: Fraction = 0.5
-    """`entity`: share of the predicted tokens that are taken from entities, as far as there are any; words fill up."""
+    """`entity`: share of the predicted tokens that are taken from entities. Where entities do not suffice, words take
+    their place."""
     entity_field: str | None = None
     """`entity`: field of the corpus that holds a document's entities, a list of [start, end) in characters."""
     tagger: str | None = None
-    """`entity`: `module:function` that gives the entities of a text as pairs [start, end) in characters, in place of
-    `entity_field`. It is your code, and runs on the workers that tokenize."""
+    """`entity`: `module:function` that returns the entities of a text as pairs [start, end) in characters, in place of
+    `entity_field`. The function is your code; it runs on the workers that tokenize."""
     span_stop: OpenFraction = 0.2
-    """`span`: chance that a span ends with each word; lengths are geometric (SpanBERT, arXiv 1907.10529)."""
+    """`span`: probability that a span ends after each of its words, so lengths are geometric (SpanBERT, arXiv
+    1907.10529)."""
     span_max_words: PositiveInt = 10
     """`span`: longest span [words]."""
 
@@ -70,7 +73,8 @@ class TrainingConfig:
     """Length, optimizer and batch of the training run."""
 
     max_steps: PositiveInt | None = None
-    """Optimizer steps. Training ends at whichever given limit comes first; with none given, at 12,500 steps."""
+    """Optimizer steps. Training ends at the first limit that it reaches of max_steps, max_tokens and epochs; with none
+    given, at 12,500 steps."""
     max_tokens: PositiveInt | None = None
     """Training tokens (rounded up to whole steps)."""
     epochs: PositiveFloat | None = None
@@ -78,12 +82,13 @@ class TrainingConfig:
     learning_rate: PositiveFloat = 5e-4
     """Peak learning rate."""
     schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
-    """What the learning rate does after the warm-up: falls to its floor linearly or like a cosine, stays, or (warm-up,
-    stable, decay) stays and falls linearly over the last steps."""
+    """What the learning rate does after the warm-up: it falls to its floor linearly (`linear`) or like a cosine
+    (`cosine`), stays at its peak (`constant`), or stays there and falls linearly over the last steps (`wsd`: warm-up,
+    stable, decay)."""
     warmup_fraction: Fraction = 0.06
     """Share of the steps over which the learning rate rises linearly from 0."""
     warmup_steps: NonNegativeInt | None = None
-    """The same in steps, in place of warmup_fraction."""
+    """Steps over which the learning rate rises, in place of warmup_fraction."""
     cooldown_fraction: Fraction = 0.1
     """`wsd`: share of the steps over which the learning rate falls at the end."""
     floor_fraction: Fraction = 0.0
@@ -102,17 +107,17 @@ class TrainingConfig:
     epsilon: PositiveFloat = 1e-6
     """AdamW's term against division by zero."""
     max_gradient_norm: NonNegativeFloat = 1.0
-    """Gradients are scaled down to this global norm; 0 leaves them."""
+    """Gradients of a larger global norm are scaled down to this norm; 0 turns this off."""
     global_batch_size: PositiveInt = 2048
     """Sequences in one optimizer step, over all workers."""
     sequence_length: PositiveInt = 512
     """Tokens in one sequence, special tokens included."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
-    """Arithmetic of forward and backward (weights stay fp32). `auto`: bf16 where the hardware has it, else fp32.
+    """Arithmetic of the forward and backward pass (weights stay fp32). `auto`: bf16 if the hardware has it, else fp32.
     `fp16`, with loss scaling, is for GPUs without bf16."""
     micro_batch: PositiveInt | Literal["auto"] = how("auto")
-    """At most this many sequences pass a device at once; gradient accumulation is derived from it. `auto`: as many as
-    its memory holds."""
+    """At most this many sequences pass through a device at once; gradient accumulation is derived from this number.
+    `auto`: as many as the device's memory holds."""
     gradient_checkpointing: bool = how(False)
     """Compute each layer's activations again in the backward pass instead of keeping them: a third more work, a
     fraction of the memory."""
@@ -121,6 +126,6 @@ class TrainingConfig:
     checkpoint_interval_steps: PositiveInt = how(500)
     """Steps between two resumable checkpoints."""
     keep_checkpoints: PositiveInt = how(2)
-    """Checkpoints kept."""
+    """Number of checkpoints that are kept."""
     log_interval_steps: PositiveInt = how(10)
     """Steps between two progress reports."""

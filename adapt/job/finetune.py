@@ -38,7 +38,7 @@ def _show(context: Context, finished: Finished[Scored], arguments: Sequence[str]
 JOB = Job(
     kind=Kind(
         "finetune",
-        "Teaches a model a labelled task, once a seed, and scores it on held-out examples.",
+        "Fine-tunes a model on a labelled task, once for each seed, and scores it on the test split.",
         corpus=False,
         task=True,
         defaults={"name": "finetune"},

@@ -197,7 +197,7 @@ def _show(context: Context, finished: Finished[SequenceResult], arguments: Seque
 JOB = Job(
     kind=Kind(
         "sequence",
-        "Learns one domain after another against forgetting (Continual Pre-training of Language Models).",
+        "Adapts a model to one domain after another without forgetting (Continual Pre-training of Language Models).",
         sources=True,
         defaults={
             "name": "sequence",

@@ -42,7 +42,7 @@ def _show(context: Context, finished: Finished[Similar], arguments: Sequence[str
 
 
 JOB = Job(
-    kind=Kind("similarity", "Similarity of domains (Don't Stop Pretraining, section 3.1)."),
+    kind=Kind("similarity", "Measures how similar domains are (Don't Stop Pretraining, section 3.1)."),
     final=similarity,
     show=_show,
 )

@@ -123,7 +123,7 @@ def _pool_text(
 JOB = Job(
     kind=Kind(
         "tapt",
-        "Task-adaptive pre-training on the text of a labelled task (Don't Stop Pretraining, section 4).",
+        "Task-adaptive pre-training: adapts a model to the text of a task (Don't Stop Pretraining, section 4).",
         corpus=False,
         task=True,
         defaults={"name": "tapt", **TAPT_LENGTH},

@@ -1,8 +1,9 @@
 """L2-SP (Xuhong, Grandvalet and Davoine 2018, arXiv 1802.01483): weights are pulled back to where they started.
 
-To the loss comes alpha / 2 ||w - w_start||^2 + beta / 2 ||w - w_base||^2, over all trained parameters. Its gradient is
-added to the part of a parameter that a rank holds, before the norm is taken that clips, so nothing of it depends on how
-the batch or the model is cut into ranks, and what is held of the starting point is divided like the optimizer's state.
+The penalty alpha / 2 ||w - w_start||^2 + beta / 2 ||w - w_base||^2, over all trained parameters, is added to the loss.
+Each rank adds the gradient of the penalty to the part of a parameter that it holds, before gradients are clipped. So
+the result does not depend on how the batch or the model is divided among ranks, and the copy of the starting weights
+is divided like the optimizer's state.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ class L2spOptions:
 
     alpha: NonNegativeFloat = 0.1
     """Strength of the pull towards the weights that the domain started with: the penalty is alpha / 2 times the squared
-    distance. It takes the place of training.weight_decay, which pulls towards 0."""
+    distance. Use it in place of training.weight_decay, which pulls towards 0."""
     beta: NonNegativeFloat = 0.0
-    """Strength of the pull towards the model that the first domain started with, in the same way; 0 leaves it out."""
+    """Strength of the pull towards the model that the first domain started with: beta / 2 times the squared distance;
+    0 leaves this pull out."""
 
 
 class L2sp(Method):

@@ -23,7 +23,7 @@ class Record:
     key: str
     """Identity (SHA-256)."""
     version: int
-    """Hand-bumped version of the stage's code; see `adapt.runner.versions`."""
+    """Hand-bumped version of the stage's code; see `adapt.runner.stage.Stage`."""
     what: dict[str, Any]
     """The configuration that entered the key."""
     inputs: dict[str, dict[str, str]]

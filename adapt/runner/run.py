@@ -18,7 +18,6 @@ from adapt.runner.result import plain
 from adapt.runner.stage import Done, Finished, Stage
 from adapt.runner.store import Store
 
-
 R = TypeVar("R")
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from adapt.errors import StageError
 from adapt.runner.key import stage_key
 from adapt.runner.record import Record
 from adapt.runner.result import read_result
@@ -61,8 +62,18 @@ class Stage(ABC, Generic[R]):
 
     @cached_property
     def inputs(self) -> "Mapping[str, Stage[Any]]":
-        """The stages that it reads, named by where they stand: `training`, `corpora.cs`, `start.training`."""
-        return dict(pair for each in fields(self) for pair in _stages_in(getattr(self, each.name), each.name))  # type: ignore[arg-type]
+        """The stages that it reads, named by where they stand: `training`, `corpora.cs`, `start.training`.
+
+        Raises:
+            StageError: two have one name, as names with dots may make them.
+        """
+        found: dict[str, Stage[Any]] = {}
+        for each in fields(self):  # type: ignore[arg-type]
+            for name, stage in _stages_in(getattr(self, each.name), each.name):
+                if name in found:
+                    raise StageError(f"{self.kind}: two of its inputs are called {name}", "give one another name")
+                found[name] = stage
+        return found
 
     @cached_property
     def key(self) -> str:
@@ -93,7 +104,7 @@ def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
     elif isinstance(value, tuple | list):
         for number, each in enumerate(value):
             yield from _stages_in(each, f"{name}.{number}")
-    elif is_dataclass(value):
+    elif is_dataclass(value) and not isinstance(value, type):
         for each in fields(value):
             yield from _stages_in(getattr(value, each.name), f"{name}.{each.name}")
 

@@ -14,7 +14,7 @@ LAYERS = ("jobs", "adapt/job", "adapt/runner", "adapt/stage", "adapt/train", "ra
 MOST = 12
 """Hops."""
 HOP = re.compile(
-    r"^\d+\. `([\w/]+\.py)`(?:, `([\w.]+)`,)? calls\s+`([\w.]+)`(?:, here `([\w/]+\.py)`, `([\w.]+)`)?", re.M
+    r"^\d+\. `([\w/]+\.py)`(?:, `([\w.]+)`,)? calls\s+`([\w.]+)`(?:, here `([\w/]+\.py)`, `([\w.]+)`)?", re.MULTILINE
 )
 
 

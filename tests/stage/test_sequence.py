@@ -145,11 +145,20 @@ def test_a_method_without_stages_notes_nothing(config: Config) -> None:
 def test_overlap_is_summed_over_all_that_was_measured_and_unknown_where_one_is(config: Config) -> None:
     stage = built(config)
     assert result(stage).overlap == 0
-    after, others = stage.steps[0].export.after, stage.steps[1].others
+    export, others = stage.steps[0].export, stage.steps[1].others
     assert others
-    some = [record_of(after, texts=losses(2, domain=3.0)), record_of(others, texts=losses(3, cs=3.6))]
-    assert result(stage, *some).overlap == 5
-    assert result(stage, some[0], record_of(others, texts=losses(None, cs=3.6))).overlap is None
+    exported = record_of(export, **{**EXPORTED[0], "heldout_overlap": 2, "general_overlap": 4})
+    assert result(stage, exported, record_of(others, texts=losses(3, cs=3.6))).overlap == 9
+    assert result(stage, exported, record_of(others, texts=losses(None, cs=3.6))).overlap is None
+    assert result(stage, record_of(export, **{**EXPORTED[0], "general_overlap": None})).overlap is None
+
+
+def test_without_general_text_overlap_is_that_of_domains(config: Config) -> None:
+    stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
+    nothing = {"general_loss_after": None, "general_overlap": None}
+    assert (
+        result(stage, *(record_of(s.export, **{**EXPORTED[s.learnt - 1], **nothing}) for s in stage.steps)).overlap == 0
+    )
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, None), (2.0, 4.0)])

@@ -12,7 +12,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-TIMEOUT_S = 240
+TIMEOUT_S = 1200
 
 # Ranks are forked from one process that has imported everything, which takes about ten seconds, and done nothing else.
 _FORKS = multiprocessing.get_context("forkserver")

@@ -1,0 +1,123 @@
+"""The whole advice on small texts: from a command line to an order of recipes."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.advise.evidence import Evidence
+from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
+from adapt.errors import ConfigError
+from adapt.job.advise import JOB, advice, advise
+from adapt.parse import parse
+from adapt.runner import Finished, ensure
+from adapt.stage.context import Context
+from adapt.train import forecast
+from jobs import advise as script
+from tests.samples import sentences, with_labels, write
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:
+    """A corpus, general text and a task, one of whose test texts stands in train."""
+    for seed, name in enumerate(("corpus", "general")):
+        write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(80, seed)])
+    train = sentences(20, seed=5)
+    for name, texts in {"train": train, "dev": sentences(8, seed=6), "test": [*sentences(7, seed=7), train[0]]}.items():
+        write(tmp_path / f"{name}.jsonl", with_labels(texts))
+    return [
+        f"--model.path={tiny_bert}",
+        f"--corpus.paths={tmp_path / 'corpus.jsonl'}",
+        f"--evaluation.general_paths={tmp_path / 'general.jsonl'}",
+        *(f"--task.{split}={tmp_path / split}.jsonl" for split in ("train", "dev", "test")),
+        "--training.sequence_length=32",
+        "--training.global_batch_size=4",
+        "--evaluation.sequence_length=32",
+        f"--storage.root={tmp_path / 'runs'}",
+    ]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast devices are; to measure it takes seconds."""
+    monkeypatch.setattr(forecast, "_rate", lambda *_: (1e9, "as told"))
+
+
+@pytest.fixture
+def config(arguments: list[str], told: None) -> Config:
+    return parse(arguments, "jobs/advise.py", JOB.kind)
+
+
+def looked(config: Config) -> Finished[Evidence]:
+    context = Context.of(config)
+    return ensure(advise(context), context.store)
+
+
+def advised(config: Config) -> Mapping[str, Any]:
+    return advice(Context.of(config), looked(config).result, [])
+
+
+def test_the_whole_job(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["jobs/advise.py", *arguments, "--debug"])
+    script.main()
+    out, shown = capsys.readouterr()
+    result = json.loads(out.splitlines()[-1])
+    metrics = result["metrics"]
+    assert result["stage"] == "advise"
+    assert metrics["evidence"]["corpus"]["documents"] == 80
+    assert metrics["evidence"]["tasks"][0]["leaked"] == 1
+    assert {recipe["name"] for recipe in metrics["recipes"]} == {"fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"}
+    assert all(recipe["cost"]["device_hours"] > 0 for recipe in metrics["recipes"])
+    rules = {remark["rule"] for remark in metrics["remarks"]}
+    assert {"tapt_gains", "corpus_is_small", "texts_leak", "task_is_small", "dapt_forgets"} <= rules
+    first = metrics["recipes"][0]
+    assert first["command"].startswith("python jobs/")
+    assert "--debug" not in first["command"]
+    assert f"run first ({first['name']}): {first['command']}" in shown
+    assert "1 of 8" in shown
+    assert "DSP table 5" in shown
+
+
+def test_what_is_known_is_not_looked_at_again(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def evidence(*more: str) -> tuple[str, str]:
+        return looked(parse([*arguments, *more], "jobs/advise.py", JOB.kind)).record.key, capsys.readouterr().err
+
+    key, _ = evidence()
+    again, shown = evidence("--advice.budget_device_hours=1", "--training.max_steps=3")
+    assert (again, shown) == (key, "")
+    other, shown = evidence("--advice.max_documents=10")
+    assert other != key
+    assert "task:" not in shown
+
+
+def test_a_corpus_alone(config: Config) -> None:
+    found = advised(replace(config, task=TaskConfig(), evaluation=replace(config.evaluation, general_paths=[])))
+    assert [recipe["name"] for recipe in found["recipes"]] == ["DAPT"]
+    assert found["remarks"] == []
+
+
+def test_a_task_alone(config: Config) -> None:
+    found = advised(replace(config, corpus=CorpusConfig(), evaluation=replace(config.evaluation, general_paths=[])))
+    assert [recipe["name"] for recipe in found["recipes"]] == ["TAPT", "fine-tuning"]
+
+
+def test_sources_and_a_pool(config: Config) -> None:
+    paths = config.corpus.paths
+    sources = [SourceConfig(name="one", paths=paths), SourceConfig(name="two", paths=paths)]
+    config = replace(config, corpus=CorpusConfig(sources=sources), tapt=replace(config.tapt, pool_paths=paths))
+    evidence = looked(config).result
+    assert evidence.corpus
+    assert evidence.pool
+    assert (evidence.corpus.documents, evidence.pool.documents) == (160, 80)
+    assert "pool_is_curated" in {remark["rule"] for remark in advice(Context.of(config), evidence, [])["remarks"]}
+
+
+def test_nothing_to_advise_on(config: Config) -> None:
+    with pytest.raises(ConfigError, match="nothing to advise on"):
+        advise(Context.of(replace(config, corpus=CorpusConfig(), task=TaskConfig())))

@@ -1,0 +1,150 @@
+"""Comparing models: of which stages it is made, what is refused, and the whole job on two tiny models."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import (
+    ComparisonConfig,
+    Config,
+    CorpusConfig,
+    EvaluationConfig,
+    ModelConfig,
+    NamedModel,
+    SourceConfig,
+    StorageConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from adapt.errors import ConfigError, ModelError
+from adapt.job.dapt import dapt
+from adapt.job.evaluate import evaluate
+from adapt.job.similarity import similarity
+from adapt.runner import ensure
+from adapt.stage.compare import Compare
+from adapt.stage.context import Context
+from adapt.summary import show_comparison
+from tests.samples import sentences, with_labels, write
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_bert: Path) -> Config:
+    """Two sources, general text, and a model besides the first."""
+    other = shutil.copytree(tiny_bert, tmp_path / "other")
+    weights = other / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\x80\x3e")  # other weights, so another model
+
+    def text(name: str, count: int, seed: int) -> str:
+        return write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(count, seed)])
+
+    sources = [SourceConfig(name, paths=text(name, 60, seed)) for seed, name in enumerate(("cells", "code"))]
+    return Config(
+        name="matrix",
+        model=ModelConfig(path=str(tiny_bert)),
+        corpus=CorpusConfig(sources=sources, heldout_fraction=0.6),
+        training=TrainingConfig(sequence_length=32),
+        evaluation=EvaluationConfig(general_paths=text("general", 35, 9), sequence_length=32, bootstrap_samples=50),
+        comparison=ComparisonConfig(models=[NamedModel("DAPT", str(other))]),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def task(folder: Path, name: str = "toy", kind: str = "single_label") -> TaskConfig:
+    files = {
+        split: write(folder / f"{name}-{split}.jsonl", with_labels(sentences(12, seed)))
+        for seed, split in enumerate(("train", "dev", "test"), start=20)
+    }
+    return TaskConfig(name=name, kind=kind, **files)  # type: ignore[arg-type]
+
+
+def built(config: Config) -> Compare:
+    return evaluate(Context.of(config))
+
+
+def test_each_model_is_measured_on_every_domain(config: Config) -> None:
+    stage = built(config)
+    assert stage.what()["models"] == ["base", "DAPT"]
+    assert stage.what()["domains"] == ["cells", "code", "general"]
+    assert list(stage.inputs) == ["models.base.losses", "models.DAPT.losses"]
+    first, second = (model.losses for model in stage.models.values())
+    assert list(first.corpora) == list(second.corpora) == ["cells", "code", "general"]
+    assert first != second
+
+
+def test_measurements_are_shared_with_other_jobs(config: Config) -> None:
+    config = replace(config, evaluation=replace(config.evaluation, general_paths=[]))
+    similar = replace(config.similarity, models=[config.model.path, config.comparison.models[0].path])
+    context = Context.of(replace(config, similarity=similar))
+    losses = {model.losses for model in built(config).models.values()}
+    assert losses == set(similarity(context).evaluations.values())
+
+
+def test_a_model_that_the_chain_makes_is_measured_once_it_is_there(config: Config) -> None:
+    context = Context.of(config)
+    training = dapt(context).training
+    made = Context.of(config, made={config.comparison.models[0].path: context.start.after(training)})
+    assert evaluate(made).models["DAPT"].losses.start.training == training
+    assert evaluate(made).models["base"].losses == built(config).models["base"].losses
+
+
+def test_perplexity_is_measured_where_it_is_asked_for(config: Config) -> None:
+    asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
+    assert {each.kind for each in built(config).inputs.values()} == {"evaluate"}
+    assert {each.kind for each in built(asked).inputs.values()} == {"evaluate", "perplexity"}
+
+
+def test_features_are_judged_on_tasks_with_one_label(config: Config, tmp_path: Path) -> None:
+    tasks = [task(tmp_path), task(tmp_path, "tags", kind="multi_label")]
+    stage = built(replace(config, task=tasks[0], tasks=tasks[1:]))
+    judged = [model.neighbours for model in stage.models.values()]
+    assert [list(each.tasks) for each in judged if each] == [["toy"], ["toy"]]
+
+
+@pytest.mark.parametrize("name", ["base", "DAPT", "a/b", ""])
+def test_a_name_that_is_taken_or_cannot_name_a_folder_is_refused(config: Config, name: str) -> None:
+    models = [*config.comparison.models, NamedModel(name, config.model.path)]
+    with pytest.raises(ConfigError, match=r"comparison\.models: the name"):
+        built(replace(config, comparison=ComparisonConfig(models=models)))
+
+
+def test_a_source_cannot_have_the_name_of_the_general_text(config: Config) -> None:
+    sources = [replace(config.corpus.sources[0], name="general"), config.corpus.sources[1]]
+    with pytest.raises(ConfigError, match=r"corpus\.sources: the name 'general'"):
+        built(replace(config, corpus=replace(config.corpus, sources=sources)))
+
+
+def test_a_model_of_another_tokenizer_is_refused(config: Config) -> None:
+    file = Path(config.comparison.models[0].path) / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "changed": True}))
+    with pytest.raises(ModelError, match="has another tokenizer"):
+        built(config)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_whole_job(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = replace(config.comparison, pseudo_perplexity=True, pseudo_perplexity_documents=3, neighbours=1)
+    context = Context.of(replace(config, comparison=comparison, task=task(tmp_path)))
+    done = ensure(evaluate(context), context.store)
+    found = done.result
+    assert found.models == ["base", "DAPT"]
+    assert [len(row) for row in found.loss] == [3, 3]
+    assert found.change[0] == [0.0, 0.0, 0.0]
+    for place in range(3):
+        assert found.change[1][place] == pytest.approx(found.loss[1][place] - found.loss[0][place])
+    assert found.documents["general"] == 35  # all of it is held out
+    assert found.overlap == dict.fromkeys(
+        found.models, dict.fromkeys(found.domains)
+    )  # where they come from, none knows
+    assert found.pseudo_perplexity
+    assert set(found.pseudo_perplexity) == {"cells", "code", "general"}
+    assert found.knn
+    assert all(share is not None and 0 <= share <= 1 for share in found.knn["toy"].values())
+    capsys.readouterr()
+    show_comparison(done.record)
+    shown = capsys.readouterr().err
+    for expected in ("general", "DAPT", "change against base", "nearest neighbours", "pseudo-perplexity", "matrix.png"):
+        assert expected in shown
+    assert f"{found.change[1][0]:+.3f}" in shown

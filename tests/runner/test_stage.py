@@ -1,0 +1,218 @@
+"""A stage as a value: which stages it reads and what they are called, when two are the same, what its result is."""
+
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.errors import StageError
+from adapt.runner import Done, Outcome, Stage, Store, ensure
+from adapt.runner.key import stage_key
+from adapt.runner.stage import Finished
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int
+
+
+@dataclass(frozen=True)
+class Word:
+    value: str
+
+
+@dataclass(frozen=True, eq=False)
+class Constant(Stage[Number]):
+    kind = "constant"
+
+    name: str
+    value: int = 0
+
+    def what(self) -> Mapping[str, Any]:
+        return {"value": self.value}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Number]:
+        return Outcome(Number(self.value))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A value that holds stages, and is none."""
+
+    first: Stage[Any] | None
+    second: Stage[Any] | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Outer:
+    pairs: tuple[Pair, ...]
+    by_name: Mapping[str, Pair] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Reads(Stage[Word]):
+    """Reads whatever stages stand in its fields."""
+
+    kind = "reads"
+    version = 3
+
+    name: str
+    one: Any = None
+    two: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def what(self) -> Mapping[str, Any]:
+        return self.settings
+
+    def run(self, folder: Path, done: Done) -> Outcome[Word]:
+        return Outcome(Word(" ".join(str(done[stage].result.value) for stage in self.inputs.values())))
+
+
+A, B, C = (Constant(name, value) for value, name in enumerate("abc"))
+FOUND: list[tuple[Any, dict[str, Stage[Any]]]] = [
+    (None, {}),
+    ("a", {}),
+    ({"a": 1, "b": [1, "x"]}, {}),
+    (A, {"one": A}),
+    ({"cs": A, "bio": B}, {"one.cs": A, "one.bio": B}),
+    ((A, B), {"one.0": A, "one.1": B}),
+    ([B, None, A], {"one.0": B, "one.2": A}),
+    (Pair(A), {"one.first": A}),
+    (Pair(None, B), {"one.second": B}),
+    (Pair(A, B, "x"), {"one.first": A, "one.second": B}),
+    ({"task": (A, B), "other": (C,)}, {"one.task.0": A, "one.task.1": B, "one.other.0": C}),
+    (Outer((Pair(A), Pair(B, C))), {"one.pairs.0.first": A, "one.pairs.1.first": B, "one.pairs.1.second": C}),
+    (Outer((), {"x": Pair(A)}), {"one.by_name.x.first": A}),
+    ({"deep": {"er": {"est": (Outer((Pair(B),)),)}}}, {"one.deep.er.est.0.pairs.0.first": B}),
+    ((A, A), {"one.0": A, "one.1": A}),
+    (Number, {}),  # a class holds nothing
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), FOUND, ids=[str(number) for number in range(len(FOUND))])
+def test_inputs_are_found_wherever_they_stand(value: Any, expected: dict[str, Stage[Any]]) -> None:
+    stage = Reads("x", value)
+    assert list(stage.inputs) == list(expected)
+    assert all(stage.inputs[name] is needed for name, needed in expected.items())
+
+
+def test_inputs_of_all_fields_in_their_order_and_not_those_of_inputs() -> None:
+    inner = Reads("inner", A)
+    stage = Reads("outer", {"x": B}, inner)
+    assert list(stage.inputs) == ["one.x", "two"]
+    assert inner.inputs == {"one": A}
+
+
+def test_two_stages_that_would_have_one_name_are_refused() -> None:
+    """Else one of them would be missing from the key."""
+    with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
+        _ = Reads("x", {"a": {"b": A}, "a.b": B}).inputs
+    with pytest.raises(StageError, match=r"two of its inputs are called one\.a\.b"):
+        _ = Reads("x", {"a": {"b": A}, "a.b": B}).key
+
+
+def test_every_input_reaches_the_run_and_the_record(tmp_path: Path) -> None:
+    stage = Reads("x", {"p": A, "q": (B, Pair(C))}, settings={"rate": 1})
+    finished = ensure(stage, Store(tmp_path))
+    assert finished.result == Word("0 1 2")
+    assert {name: made["key"] for name, made in finished.record.inputs.items()} == {
+        "one.p": A.key,
+        "one.q.0": B.key,
+        "one.q.1.first": C.key,
+    }
+    assert finished.path == finished.record.path == tmp_path / "reads" / f"x-{stage.key[:16]}"
+
+
+# --- identity
+
+
+def test_a_key_is_of_kind_version_what_and_inputs() -> None:
+    stage = Reads("x", {"p": A}, settings={"rate": 1})
+    assert stage.key == stage_key("reads", 3, {"rate": 1}, {"one.p": A.key})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Reads("x", {"p": B}, settings={"rate": 1}),
+        Reads("x", {"q": A}, settings={"rate": 1}),
+        Reads("x", (A,), settings={"rate": 1}),
+        Reads("x", None, {"p": A}, {"rate": 1}),
+        Reads("x", {"p": A}, A, {"rate": 1}),
+        Reads("x", {"p": A}, settings={"rate": 2}),
+        Reads("x"),
+        A,
+    ],
+)
+def test_another_key_is_another_stage(other: Stage[Any]) -> None:
+    stage = Reads("x", {"p": A}, settings={"rate": 1})
+    assert stage != other
+    assert len({stage, other}) == 2
+
+
+def test_the_same_key_is_the_same_stage_whatever_it_is_called() -> None:
+    one, other = (Reads(name, {"p": Constant(name, 7)}, settings={"rate": 1}) for name in ("x", "y"))
+    assert one is not other
+    assert one == other
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 1
+    assert {one: 1}[other] == 1
+    assert one != one.key
+    assert one != object()
+
+
+def test_a_version_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Reads("x", A).key
+    monkeypatch.setattr(Reads, "version", 4)
+    assert Reads("x", A).key != before
+    monkeypatch.setattr(Constant, "version", 4)
+    again = Constant("a", 0)
+    assert again.key != A.key
+    assert Reads("x", again).key != Reads("x", A).key
+
+
+def test_another_value_of_a_field_is_a_new_stage_and_the_old_one_stays() -> None:
+    stage = Reads("x", A)
+    inputs, key = stage.inputs, stage.key
+    changed = replace(stage, one=B)
+    assert (changed.inputs, stage.inputs, stage.key) == ({"one": B}, inputs, key)
+    assert changed.key != key
+    with pytest.raises(FrozenInstanceError):
+        stage.one = B  # type: ignore[misc]
+
+
+# --- results
+
+
+def test_a_stage_says_which_class_its_result_is() -> None:
+    assert (Constant.result_type(), Reads.result_type()) == (Number, Word)
+    assert A.result_type() is Number
+
+
+def test_results_are_read_by_the_stage_that_made_them(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    one, other = ensure(A, store), ensure(B, store)
+    done = Done({each.record.key: each.record for each in (one, other)})
+    assert (done[A], done[B]) == (one, other)
+    assert (done[A].result, done[Constant("renamed", 1)].result) == (Number(0), Number(1))
+    assert (A in done, C in done) == (True, False)
+    assert Finished.of(A, one.record) == one
+    with pytest.raises(KeyError):
+        done[C]
+
+
+def test_a_stage_without_what_or_run_cannot_be_made() -> None:
+    @dataclass(frozen=True, eq=False)
+    class Half(Stage[Number]):
+        kind = "half"
+        name: str
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half("x")  # type: ignore[abstract]
+
+
+def test_a_stage_takes_all_of_the_cluster_unless_it_says_less() -> None:
+    assert A.needs() is None
