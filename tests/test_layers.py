@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
-BASE = frozenset({"errors", "schema", "config", "console", "redact"})
+BASE = frozenset({"errors", "schema", "config", "console", "live", "redact"})
 GROUND = BASE | {"runner"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
@@ -22,6 +22,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "schema": frozenset({"errors"}),
     "config": BASE,
     "console": BASE,
+    "live": BASE,
     "parse": BASE,
     "runner": BASE,
     "runtime": BASE,
@@ -57,7 +58,7 @@ WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/reshape.py")  # reshape.py knows its checkpoints' files
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
-LIGHT = frozenset({"errors", "redact", "config", "parse", "runner", "console", "summary"})
+LIGHT = frozenset({"errors", "redact", "config", "parse", "runner", "console", "live", "summary"})
 HEAVY = frozenset(
     {
         *("torch", "ray", "transformers", "deepspeed", "pyarrow", "datasets", "tokenizers", "safetensors"),
