@@ -37,7 +37,7 @@ class Plan:
     @classmethod
     def of(cls, size: str, options: Options) -> "Plan":
         """A pass: of the paper's batch on a GPU, on CPUs one of some seconds."""
-        rows, rounds = (4, 2) if options.quick else (16, 5)
+        rows, rounds = (4, 1) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
         return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds)

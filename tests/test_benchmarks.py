@@ -1,10 +1,15 @@
 """The benchmarks' command lines: all take the same arguments, whether they have a use for them or not."""
 
+import importlib
 import runpy
 import sys
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from benchmarks.common import Options
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {"claims", "sequences", "slices", "small_decoder", "versus"}
@@ -46,3 +51,23 @@ def test_the_shared_arguments_are_taken(
 ) -> None:
     assert run(name, [*SHARED, "--nonsense"], monkeypatch) == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: unrecognized arguments: --nonsense")
+
+
+@pytest.mark.parametrize("name", ["ablation", "finetune", "train_throughput"])
+def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = importlib.import_module(f"benchmarks.{name}")
+    measurements = 0
+
+    def apart(*_: Any) -> dict[str, float]:
+        nonlocal measurements
+        measurements += 1
+        return defaultdict(lambda: 1.0)
+
+    monkeypatch.setattr(module, "apart", apart)
+    counts, figures = [], []
+    for quick in (True, False):
+        measurements = 0
+        figures.append(set(module.measure(Options(quick, None, None)).figures))
+        counts.append(measurements)
+    assert figures[0] <= figures[1] == set(module.TARGETS)
+    assert 3 * counts[0] < counts[1]
