@@ -28,7 +28,7 @@ from benchmarks.common import machine, parser_of
 Figures = dict[str, float]
 WIDTH = 160
 WHAT = ["importance", "trainings"]
-QUICK = ["DAS", "plain training", "published: all of these", "without contrast"]
+QUICK = ["DAS", "plain training", "published: all of these"]
 """Trainings of the quick form."""
 
 
@@ -40,12 +40,12 @@ def main() -> None:
     parser = parser_of("das_deviations", __doc__, needs_folders=True)
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
     parser.add_argument("--measure", choices=WHAT, nargs="+", default=WHAT)
-    parser.add_argument("--trainings", choices=TRAININGS, nargs="+", metavar="NAME", help="all; with --quick, four")
-    parser.add_argument("--steps", type=int, help="of 4,096 tokens, of each domain: 150; with --quick, 20")
+    parser.add_argument("--trainings", choices=TRAININGS, nargs="+", metavar="NAME", help="all; with --quick, three")
+    parser.add_argument("--steps", type=int, help="of 4,096 tokens, of each domain: 150; with --quick, 10")
     parser.add_argument("--seeds", type=int, help="4; with --quick, 2")
     options = parser.parse_args()
     options.trainings = options.trainings or (QUICK if options.quick else list(TRAININGS))
-    options.steps = options.steps or (20 if options.quick else 150)
+    options.steps = options.steps or (10 if options.quick else 150)
     options.seeds = options.seeds or (2 if options.quick else 4)
     given = (options.data, options.models / options.base, options.steps)
     found: dict[str, list[dict[str, Any]]] = {}
