@@ -14,10 +14,10 @@ STEPS, WARM_UP = 3, 1
 
 
 def measure(options: Options) -> Result:
-    """The small model, both kinds of text."""
-    rounds = 1 if options.quick else 3
+    """The small model, both kinds of text; with `--quick` grouped text once."""
+    rounds, modes = (1, ("grouped",)) if options.quick else (3, ("grouped", "lines"))
     result = Result({})
-    for mode in ("grouped", "lines"):
+    for mode in modes:
         case = Case("small", mode, 32, 128, options.data, options.models)
         speeds: dict[str | None, list[float]] = {name: [] for name in (None, *TECHNIQUES)}
         for _ in range(rounds):

@@ -38,22 +38,40 @@ class Options:
     models: Path | None
 
 
+def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argparse.ArgumentParser:
+    """The arguments that every benchmark takes. One that has no use for a folder takes it all the same.
+
+    Args:
+        name: of the benchmark's module.
+        about: what it measures.
+        needs_folders: whether it runs on no other text and models than those of the two folders.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--quick", action="store_true", help="less of all: a check, at most 3 minutes on 2 cores")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    made = "" if needs_folders else "; where text is needed and this is not given, it is made here"
+    parser.add_argument("--data", type=Path, required=needs_folders, help=f"folder with tasks/ and corpora/{made}")
+    made = "" if needs_folders else "; where one is needed and this is not given, it has random weights"
+    parser.add_argument("--models", type=Path, required=needs_folders, help=f"folder with base models{made}")
+    return parser
+
+
 def main(name: str, targets: Targets, measure: Callable[[Options], Result]) -> None:
     """Runs a benchmark, prints its table and writes its JSON where asked."""
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=sys.modules["__main__"].__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, at most 3 minutes on 2 cores")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--data", type=Path, help="folder with tasks/ and corpora/")
-    parser.add_argument("--models", type=Path, help="folder with base models")
-    arguments = parser.parse_args()
+    arguments = parser_of(name, sys.modules["__main__"].__doc__).parse_args()
     result = measure(Options(arguments.quick, arguments.data, arguments.models))
-    show(name, targets, result)
-    if arguments.json:
+    report(name, targets, result, arguments.json)
+
+
+def report(name: str, targets: Targets, result: Result, file: Path | None) -> None:
+    """Prints the table, and writes the JSON where asked."""
+    _show(name, targets, result)
+    if file:
         values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
-        arguments.json.write_text(json.dumps(values, indent=1) + "\n")
+        file.write_text(json.dumps({**values, "details": result.details}, indent=1) + "\n")
 
 
-def show(name: str, targets: Targets, result: Result) -> None:
+def _show(name: str, targets: Targets, result: Result) -> None:
     """The table for people."""
     from rich.console import Console
     from rich.table import Table

@@ -17,7 +17,7 @@ TARGETS = {"peak_growth": ("<=", 1.15), "peak_gib": ("<=", 4.0), "bytes_per_toke
 
 def measure(options: Options) -> Result:
     """Prepares files of growing size."""
-    sizes = (100, 300) if options.quick else (100, 500, 2000)
+    sizes = (80, 240) if options.quick else (100, 500, 2000)
     peaks, details = [], []
     bytes_per_token = 0.0
     with workplace() as folder:

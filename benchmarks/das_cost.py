@@ -7,8 +7,6 @@ processes. `importance_steps`: how many plain steps of the paper's 248 rows 10 b
 knowledge (`_domain`: for a domain). CPUs get fewer rows in a step and in a batch, and times are scaled by rows.
 """
 
-import argparse
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from benchmarks.common import Result, Targets, apart, machine, peak_bytes, show
+from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import Training, config_of, importance_batches, step_of
 from benchmarks.ours import alone, settled
 from benchmarks.texts import Case, build_model, documents, steps_of
@@ -37,11 +35,12 @@ class Plan:
     rounds: int
 
     @classmethod
-    def of(cls, size: str, quick: bool) -> "Plan":
+    def of(cls, size: str, options: Options) -> "Plan":
         """A pass: of the paper's batch on a GPU, on CPUs one of some seconds."""
+        rows, rounds = (4, 1) if options.quick else (16, 5)
         if machine()["gpu"]:
-            return cls(Case(size, "grouped", STEP_ROWS, LENGTH), 3 if quick else 10)
-        return cls(Case(size, "grouped", 4 if quick else 16, LENGTH), 2 if quick else 5)
+            rows, rounds = STEP_ROWS, 3 if options.quick else 10
+        return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds)
 
 
 def measure(plan: Plan) -> Result:
@@ -125,18 +124,13 @@ def _operations(plan: Plan) -> dict[str, float]:
 
 def main() -> None:
     """Measures, prints the table, writes the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.das_cost", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds")
+    parser = parser_of("das_cost", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    options = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    result = measure(Plan.of(options.size, options.quick))
-    show(f"das_cost ({options.size})", TARGETS, result)
-    if options.json:
-        values = {"name": "das_cost", "machine": machine(), "figures": result.figures, "targets": TARGETS}
-        options.json.write_text(json.dumps({**values, "details": result.details}, indent=1) + "\n")
+    plan = Plan.of(arguments.size, Options(arguments.quick, arguments.data, arguments.models))
+    report(f"das_cost ({arguments.size})", TARGETS, measure(plan), arguments.json)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,12 @@ otherwise; differences are paired by seed, with 95% intervals. Base models by pa
 python -m benchmarks.das_deviations --data ../shared/data --models ../shared/models
 """
 
-import argparse
 import json
 import multiprocessing
 import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -25,11 +23,13 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import ttest_1samp
 
-from benchmarks.common import machine
+from benchmarks.common import machine, parser_of
 
 Figures = dict[str, float]
 WIDTH = 160
 WHAT = ["importance", "trainings"]
+QUICK = ["DAS", "plain training", "published: all of these"]
+"""Trainings of the quick form."""
 
 
 def main() -> None:
@@ -37,16 +37,16 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
     from benchmarks.deviations import TRAININGS, of_seed
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.das_deviations", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with corpora/")
-    parser.add_argument("--models", type=Path, required=True, help="folder with base models")
+    parser = parser_of("das_deviations", __doc__, needs_folders=True)
     parser.add_argument("--base", default="bert-tiny-general", help="which of them")
     parser.add_argument("--measure", choices=WHAT, nargs="+", default=WHAT)
-    parser.add_argument("--trainings", choices=TRAININGS, nargs="+", default=list(TRAININGS), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=150, help="of 4,096 tokens, of each domain")
-    parser.add_argument("--seeds", type=int, default=4)
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--trainings", choices=TRAININGS, nargs="+", metavar="NAME", help="all; with --quick, three")
+    parser.add_argument("--steps", type=int, help="of 4,096 tokens, of each domain: 150; with --quick, 10")
+    parser.add_argument("--seeds", type=int, help="4; with --quick, 2")
     options = parser.parse_args()
+    options.trainings = options.trainings or (QUICK if options.quick else list(TRAININGS))
+    options.steps = options.steps or (10 if options.quick else 150)
+    options.seeds = options.seeds or (2 if options.quick else 4)
     given = (options.data, options.models / options.base, options.steps)
     found: dict[str, list[dict[str, Any]]] = {}
     with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0)), maxtasksperchild=1) as pool:

@@ -26,9 +26,10 @@ def measure(options: Options) -> Result:
     result = Result({})
     for name in MODELS:
         case = classify.Case(name, options.data, options.models and options.models / MODELS[name])
-        _compare(case, 3 if options.quick else 7, result)
+        _compare(case, 1 if options.quick else 7, result)
     with workplace() as folder:
-        _seeds(classify.Case("tiny", options.data, options.models and options.models / MODELS["tiny"]), folder, result)
+        tiny = classify.Case("tiny", options.data, options.models and options.models / MODELS["tiny"])
+        _seeds(tiny, 320 if options.quick else 640, folder, result)
     return result
 
 
@@ -45,9 +46,9 @@ def _compare(case: classify.Case, rounds: int, result: Result) -> None:
         result.details.append((label, f"{rate:,.1f} examples/s, {seconds * 1000:.2f} ms of CPU an example"))
 
 
-def _seeds(case: classify.Case, folder: Path, result: Result) -> None:
+def _seeds(case: classify.Case, examples: int, folder: Path, result: Result) -> None:
     cores = len(os.sched_getaffinity(0))
-    times = apart(tuned.seeds, case, folder, SEEDS, cores)
+    times = apart(tuned.seeds, case, folder, SEEDS, cores, examples)
     result.figures["side_by_side"] = times["in_turn"] / times["together"]
     for way, what in (("in_turn", f"one after another, {cores} cores"), ("together", "side by side, 1 core each")):
         result.details.append((f"{SEEDS} seeds, {what}", f"{times[way]:.1f} s"))

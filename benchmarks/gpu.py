@@ -1,48 +1,46 @@
 """Training on one GPU: ours against transformers' Trainer with its best settings, and how near the device's limit.
 
 Needs only torch and transformers (and accelerate, for the Trainer); uses DeepSpeed where it is installed. Model FLOPs
-utilization (MFU) is against the rate of large matrix products measured here. `--tiny` tries the road on any machine.
+utilization (MFU) is against the rate of large matrix products measured here. `--quick` tries the road on any machine.
 """
 
-import argparse
 import importlib.util
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import ours, peer
-from benchmarks.common import apart, machine
+from benchmarks.common import Options, apart, machine, parser_of
 from benchmarks.texts import Case, build_model, documents
 
 TARGETS = {"grouped_base": 1.6, "lines_base": 3.0, "mfu_base": 0.5}
 STEPS, WARM_UP = 20, 5
 
 
-def cases(tiny: bool) -> list[tuple[Case, int]]:
+def cases(options: Options) -> list[tuple[Case, int]]:
     """What is measured, with its ZeRO stage."""
-    if tiny:
-        return [(Case("small", "grouped", 4, 128), 0), (Case("small", "lines", 4, 128), 0)]
+    case = partial(Case, data=options.data, models=options.models)
+    if options.quick:
+        return [(case("small", "grouped", 4, 128), 0), (case("small", "lines", 4, 128), 0)]
     zero = 2 if importlib.util.find_spec("deepspeed") else 0
     return [
-        (Case("base", "grouped", 128, 512), 0),
-        (Case("base", "lines", 128, 512), 0),
-        (Case("large", "grouped", 64, 512), 0),
-        (Case("1b", "grouped", 64, 512, micro_batch=32), zero),
+        (case("base", "grouped", 128, 512), 0),
+        (case("base", "lines", 128, 512), 0),
+        (case("large", "grouped", 64, 512), 0),
+        (case("1b", "grouped", 64, 512, micro_batch=32), zero),
     ]
 
 
 def main() -> None:
     """Measures, prints a line a case, writes JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("gpu.json"))
-    parser.add_argument("--tiny", action="store_true")
-    options = parser.parse_args()
+    arguments = parser_of("gpu", __doc__).parse_args()
     rate = apart(_matrix_rate)
     found: dict[str, Any] = {"machine": machine(), "matrix_flops": rate, "targets": TARGETS, "cases": {}}
-    for case, zero in cases(options.tiny):
+    for case, zero in cases(Options(arguments.quick, arguments.data, arguments.models)):
         name = f"{case.mode}_{case.size}"
-        steps = (2, 1) if options.tiny else (STEPS, WARM_UP)
+        steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
         our, its = apart(ours.train, case, "bf16", *steps, None, zero), _peer(case, *steps)
         mfu = our["tokens_per_s"] * apart(_flops, case) / rate
         ratio = our["tokens_per_s"] / its["tokens_per_s"] if "tokens_per_s" in its else None
@@ -50,7 +48,8 @@ def main() -> None:
         print(
             f"{name}: {our['tokens_per_s']:,.0f} tokens/s, ratio {ratio and round(ratio, 2)}, MFU {mfu:.1%}", flush=True
         )
-        options.json.write_text(json.dumps(found, indent=1) + "\n")  # after each: a later one may run out of memory
+        if arguments.json:  # after each: a later one may run out of memory
+            arguments.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _peer(case: Case, steps: int, warm_up: int) -> dict[str, Any]:

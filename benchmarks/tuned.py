@@ -9,7 +9,7 @@ from benchmarks.classify import BATCH, MAX_LENGTH, WARM_UP, Case, examples, lang
 from benchmarks.common import workplace
 
 FEW = 4
-SEED_EXAMPLES, EPOCHS = 640, 3
+EPOCHS = 3
 
 
 def ours(case: Case, steps: int) -> dict[str, float]:
@@ -58,7 +58,7 @@ def prepared(case: Case, folder: Path, most: int | None = None) -> None:
         Split(ids, tokens, segments, [label for _, label in part], [False] * len(part)).save(folder, name)
 
 
-def seeds(case: Case, folder: Path, number: int, cores: int) -> dict[str, float]:
+def seeds(case: Case, folder: Path, number: int, cores: int, examples: int) -> dict[str, float]:
     """Times of so many runs through Ray: `in_turn` with all cores each, `together` with one core each [s]."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -71,7 +71,7 @@ def seeds(case: Case, folder: Path, number: int, cores: int) -> dict[str, float]
     task.mkdir()
     language_model(case).save_pretrained(model)
     tokenizer(case).save_pretrained(model)
-    prepared(case, task, SEED_EXAMPLES)
+    prepared(case, task, examples)
     connect(ResourcesConfig())
 
     def runs(cpus: int, at_once: int, name: str) -> float:

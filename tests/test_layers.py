@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
-BASE = frozenset({"errors", "schema", "config", "console", "redact"})
+BASE = frozenset({"errors", "schema", "config", "console", "live", "redact"})
 GROUND = BASE | {"runner", "nearest", "plugin"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
@@ -22,6 +22,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "schema": frozenset({"errors"}),
     "config": BASE,
     "console": BASE,
+    "live": BASE,
     "nearest": frozenset(),
     "plugin": BASE | {"nearest"},
     "parse": BASE | {"nearest", "plugin", "method"},  # the options of methods are sections of the configuration

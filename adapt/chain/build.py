@@ -60,7 +60,8 @@ def build(nodes: Sequence[Node]) -> Chain:
     first = nodes[0].config
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
-            raise ConfigError(f"{node.label} has another storage.root or resources.address", "set both in `common`")
+            what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
+            raise ConfigError(what, "set both for all stages, in `common`")
     return Chain(goals, Store(root_of(first)), first.resources)
 
 
@@ -81,8 +82,9 @@ def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """A model that a node begins with, or compares."""
     if label not in starts:  # domains learnt apart leave no model that has learnt all
         raise ConfigError(
-            f"{node.label} asks for the model of {label}, which learns every domain apart (sequence.mode separate)",
-            "name a sequence of another mode",
+            f"{node.label} asks for the model of {label}, which has none that learnt all domains: its sequence.mode is"
+            " separate",
+            "name a stage that leaves one model, such as a sequence with sequence.mode continual or joint",
         )
     return starts[label]
 

@@ -66,7 +66,8 @@ def expand(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> li
             if all(place.get(name) in members for name, members in (only or {}).items()):
                 _add(entry, values, source, found, ())
     if not found:
-        raise ConfigError(f"no entry of {source.file} is swept over all of --only", "name sets of one entry's `for`")
+        what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
+        raise ConfigError(what, "name sets that stand together in the `for` of one stage")
     return list(found.values())
 
 
@@ -81,7 +82,7 @@ def _add(
     name = label(entry.name, list(values.values()))
     place = f"{name} in {source.file}"
     if name in path:
-        raise ConfigError(f"{' starts from '.join([*path, name])}", "remove one `from`")
+        raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
     if name in found:
         return
 
@@ -118,7 +119,8 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     members = [each.strip() for each in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = label(entry.name, list(entry.sweep))
-        raise ConfigError(f"{reference} in {place} matches several stages, or none", f"name one: {wanted}")
+        matches = "several stages" if len(members) < len(entry.sweep) else "no stage"
+        raise ConfigError(f"{place}: `{reference}` matches {matches}", f"name one: {wanted}")
     for name, member in zip(entry.sweep, members, strict=True):
         if member not in source.sets[name]:
             raise unknown(f"{member} in {place}", member, set(source.sets[name]))

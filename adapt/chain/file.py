@@ -75,8 +75,8 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     for key in content:
         if key not in _KEYS and "stages" not in content and key.split(".")[0] in Config.__dataclass_fields__:
             raise ConfigError(
-                f"{path} is the configuration of a job, and no chain of stages",
-                f"look at it with `jobs/chain.py plan --job … --config {path}`, or put it below `stages:`",
+                f"{path} is the configuration of a single job, not a chain file",
+                f"plan it with `jobs/chain.py plan --job … --config {path}`, or put its fields below `stages:`",
             )
         if key not in _KEYS:
             raise unknown(f"{key} in {path}", key, _KEYS)
@@ -127,7 +127,8 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
         raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
     for member in found:
         if not re.fullmatch(_MEMBER, member):
-            raise ConfigError(f"sets: {name} in {path}: {member!r} is no name", "leave out commas, brackets and braces")
+            what = f"sets: {name} in {path}: a member cannot be called {member!r}"
+            raise ConfigError(what, "leave out commas, brackets and braces")
     return {member: {str(key): value for key, value in each.items()} for member, each in found.items()}
 
 
@@ -142,7 +143,8 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
     sweep = fields.get("for") or []
     sweep = [sweep] if isinstance(sweep, str) else sweep
     if not isinstance(sweep, list) or len({str(each) for each in sweep}) < len(sweep):
-        raise ConfigError(f"{place}: `for` names no sets, or one of them twice", "write `for: [recipe, task]`")
+        what = f"{place}: `for` is no list of sets, or names one of them twice"
+        raise ConfigError(what, "name each set once, such as `for: [recipe, task]`")
     for each in sweep:
         if str(each) not in sets:
             raise unknown(f"{each} in {place}, for", str(each), set(sets))

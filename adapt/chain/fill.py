@@ -38,7 +38,8 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -
             value = _value(whole[1], source, chosen, place)
         else:
             value = _PLACEHOLDER.sub(lambda found: str(_value(found[1], source, chosen, place)), value)
-    raise ConfigError(f"{place}: {value} stands for itself", "remove the placeholder that names itself")
+    what = f"{place}: the placeholder {value} refers back to itself"
+    raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
 
 
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:

@@ -32,6 +32,7 @@ from adapt.corpus.minhash import band_hashes, bands_for, signatures
 from adapt.corpus.prepare import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
 from adapt.corpus.screen import screen_of
 from adapt.corpus.shingles import normalised
+from adapt.corpus.watch import Pace, Piece, text_bytes, watched
 from adapt.runtime import data_settings, user_errors
 
 ENTRIES_PER_PARTITION = 8_000_000
@@ -74,12 +75,14 @@ class Sign:
     heldout_fraction: float
 
     def __call__(self, table: pa.Table) -> dict[str, list[int]]:
-        """The chunk's key and its number of documents."""
+        """The chunk's key, its number of documents, bytes of text, and whether it is the last of its item."""
         os.environ["RAYON_NUM_THREADS"] = "1"  # rensa's; the tasks are the parallelism
         row = table.to_pylist()[0]
         key = (self.source, row["item"], row["chunk"])
         sign_chunk(self.folder, key, row["texts"], self.alike, self.heldout_fraction)
-        return {"source": [key[0]], "item": [key[1]], "chunk": [key[2]], "documents": [len(row["texts"])]}
+        result = {"source": key[0], "item": key[1], "chunk": key[2], "documents": len(row["texts"])}
+        result |= {"text_bytes": text_bytes(table), "is_last": int(bool(row["tally"]))}
+        return {name: [value] for name, value in result.items()}
 
 
 def sign_chunk(
@@ -157,7 +160,7 @@ def deduplicate(
         for number, (_, manifest, corpus) in enumerate([*before, *sources]):
             read = Read(corpus, CHUNK_CHARACTERS, entity_field, screen_of(replace(corpus, write_rejects=False), folder))
             if items := numbered_items(manifest, corpus):
-                chunks += (
+                signed = (
                     ray.data.from_items(items)
                     .map_batches(read, batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool)
                     .map_batches(
@@ -167,8 +170,8 @@ def deduplicate(
                         num_cpus=0.9,
                         compute=pool,
                     )
-                    .take_all()
                 )
+                chunks += watched(signed.iter_rows(), Pace.of(items, manifest, corpus), "dedup", _piece)
         parts = parts_of(work, chunks)
         partitions = max(1, ceil(int(parts.starts[-1]) * (1 + alike.bands[0]) / ENTRIES_PER_PARTITION))
         match = Match(parts, partitions, alike.threshold if alike.near else None)
@@ -190,6 +193,10 @@ def deduplicate(
     metrics = write_report(folder, names, parts, documents, firsts, leaves, alike.bands)
     shutil.rmtree(work)
     return {**metrics, **({"on_the_other_side": int(opposed.sum())} if before else {})}
+
+
+def _piece(chunk: dict[str, Any]) -> Piece:
+    return Piece(int(chunk["item"]), int(chunk["documents"]), int(chunk["text_bytes"]), bool(chunk["is_last"]))
 
 
 def duplicates_file(source: int) -> str:

@@ -15,6 +15,7 @@ from adapt.corpus.form import PLAIN, Form
 from adapt.corpus.heldout import in_share, key_of
 from adapt.corpus.marks import Marker
 from adapt.corpus.tokens import write_shard
+from adapt.corpus.watch import text_bytes
 from adapt.model.locate import Pretrained
 from adapt.schema import KEYS, TOKENS
 
@@ -44,7 +45,8 @@ class Encode:
             if documents:
                 name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
                 write_shard(self.folder / name, documents, len(_tokenizer(self.pretrained)), chosen, known)
-        return {"item": [row["item"]], "tally": [row["tally"]], "counts": [json.dumps(counts)]}
+        result = {"item": row["item"], "tally": row["tally"], "counts": json.dumps(counts)}
+        return {**{name: [value] for name, value in result.items()}, "text_bytes": [text_bytes(table)]}
 
     def heldout(self, keys: list[int]) -> list[bool]:
         """Which documents are held out."""

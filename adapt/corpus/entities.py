@@ -88,7 +88,7 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
             raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "mend it") from error
         if entities is None:
             raise DataError(
-                f"objective.tagger {name} gave no pairs of [start, end) for {text[:80]!r}",
+                f"objective.tagger {name} did not return pairs [start, end) for {text[:80]!r}",
                 "let it return whole numbers with 0 <= start < end <= len(text)",
             )
         found.append(entities)

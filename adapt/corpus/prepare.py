@@ -25,6 +25,7 @@ from adapt.corpus.ids import IdWriter, count_repeats
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.screen import PASS, Screen, screen_of
 from adapt.corpus.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runtime import data_settings, user_errors
@@ -70,10 +71,11 @@ def prepare(
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
     screen = screen_of(corpus, folder, duplicates, measured)
+    items = numbered_items(manifest, corpus)
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
-        chunks = (
-            ray.data.from_items(numbered_items(manifest, corpus))
+        encoded = (
+            ray.data.from_items(items)
             .map_batches(
                 Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
                 batch_size=1,
@@ -88,10 +90,16 @@ def prepare(
                 num_cpus=0.9,
                 compute=TaskPoolStrategy(size=cpus),
             )
-            .take_all()
         )
+        chunks = watched(encoded.iter_rows(), Pace.of(items, manifest, corpus), "prepare", _piece)
     metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
     return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
+
+
+def _piece(chunk: dict[str, Any]) -> Piece:
+    counts = json.loads(chunk["counts"])
+    documents = counts["train_documents"] + counts["heldout_documents"]
+    return Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
 
 
 def _repeated(ids: Path) -> int:

@@ -17,6 +17,7 @@ from adapt.corpus.encode import Encode
 from adapt.corpus.heldout import is_heldout
 from adapt.corpus.online import Online
 from adapt.corpus.order import permute
+from adapt.corpus.watch import reading, text_bytes
 from adapt.errors import DataError
 from adapt.schema import HELDOUT_GLOB
 
@@ -42,20 +43,24 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all that is picked is held out
     fraction, items = online.encode.heldout_fraction, online.items
     places = min(len(items), PLACES)
-    counts, seen = Counter[str](), 0
-    for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
-        share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
-        left = share - counts["heldout_documents"]
-        for chunk in online.read({name: np.array([value]) for name, value in items[number].items()}):
-            seen += len(chunk.column("texts")[0])
-            picked = _picked(chunk, position, fraction, left)
-            if documents := len(picked.column("texts")[0]):
-                counts.update(json.loads(encode(picked)["counts"][0]))
-            left -= documents
-            if not left:
+    counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
+    with reading("prepare") as line:
+        for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
+            left = share - counts["heldout_documents"]
+            for chunk in online.read({name: np.array([value]) for name, value in items[number].items()}):
+                seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
+                picked = _picked(chunk, position, fraction, left)
+                if documents := len(picked.column("texts")[0]):
+                    counts.update(json.loads(encode(picked)["counts"][0]))
+                left -= documents
+                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)  # whichever ends first
+                line.update(seen, read, min(done, total - 1), total)
+                if not left:
+                    break
+            if counts["heldout_documents"] >= DOCUMENTS:
                 break
-        if counts["heldout_documents"] >= DOCUMENTS:
-            break
+        line.update(seen, read, total, total)
     if not seen:
         raise DataError(
             f"the corpus is empty after cleaning ({len(items)} parts)",

@@ -211,21 +211,20 @@ class Engine:
         return cast(torch.Tensor, gradient)
 
     def _forget_changes(self) -> None:
-        """Stage 3 keeps the gradients of parameters that took no part in a step, which are 0 unless changed."""
-        if self._has_changed and self.zero_stage == 3:
-            zero = self._engine.optimizer
-            zero.grad_partitions_flat_buffer.zero_()
-            for group in zero.fp32_partitioned_groups_flat:
-                if group.grad is not None:
-                    group.grad.zero_()
+        """DeepSpeed keeps the gradients of parameters that take no part in a step, which are 0 unless changed."""
+        zero = self._engine.optimizer
+        if self._has_changed and self.zero_stage > 0:
+            held = zero.fp32_partitioned_groups_flat if self.zero_stage == 3 else zero.single_partition_of_fp32_groups
+            gradients = [group.grad for group in held if group.grad is not None]
+            for gradient in [*gradients, *([zero.grad_partitions_flat_buffer] if self.zero_stage == 3 else [])]:
+                gradient.zero_()
         self._has_changed = False
 
     def _note_norm(self, parameter: Any, gradient: torch.Tensor) -> None:
         """With the optimizer offloaded, DeepSpeed takes norms on the way, in the backward pass."""
         zero = self._engine.optimizer
-        norms = getattr(zero, "norm_for_param_grads", None)
-        if self.zero_stage > 0 and norms and (number := zero.get_param_id(parameter)) in norms:
-            norms[number] = gradient.norm().to(norms[number]) if torch.is_tensor(norms[number]) else gradient.norm()
+        if self.zero_stage > 0 and hasattr(zero, "norm_for_param_grads"):
+            zero.norm_for_param_grads[zero.get_param_id(parameter)] = gradient.norm()
 
     def report(self) -> dict[str, float]:
         """How fp16's loss scale fares; nothing in other precisions."""

@@ -2,53 +2,43 @@
 
 import json
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from adapt.console import duration, log
-
-if TYPE_CHECKING:
-    from rich.text import Text
+from adapt.live import Display, display
 
 _PERIOD_S = 0.3
-_BAR = 24
-
-
-class _Display(Protocol):
-    def update(self, metrics: dict[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
+LEAST = ("learning rate", "MFU", "speed", "data wait", "loss", "ETA")
+"""Parts of a report, the least telling first."""
 
 
 @contextmanager
 def following(metrics: Path, notices: Path) -> Iterator[None]:
     """Shows what workers add to two files until the block is left: metrics, and lines for the user."""
-    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    display = _LiveLine() if on_terminal else _PlainLines()
     done = threading.Event()
     files = _Lines(metrics), _Lines(notices)
-    thread = threading.Thread(target=_follow, args=(*files, display, done), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(timeout=5)
-        display.close()
+    with display("starting the workers", LEAST) as shown:
+        thread = threading.Thread(target=_follow, args=(*files, shown, done), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=5)
 
 
-def _follow(metrics: "_Lines", notices: "_Lines", display: _Display, done: threading.Event) -> None:
+def _follow(metrics: "_Lines", notices: "_Lines", shown: Display, done: threading.Event) -> None:
     last = False
     while not last:
         last = done.wait(_PERIOD_S)
         for notice in notices.new():
             log(f"train: {notice['said']}")
         for report in metrics.new():
-            display.update(report)
+            shown.update(describe(report), report["step"], report["steps"])
 
 
 class _Lines:
@@ -72,60 +62,6 @@ class _Lines:
                 except ValueError:
                     continue  # written anew and grown past our place before we looked
                 yield values
-
-
-class _PlainLines:
-    """One line a report."""
-
-    def update(self, metrics: dict[str, Any]) -> None:
-        log("  ".join(describe(metrics).values()))
-
-    def close(self) -> None:
-        pass
-
-
-class _LiveLine:
-    """One line, redrawn at each report. What is logged meanwhile appears above it."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._console = Console(stderr=True)
-        self._live = Live(
-            "starting the workers",
-            console=self._console,
-            auto_refresh=False,
-            transient=True,  # until there is a report, which stays
-            redirect_stdout=False,
-        )
-        self._live.start(refresh=True)
-
-    def update(self, metrics: dict[str, Any]) -> None:
-        self._live.transient = False
-        bar = "-" if self._console.options.ascii_only else "━"
-        line = _line(metrics, self._console.width - 3, bar)  # leaves room for the ^C that a terminal shows
-        self._live.update(line, refresh=True)
-
-    def close(self) -> None:
-        self._live.stop()
-
-
-def _line(metrics: dict[str, Any], width: int, bar: str) -> "Text":
-    """Step, bar and the rest in a line of at most `width` characters: the least telling parts are left out first."""
-    from rich.text import Text
-
-    parts = describe(metrics)
-    for name in ("learning rate", "MFU", "speed", "data wait", "loss", "ETA"):
-        if len("  ".join(parts.values())) + 5 <= width:  # with a bar of four or more
-            break
-        parts.pop(name, None)
-    step, *rest = parts.values()
-    text = "  ".join(["", *rest])
-    length = max(0, min(_BAR, width - len(step) - len(text) - 1))
-    filled = length * metrics["step"] // metrics["steps"]
-    colored = (bar * filled, "green"), (bar * (length - filled), "bright_black")
-    return Text.assemble(step, " ", *colored, text, no_wrap=True, overflow="crop")
 
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:

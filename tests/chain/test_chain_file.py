@@ -132,11 +132,15 @@ def test_placeholders(recipe: ChainFile, value: Any, expected: Any) -> None:
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "from": "a"}}}, "a starts from a"),
         (
             {"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "x", "from": "a"}}},
-            "matches several stages, or none",
+            "from: `a` matches several stages",
+        ),
+        (
+            {"stages": {"a": {"job": "dapt", "for": "task", "corpus.paths": "x", "from": "a[arc,sci]"}}},
+            r"from: `a\[arc,sci\]` matches no stage",
         ),
         ({"stages": {"a": {"job": "dapt"}}}, "corpus.paths is empty"),
         ({"stages": {"a": {"job": "dapt", "corpus.paths": "x", "training.max_steps": -1}}}, "a in .*max_steps is -1"),
-        ({"let": {"data": "{data}", "steps": 7}}, "stands for itself"),
+        ({"let": {"data": "{data}", "steps": 7}}, "refers back to itself"),
         ({"sets": {"task": "arc"}}, "sets: task in .* is no list of members"),
         ({"sets": [1]}, "sets in .* holds no"),
         ({"stage": {}}, "unknown key stage in"),
@@ -182,8 +186,8 @@ def test_the_shipped_chains_can_be_read() -> None:
         ({"name": "../elsewhere"}, "cannot name a folder"),
         ({"common": {"training": 3}}, "training in .* holds no fields"),
         ({"common": {4: 3}}, "unknown key 4"),
-        ({"sets": CHAIN["sets"] | {"way": ["a,b"]}}, "'a,b' is no name"),
-        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": 3}}}, "`for` names no sets"),
+        ({"sets": CHAIN["sets"] | {"way": ["a,b"]}}, "a member cannot be called 'a,b'"),
+        ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": 3}}}, "`for` is no list of sets"),
         ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": [["domain"]]}}}, "unknown key"),
         ({"stages": CHAIN["stages"] | {"dapt": {"job": "dapt", "for": ["domain", "domain"]}}}, "twice"),
         ({"let": {"data": "/data", 9: 1}, "common": {"model.path": "{nope}"}}, "nope"),
@@ -206,5 +210,5 @@ def test_a_value_that_is_no_yaml_is_named() -> None:
 
 def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
     node = Node("finetune", JOBS["finetune"], {}, Config(), "one")
-    with pytest.raises(ConfigError, match="finetune asks for the model of one, which learns every domain apart"):
+    with pytest.raises(ConfigError, match="finetune asks for the model of one, which has none that learnt all domains"):
         _start(node, "one", {})

@@ -120,7 +120,7 @@ def test_taggers() -> None:
     assert tagger_source(f"{__name__}:first_words") == Path(__file__)
     with pytest.raises(DataError, match=r"failing failed on 'the loss': KeyError\('the'\)"):
         tagged(["the loss"], f"{__name__}:failing")
-    with pytest.raises(DataError, match=r"beyond gave no pairs of \[start, end\) for 'the loss'"):
+    with pytest.raises(DataError, match=r"beyond did not return pairs \[start, end\) for 'the loss'"):
         tagged(["the loss"], f"{__name__}:beyond")
 
 

@@ -1,7 +1,6 @@
 """The whole advice on small texts: from a command line to an order of recipes."""
 
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,11 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.errors import ConfigError
 from adapt.job.advise import JOB, advice, advise
+from adapt.job.run import carry_out
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
 from adapt.train import forecast
-from jobs import advise as script
 from tests.samples import sentences, with_labels, write
 
 
@@ -61,11 +60,8 @@ def advised(config: Config) -> Mapping[str, Any]:
     return advice(Context.of(config), looked(config).result, [])
 
 
-def test_the_whole_job(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["jobs/advise.py", *arguments, "--debug"])
-    script.main()
+def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    carry_out(JOB, [*arguments, "--debug"])
     out, shown = capsys.readouterr()
     result = json.loads(out.splitlines()[-1])
     metrics = result["metrics"]

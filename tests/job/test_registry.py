@@ -122,16 +122,20 @@ def test_help_says_what_a_job_is(name: str, capsys: pytest.CaptureFixture[str]) 
     kind = JOBS[name].kind
     with pytest.raises(SystemExit) as caught:
         parse(["--help"], f"jobs/{name}.py", kind)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = together(capsys.readouterr().out)
     assert caught.value.code == 0
-    assert f"usage: jobs/{name}.py [--config FILE]" in shown
-    assert kind.description in shown
+    assert together(f"usage: jobs/{name}.py [--config FILE]") in shown
+    assert together(kind.description) in shown
+
+
+def together(text: str) -> str:
+    """Without spaces and line ends, which come wherever a line is full."""
+    return "".join(text.split())
 
 
 def chain_of(jobs: list[str], fields: dict[str, Any], folder: Path) -> str:
-    entries = {
-        f"my-{job}": {"job": job, **{k: v for k, v in given(job, fields).items() if k not in COMMON}} for job in jobs
-    }
+    own = {job: {name: value for name, value in given(job, fields).items() if name not in COMMON} for job in jobs}
+    entries = {f"my-{job}": {"job": job, **values} for job, values in own.items()}
     common = {name: fields[name] for name in COMMON}
     file = folder / "chain.yaml"
     file.write_text(yaml.safe_dump({"name": "all", "common": common, "stages": entries}))
@@ -256,9 +260,8 @@ def test_a_job_more_is_a_line_more(
     plan: Plan,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    values = {name: value for name, value in fields.items() if name != "task"} | {
-        "corpus.paths": ["one.jsonl", "two.jsonl"]
-    }
+    values = {name: value for name, value in fields.items() if name != "task"}
+    values["corpus.paths"] = ["one.jsonl", "two.jsonl"]
     assert plan("--job=count", *arguments(values))[0]["metrics"] == {"done": 0, "stages": 1}
     assert "as jobs/count.py would run it" in plan("--job=count", *arguments(values))[1]
     file = tmp_path / "chain.yaml"

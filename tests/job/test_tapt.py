@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, SelectConfig, SourceConfig, TaptConfig
+from adapt.config import Config, SourceConfig, TaptConfig
 from adapt.errors import ConfigError
 from adapt.job.tapt import POOL, tapt
 from adapt.runner import Stage
@@ -17,7 +17,7 @@ from adapt.stage.prepare import Prepare
 from adapt.stage.prepare_texts import PrepareTexts
 from adapt.stage.select import Select
 from adapt.stage.task_texts import TaskTexts
-from tests.job.worlds import SPLITS, changed, differing, task_world, tree
+from tests.job.worlds import SPLITS, changed, differing, task_world
 
 TRAINED = {"text", "training", "after", "export"}
 TAPT: dict[str, tuple[Any, set[str]]] = {
@@ -219,56 +219,3 @@ def test_near_copies_are_looked_for_among_the_same_documents(everything: Config)
     assert pool.unseen
     assert pool.dedup
     assert pool.dedup.unseen == pool.unseen
-
-
-# --- selections of one's own
-
-
-OWN = """
-from dataclasses import dataclass
-from adapt.select.base import Selection
-
-@dataclass(frozen=True)
-class Options:
-    word: str = "of"
-
-class Holds(Selection):
-    Options = Options
-
-    def scores(self, pool, target):
-        return (float(text.split().count(self.options.word)) for text in pool)
-"""
-
-
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The source of a user's own selection."""
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "own_selection.py"
-    file.write_text(OWN)
-    return file
-
-
-def with_own(config: Config, **options: Any) -> Config:
-    return replace(config, tapt=DRAWN, select=SelectConfig("own_selection:Holds", options))
-
-
-def test_options_and_source_of_a_users_own_selection_count(config: Config, own: Path) -> None:
-    one = keys(with_own(config))
-    assert differing(keys(replace(config, tapt=DRAWN)), one) == TRAINED
-    assert differing(one, keys(with_own(config, word="of"))) == set()
-    assert differing(one, keys(with_own(config, word="text"))) == TRAINED
-    own.write_text(OWN + "\n# changed\n")
-    assert differing(one, keys(with_own(config))) == TRAINED
-
-
-def test_the_folder_of_a_users_own_selection_is_called_like_its_class(config: Config, own: Path) -> None:
-    assert selected(built(with_own(config))).name == "dapt-Holds"
-    assert [each.name for each in tree(built(with_own(config))) if each.kind == "select"] == ["dapt-Holds"]
-
-
-def test_a_selection_that_is_not_there_is_refused_before_anything_runs(config: Config) -> None:
-    export = built(config, tapt=DRAWN, select=SelectConfig("rnadom"))
-    with pytest.raises(ConfigError, match=r"select\.kind: there is no 'rnadom'") as caught:
-        _ = export.key
-    assert caught.value.fix == "did you mean random?"

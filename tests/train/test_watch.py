@@ -1,22 +1,14 @@
 """The driver's view of a run: plain lines in a log, one live line on a terminal."""
 
-import fcntl
 import json
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapt.train.watch import _line, _Lines, describe, following
-
-ROOT = Path(__file__).parents[2]
+from adapt.live import line
+from adapt.train.watch import LEAST, _Lines, describe, following
+from tests.terminal import screens, sent_to_terminal
 
 
 def report(step: int, **changes: Any) -> dict[str, Any]:
@@ -156,54 +148,9 @@ print("result")
 """
 
 
-def on_terminal(file: Path, reports: list[dict[str, Any]], columns: int = 100, term: str = "xterm-256color") -> str:
+def on_terminal(file: Path, reports: list[dict[str, Any]], **terminal: Any) -> str:
     """What a program that follows these reports sends to a terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(file), json.dumps(reports)],
-        cwd=ROOT,
-        env=environment | {"TERM": term, "PYTHONIOENCODING": "utf-8"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    sent = b""
-    while part := _read(ours):
-        sent += part
-    os.close(ours)
-    assert process.wait(timeout=600) == 0
-    return sent.decode()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 65536)
-    except OSError:  # Linux's way to say that the other end is closed
-        return b""
-
-
-def screens(sent: str, columns: int = 100) -> list[list[str]]:
-    """What can be seen after each sign that moves the cursor or erases."""
-    screen, row, column, seen = [""], 0, 0, []
-    for sign in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", sent):
-        if sign == "\r":
-            column = 0
-        elif sign == "\n":
-            row, screen = row + 1, screen + [""] * (row + 2 - len(screen))
-        elif sign == "\x1b[2K":
-            screen[row] = ""
-        elif re.fullmatch(r"\x1b\[\d+A", sign):
-            row -= int(sign[2:-1])
-        elif not sign.startswith("\x1b"):
-            screen[row] = screen[row][:column].ljust(column) + sign + screen[row][column + len(sign) :]
-            column += len(sign)
-            assert column < columns, "the terminal would have wrapped this line"
-            continue
-        seen.append(list(screen))
-    return seen
+    return sent_to_terminal(PROGRAM, str(file), json.dumps(reports), **terminal)
 
 
 def test_a_terminal_shows_one_live_line(file: Path) -> None:
@@ -211,10 +158,10 @@ def test_a_terminal_shows_one_live_line(file: Path) -> None:
     seen = screens(sent)
     assert ["before", "starting the workers"] in [screen[:2] for screen in seen]
     assert any(screen[1].startswith("step 10/600 ━━━━━━━━━━") for screen in seen if len(screen) > 1)
-    assert all(sum(line.startswith("step ") for line in screen) <= 1 for screen in seen)
+    assert all(sum(text.startswith("step ") for text in screen) <= 1 for screen in seen)
     message = "x" * 60
     bar = "━" * 20
-    assert [line for line in seen[-1] if line] == [
+    assert [text for text in seen[-1] if text] == [
         "before",
         *(f"message {number}: {message}" for number in range(3)),
         f"step 600/600 {bar}  loss 1.500  lr 5.00e-04  12,346 tokens/s  data wait 0.1%  done",
@@ -227,7 +174,7 @@ def test_a_terminal_shows_one_live_line(file: Path) -> None:
 
 def test_a_terminal_shows_no_line_of_a_run_without_reports(file: Path) -> None:
     sent = on_terminal(file, [])
-    assert [line for line in screens(sent)[-1] if line] == ["before", "after", "result"]
+    assert [text for text in screens(sent)[-1] if text] == ["before", "after", "result"]
 
 
 def test_a_terminal_that_cannot_erase_gets_plain_lines(file: Path) -> None:
@@ -241,10 +188,13 @@ BIG = report(12_340, steps=12_500, loss=10.123, tokens_per_s=1_234_567, mfu=1, d
 
 @pytest.mark.parametrize("metrics", [report(10, mfu=0.3), BIG], ids=["small", "big"])
 def test_the_line_fits_any_width(metrics: dict[str, Any]) -> None:
-    shown = {width: _line(metrics, width, "━").plain for width in range(20, 201)}
-    assert all(len(line) <= width for width, line in shown.items())
+    shown = {
+        width: line(describe(metrics), metrics["step"], metrics["steps"], LEAST, width, "━").plain
+        for width in range(20, 201)
+    }
+    assert all(len(text) <= width for width, text in shown.items())
     parts = ["step", "ETA", "loss", "data wait", "tokens/s", "MFU", "lr"]
-    kept = [[part for part in parts if part in line] for line in shown.values()]
+    kept = [[part for part in parts if part in text] for text in shown.values()]
     assert all(found == parts[: len(found)] for found in kept)  # the least telling go first
     assert [len(found) for found in kept] == sorted(len(found) for found in kept)
     assert kept[0] == ["step"]

@@ -60,8 +60,10 @@ def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:
             raise ConfigError(
-                f"corpus.cleaning has {block.name}, after which the places in objective.entity_field are wrong",
-                f"remove {block.name}, or mend the files beforehand; objective.tagger goes with every block",
+                f"corpus.cleaning has {block.name}, which moves characters: positions in objective.entity_field would be"
+                " wrong",
+                f"remove {block.name} and clean the files beforehand, or use objective.tagger, which works with every"
+                " block",
             )
 
 

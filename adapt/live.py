@@ -1,0 +1,136 @@
+"""Progress on stderr: one live line on a terminal, plain lines elsewhere."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from adapt.console import log
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_BAR = 24
+_REDRAW_S = 0.1
+_terminal = threading.Lock()
+"""Held by who draws the live line. Whoever reports meanwhile gets plain lines, which appear above it."""
+
+
+class Display(Protocol):
+    """Shows how far something is."""
+
+    def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
+        """Shows a report.
+
+        Args:
+            parts: what it says, by name; first what is counted.
+            done: of `total`, for the bar.
+            total: 0 where it is not known, which leaves the bar out.
+        """
+
+    def close(self) -> None:
+        """Shows the last report, where it has not been shown."""
+
+
+@contextmanager
+def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterator[Display]:
+    """A display for reports, open until the block is left.
+
+    Args:
+        waiting: what a terminal shows until the first report.
+        least: names of parts, the least telling first: they are left out where a terminal is too narrow.
+        period_s: between two plain lines, at least. What takes less than that in all has none.
+    """
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)
+    try:
+        shown: Display = _LiveLine(waiting, least) if on_terminal else _PlainLines(period_s)
+        try:
+            yield shown
+        finally:
+            shown.close()
+    finally:
+        if on_terminal:
+            _terminal.release()
+
+
+class _PlainLines:
+    """A line a report, or the last of a period's."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_s = period_s
+        self._said_at = time.monotonic()
+        self._has_said = False
+        self._unsaid: Mapping[str, str] = {}
+
+    def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
+        self._unsaid = parts
+        if time.monotonic() - self._said_at >= self._period_s:
+            self._say()
+
+    def close(self) -> None:
+        if self._has_said and self._unsaid:
+            self._say()
+
+    def _say(self) -> None:
+        log("  ".join(self._unsaid.values()))
+        self._said_at, self._has_said, self._unsaid = time.monotonic(), True, {}
+
+
+class _LiveLine:
+    """One line, drawn again as reports come. What is logged meanwhile appears above it."""
+
+    def __init__(self, waiting: str, least: Sequence[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._least = least
+        self._drawn_at = 0.0
+        self._undrawn: tuple[Mapping[str, str], int, int] | None = None
+        self._console = Console(stderr=True)
+        self._live = Live(
+            waiting,
+            console=self._console,
+            auto_refresh=False,
+            transient=True,  # until there is a report, which stays
+            redirect_stdout=False,
+        )
+        self._live.start(refresh=True)
+
+    def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
+        self._undrawn = parts, done, total
+        if time.monotonic() - self._drawn_at >= _REDRAW_S:
+            self._draw(*self._undrawn)
+
+    def close(self) -> None:
+        if self._undrawn:
+            self._draw(*self._undrawn)
+        self._live.stop()
+
+    def _draw(self, parts: Mapping[str, str], done: int, total: int) -> None:
+        self._live.transient = False
+        bar = "-" if self._console.options.ascii_only else "━"
+        width = self._console.width - 3  # leaves room for the ^C that a terminal shows
+        self._live.update(line(parts, done, total, self._least, width, bar), refresh=True)
+        self._drawn_at, self._undrawn = time.monotonic(), None
+
+
+def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int, bar: str) -> "Text":
+    """The first part, a bar and the rest in a line of at most `width` characters."""
+    from rich.text import Text
+
+    kept = dict(parts)
+    for name in least:
+        if len("  ".join(kept.values())) + 5 <= width:  # with a bar of four or more
+            break
+        kept.pop(name, None)
+    first, *rest = kept.values()
+    text = "  ".join(["", *rest])
+    if not total:
+        return Text.assemble(first, text, no_wrap=True, overflow="crop")
+    length = max(0, min(_BAR, width - len(first) - len(text) - 1))
+    filled = length * done // total
+    colored = (bar * filled, "green"), (bar * (length - filled), "bright_black")
+    return Text.assemble(first, " ", *colored, text, no_wrap=True, overflow="crop")

@@ -1,0 +1,115 @@
+"""No text is measured and trained on, in any job, whatever files hold it. Texts are prepared; nothing is trained."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import (
+    Config,
+    CorpusConfig,
+    EvaluationConfig,
+    MixtureConfig,
+    ModelConfig,
+    SourceConfig,
+    StorageConfig,
+    TaptConfig,
+    TaskConfig,
+)
+from adapt.corpus.heldout import Measured
+from adapt.corpus.minhash import estimated_jaccard, signatures
+from adapt.corpus.tokens import TokenStream
+from adapt.job.dapt import dapt
+from adapt.job.sequence import sequence
+from adapt.job.tapt import tapt
+from adapt.runner import Stage, Store, ensure
+from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from adapt.stage.context import Context
+from tests.job.worlds import tree
+from tests.samples import sentences, with_labels, write
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
+    """Three sources, general text, a pool and a task that have much of their text in common, in other forms.
+
+    All jobs have one store: what one has prepared, another need not.
+    """
+    folder = tmp_path_factory.mktemp("apart")
+    draw, texts = random.Random(0), sentences(240, 1, shortest=30, longest=60)
+
+    def file(name: str, texts: list[str]) -> str:
+        return write(folder / f"{name}.jsonl", with_labels(texts))
+
+    def some(first: int, last: int, name: str) -> str:
+        """Own texts, and of what all have in common every third as it is, in capitals, or with another end."""
+        shared = [[text, text.upper(), text.rsplit(" ", 1)[0] + " changed"][draw.randrange(3)] for text in texts]
+        return file(name, [*texts[first:last], *draw.sample(shared, 60)])
+
+    general = some(0, 50, "general")
+    splits = {split: file(split, texts[n::40][:6]) for n, split in enumerate(("dev", "test"))}
+    return Config(
+        model=ModelConfig(path=str(tiny_bert)),
+        corpus=CorpusConfig(
+            sources=[SourceConfig(name, paths=some(60 * n, 60 * n + 80, name)) for n, name in enumerate("abc")],
+            heldout_fraction=0.3,
+        ),
+        mixture=MixtureConfig(replay_paths=general),
+        evaluation=EvaluationConfig(sequence_length=64, general_paths=general),
+        task=TaskConfig(train=some(100, 130, "train"), domain="a", **splits),  # type: ignore[arg-type]
+        tapt=TaptConfig(pool_paths=some(90, 150, "pool")),
+        training=replace(Config().training, sequence_length=64, max_steps=10),
+        storage=StorageConfig(root=str(folder / "runs")),
+    )
+
+
+def prepared_for(kind: str, stage: Stage[Any], store: Store) -> list[Path]:
+    """The prepared texts that stages of a kind read."""
+    found = {text.key: text for each in tree(stage) if each.kind == kind for text in each.inputs.values()}
+    return [ensure(text, store).path for text in found.values() if text.kind == "prepare"]
+
+
+def documents(folders: list[Path], pattern: str) -> set[tuple[int, ...]]:
+    """As tokens, which say nothing of case and spaces."""
+    streams = [TokenStream.open(folder, pattern) for folder in folders]
+    return {tuple(stream.document(n).tolist()) for stream in streams for n in range(stream.documents)}
+
+
+def near(one: set[tuple[int, ...]], other: set[tuple[int, ...]]) -> int:
+    """Pairs that are alike, by runs of five tokens."""
+    some, others = (signatures([" ".join(map(str, each)) for each in side], 5, 256) for side in (one, other))
+    return sum(int((estimated_jaccard(row, others) >= 0.8).sum()) for row in some)
+
+
+Build = Callable[[Context], Stage[Any]]
+JOBS: dict[str, tuple[Build, dict[str, Any]]] = {
+    "general text is replayed": (dapt, {}),
+    "general text is replayed, near copies": (dapt, {"deduplicate": "near"}),
+    "general text by itself": (dapt, {}),
+    "domains in sequence": (sequence, {}),
+    "domains in sequence, near copies": (sequence, {"deduplicate": "near"}),
+    "a task and a pool": (tapt, {}),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_nothing_that_is_measured_is_trained_on(config: Config, tmp_path: Path, case: str) -> None:
+    job, changes = JOBS[case]
+    if case == "general text by itself":  # files of its own, so all of it is measured
+        alone = write(tmp_path / "alone.jsonl", with_labels(sentences(240, 1, shortest=30, longest=60)[::5]))
+        config = replace(config, evaluation=replace(config.evaluation, general_paths=alone))
+    context = Context.of(replace(config, corpus=replace(config.corpus, **changes)))
+    stage, store = job(context), context.store
+    measured, trained = (prepared_for(kind, stage, store) for kind in ("evaluate", "train"))
+    held, learnt = documents(measured, HELDOUT_GLOB), documents(trained, SHARD_GLOB)
+    assert len(held) > 20
+    assert len(learnt) > 100
+    assert not held & learnt
+    assert Measured.of(measured).count_in(trained) == 0
+    if changes:
+        assert near(held, learnt) == 0

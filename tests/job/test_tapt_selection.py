@@ -1,0 +1,118 @@
+"""TAPT with a selection of the user's own: from the command line to the documents that it takes, and what counts."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import Config, SelectConfig, TaptConfig
+from adapt.errors import ConfigError
+from adapt.job.tapt import JOB, tapt
+from adapt.job.tapt import POOL as POOLED
+from adapt.parse import parse
+from adapt.runner import ensure
+from adapt.select import TEXTS_FILE
+from adapt.stage.context import Context
+from adapt.stage.export import Export
+from adapt.stage.prepare_texts import PrepareTexts
+from adapt.stage.select import Select
+from tests.job.worlds import task_world
+from tests.samples import with_labels, write
+
+OWN = """
+from dataclasses import dataclass
+from adapt.select.base import Selection
+
+@dataclass(frozen=True)
+class Options:
+    at_least: int = 1
+
+class Alike(Selection):
+    Options = Options
+
+    def scores(self, pool, target):
+        known = {word for text in target for word in text.split()}
+        for text in pool:
+            shared = len(known & set(text.split()))
+            yield float(shared if shared >= self.options.at_least else 0)
+"""
+POOL = ["the stars and the moon", "genes of the cell", "a cell divides", "stars", "genes and proteins of a cell"]
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source of a user's own selection."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_selection", raising=False)
+    file = tmp_path / "own_selection.py"
+    file.write_text(OWN)
+    return file
+
+
+def selected(export: Export) -> Select:
+    pool = export.training.corpora[POOLED]
+    assert isinstance(pool, PrepareTexts)
+    assert isinstance(pool.texts, Select)
+    return pool.texts
+
+
+def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_on(
+    tmp_path: Path, tiny_bert: Path
+) -> None:
+    splits = {"train": ["genes of a cell"], "dev": ["the genes"], "test": ["proteins"]}
+    files = {split: write(tmp_path / f"{split}.jsonl", with_labels(texts)) for split, texts in splits.items()}
+    arguments = [
+        f"--model.path={tiny_bert}",
+        *(f"--task.{split}={file}" for split, file in files.items()),
+        f"--tapt.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
+        "--tapt.random_per_example=2",
+        "--select.kind=own_selection:Alike",
+        "--select.options={at_least: 3}",
+        "--corpus.cleaning=[]",
+        "--corpus.heldout_fraction=0",
+        "--training.sequence_length=64",
+        "--evaluation.sequence_length=64",
+        f"--storage.root={tmp_path / 'runs'}",
+    ]
+    context = Context.of(parse(arguments, "jobs/tapt.py", JOB.kind))
+    done = ensure(selected(tapt(context)), context.store)
+    lines = [json.loads(line) for line in (done.path / TEXTS_FILE).read_text().splitlines()]
+    assert [(line["id"], line["score"], line["text"]) for line in lines] == [(1, 3.0, POOL[1]), (4, 4.0, POOL[4])]
+    assert done.record.what["options"] == {"at_least": 3}
+
+
+# --- what counts
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    drawn = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)
+    return replace(task_world(tmp_path, monkeypatch), tapt=drawn)
+
+
+def built(config: Config, kind: str = "own_selection:Alike", **options: object) -> Select:
+    return selected(tapt(Context.of(replace(config, select=SelectConfig(kind, dict(options))))))
+
+
+def test_its_options_and_its_source_count(config: Config, own: Path) -> None:
+    one = built(config).key
+    assert one != built(config, "random").key
+    assert one == built(config, at_least=1).key  # the default
+    assert one != built(config, at_least=2).key
+    own.write_text(OWN + "\n# changed\n")
+    assert one != built(config).key
+
+
+def test_its_folder_is_called_like_its_class(config: Config) -> None:
+    assert built(config).name == "dapt-Alike"
+    assert built(config, "random").name == "dapt-random"
+
+
+def test_one_that_is_not_there_is_refused_before_anything_runs(config: Config) -> None:
+    export = tapt(Context.of(replace(config, select=SelectConfig("rnadom"))))
+    with pytest.raises(ConfigError, match=r"select\.kind: there is no 'rnadom'") as caught:
+        ensure(export, Context.of(config).store)
+    assert caught.value.fix == "did you mean random?"
+    assert not list(Path(config.storage.root).glob("*/*"))

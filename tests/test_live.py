@@ -1,0 +1,87 @@
+"""The display of progress: when a plain line is written, and who gets the terminal's one live line."""
+
+import sys
+
+import pytest
+
+from adapt.live import display, line
+from tests.terminal import screens, sent_to_terminal
+
+
+class Clock:
+    """Time that stands still until it is moved."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("adapt.live.time", clock)
+    return clock
+
+
+def said(clock: Clock, capsys: pytest.CaptureFixture[str], times: list[float], period_s: float = 5) -> list[str]:
+    """The plain lines of reports that come at these times."""
+    with display("waiting", (), period_s) as shown:
+        for number, clock.now in enumerate(times):
+            shown.update({"a": f"report {number}", "b": "rest"}, number, 0)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_log_has_one_line_a_period_and_the_last(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(clock, capsys, [1, 2, 5, 6, 9.9, 10, 11, 12])
+    assert lines == ["report 2  rest", "report 5  rest", "report 7  rest"]
+
+
+def test_what_takes_less_than_a_period_leaves_no_line(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(clock, capsys, [1, 2, 4.9]) == []
+
+
+def test_no_report_is_said_twice(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(clock, capsys, [5]) == ["report 0  rest"]
+    clock.now = 0
+    assert said(clock, capsys, [1, 2], period_s=0) == ["report 0  rest", "report 1  rest"]
+
+
+def test_no_bar_where_the_end_is_not_known() -> None:
+    parts = {"documents": "5 documents", "speed": "1.0 MB/s"}
+    assert line(parts, 0, 0, (), 80, "━").plain == "5 documents  1.0 MB/s"
+    assert line(parts, 1, 2, (), 80, "━").plain == f"5 documents {'━' * 24}  1.0 MB/s"
+
+
+TWO_AT_ONCE = """
+import time
+from adapt.live import display
+with display("first waits", ()) as first:
+    first.update({"what": "first 1"}, 1, 2)
+    with display("second waits", ()) as second:
+        second.update({"what": "second 1"}, 1, 2)
+    time.sleep(0.2)
+    first.update({"what": "first 2"}, 2, 2)
+with display("third waits", ()) as third:
+    third.update({"what": "third 1"}, 1, 1)
+"""
+
+
+def test_of_two_at_once_one_has_the_live_line() -> None:
+    bar = "━" * 24
+    seen = [text for text in screens(sent_to_terminal(TWO_AT_ONCE))[-1] if text]
+    assert seen == ["second 1", f"first 2 {bar}", f"third 1 {bar}"]
+
+
+def test_the_terminal_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def interrupted() -> None:
+        with display("waiting", ()) as shown:
+            assert type(shown).__name__ == "_LiveLine"
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
