@@ -123,7 +123,7 @@ def check_shared(config: Config) -> None:
     root = config.storage.root
     if not root.strip() or "://" in root:
         what = f"storage.root {root} is a URL, but results need a folder" if root.strip() else "storage.root is empty"
-        raise ConfigError(what, "name a folder, such as runs; of a bucket, the folder where it is mounted")
+        raise ConfigError(what, "name a folder, such as runs; for a bucket, name the folder where it is mounted")
     if address_of(config.resources) is None:
         return
     folders = {"storage.root": Path(config.storage.root).expanduser()}

@@ -42,9 +42,10 @@ def measure(options: Options) -> Result:
 def ours(model: Path, corpus: Path, root: Path) -> float:
     """Seconds of the stage `prepare`, once Ray runs."""
     from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig
-    from adapt.runner import Store, ensure
+    from adapt.job.text import domain_text
+    from adapt.runner import ensure
     from adapt.runtime import connect
-    from adapt.stages import Catalogue
+    from adapt.stage.context import Context
 
     config = Config(
         model=ModelConfig(path=str(model)),
@@ -52,9 +53,9 @@ def ours(model: Path, corpus: Path, root: Path) -> float:
         storage=StorageConfig(root=str(root)),
     )
     connect(config.resources)
-    catalogue = Catalogue(config)
+    context = Context.of(config)
     began = time.perf_counter()
-    ensure(catalogue.prepared(config.corpus, "benchmark"), Store(catalogue.root))
+    ensure(domain_text(context, None).whole, context.store)
     return time.perf_counter() - began
 
 

@@ -31,7 +31,7 @@ def sent_to_terminal(program: str, *arguments: str, columns: int = 100, term: st
     while part := _read(ours):
         sent += part
     os.close(ours)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=600) == 0
     return sent.decode()
 
 

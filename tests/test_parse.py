@@ -417,7 +417,7 @@ CONTRADICTIONS = [
     (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
     (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, a: weight is -1"),
     (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),
-    (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: b without weight"),
+    (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: no weight for b"),
     ([PATHS, "--corpus.heldout_fraction=1"], "corpus.heldout_fraction 1 leaves nothing to train on"),
     (
         [PATHS, "--objective.mask_token_fraction=0.9", "--objective.random_token_fraction=0.2"],

@@ -301,7 +301,7 @@ def test_without_general_importance_the_first_domain_is_free(config: Config) -> 
     [
         ({"order": ["cs", "bio", "cs"]}, "names 'cs' twice"),
         ({"order": ["cs", "boi"]}, "did you mean bio"),
-        ({"mode": "joint"}, "learns nothing after another"),
+        ({"mode": "joint"}, "no domain follows another"),
     ],
 )
 def test_sequences_that_make_no_sense(config: Config, changes: dict[str, Any], message: str) -> None:
@@ -369,7 +369,7 @@ def test_one_text_under_two_names(config: Config) -> None:
 
 def test_a_task_of_no_domain(config: Config) -> None:
     stray = replace(config.tasks[0], name="stray")
-    with pytest.raises(ConfigError, match="task stray: 'stray' is no source of the corpus"):
+    with pytest.raises(ConfigError, match="task stray: its domain 'stray' is none of corpus.sources"):
         sequence(replace(config, tasks=[stray]))
 
 

@@ -664,11 +664,11 @@ def test_a_mixture_is_of_the_sources_rows(several: Config) -> None:
 def test_a_share_for_text_without_a_row_is_refused_by_name(several: Config) -> None:
     """No sample of it could ever be found, and looking for one would never end."""
     weighted = with_weights(several, 1, 3)
-    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3 and no text to train on"):
+    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
         mixed(weighted, a=1000, b=0)
-    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, and the files of mixture\.replay_paths have"):
+    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
         mixed(weighted, **{"a": 1000, "b": 129, "(replay)": 0})
-    with pytest.raises(ConfigError, match=r"corpus\.sources: all weights are 0 of a, b"):
+    with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
         mixed(with_weights(several, 0, 0), a=1000, b=129)  # of a part of the sources, as a joint training may have
 
 

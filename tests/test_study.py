@@ -12,7 +12,7 @@ from adapt.chain.file import read_chain
 from adapt.model.load import load_masked_lm
 from adapt.report.write import write_report
 from adapt.runner import Record, Store
-from adapt.stages import run_stages
+from adapt.stage.running import run_stages
 from tests.samples import labelled, sentences, write
 
 
@@ -68,7 +68,7 @@ def test_every_stage_has_its_record(records: dict[str, Record]) -> None:
 
 def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
     training = records["tapt"].inputs["training"]
-    start = json.loads((Path(training["path"]) / "stage.json").read_text())["inputs"]["(start)"]
+    start = json.loads((Path(training["path"]) / "stage.json").read_text())["inputs"]["start.training"]
     assert start["key"] == records["dapt"].inputs["training"]["key"]
     dapt, tapt = (load_masked_lm(records[name].path).state_dict() for name in ("dapt", "tapt"))
     assert any(not (dapt[name] == tapt[name]).all() for name in dapt)
@@ -77,7 +77,7 @@ def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
 def test_what_tapt_was_before_is_what_dapt_was_after(records: dict[str, Record], tmp_path: Path) -> None:
     """The start is measured, and not the model the chain began with."""
     before = json.loads((Path(records["tapt"].inputs["before"]["path"]) / "stage.json").read_text())
-    assert before["inputs"]["training"]["key"] == records["dapt"].inputs["training"]["key"]
+    assert before["inputs"]["start.training"]["key"] == records["dapt"].inputs["training"]["key"]
 
 
 def test_sixteen_examples_fill_a_step_on_average(records: dict[str, Record]) -> None:

@@ -141,7 +141,7 @@ def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
 
 
 def duplicates(parts: Parts, pairs: np.ndarray, threshold: float | None) -> Iterator[np.ndarray]:
-    """Those of the pairs that are duplicates, some at a time, int64 [pairs, 2].
+    """The pairs that are duplicates, some at a time, int64 [pairs, 2].
 
     Args:
         parts: all documents.

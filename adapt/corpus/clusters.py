@@ -32,10 +32,9 @@ def kept_apart(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which documents of clusters leave, so that none has a copy beside it, or a copy on the other side before it.
 
-    The first sources are there to stay apart from: none of theirs leaves. Of the others, a document leaves as a
-    duplicate that is not the first of theirs in its cluster; and one that is trained on leaves where any of the first
-    sources' documents in its cluster is held out, and the other way round. So who comes first stays as it is, and what
-    comes later gives way, both in what is measured and in what is trained on.
+    Documents of the first `before` sources all stay. A document of a later source leaves as a duplicate if it is not
+    the first of the later ones in its cluster. A training document of a later source also leaves if its cluster holds
+    a held-out document of a first source, and the other way round.
 
     Args:
         firsts: the first document of each one's cluster, for documents in stream order, int64 [documents].

@@ -31,11 +31,11 @@ class Index:
     """The runs of words of all evaluation texts; flat arrays, which processes of a machine share."""
 
     names: list[str]
-    """Of the evaluation sets."""
+    """Names of the evaluation sets."""
     n: int
     """Words of a run."""
     overlap: float
-    """The share of a text's runs, or of the document's own, from which on a document leaves."""
+    """A document leaves if it shares at least this part of an evaluation text's runs, or of its own runs."""
     lengths: list[int]
     """All lengths of runs that are to be looked for [words]."""
     runs: np.ndarray
@@ -138,7 +138,7 @@ class Shared:
     reference: Any
 
     def __call__(self, text: str) -> Drop | None:
-        """As the check itself."""
+        """Calls the check."""
         import ray
 
         check: Check = ray.get(self.reference)

@@ -55,7 +55,7 @@ class Alike:
 
     @classmethod
     def of(cls, corpus: CorpusConfig) -> "Alike":
-        """As configured."""
+        """The settings of a configuration."""
         near = corpus.deduplicate == "near"
         return cls(near, corpus.near_ngram, corpus.near_permutations, corpus.near_threshold)
 
@@ -133,16 +133,16 @@ def deduplicate(
     """Writes `duplicates-SOURCE.arrow` (item, ordinal, reason) for each source, and the report, into `folder`.
 
     Args:
-        sources: names, files and settings; in stream order. Of one whose `deduplicate` is none, only what the sources
-            before do not allow is left out.
+        sources: names, files and settings; in stream order. A source whose `deduplicate` is none leaves out only copies
+            on the other side of `before`.
         alike: what counts as alike.
         folder: emptied first.
         entity_field: of the records, as `prepare` will read it, for records with malformed entities have no ordinal.
         before: sources that stay as they are, and that the others must stay apart from.
 
     Returns:
-        Metrics: documents and duplicates, in all and by source, and of the duplicates those left out for a copy on the
-        other side in the sources before.
+        Metrics: documents and duplicates, in all and by source; and how many duplicates were left out because `before`
+        has a copy on the other side.
 
     Raises:
         DataError: a file is broken.

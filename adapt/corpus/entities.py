@@ -20,7 +20,7 @@ class Tagged(str):
 
     @classmethod
     def of(cls, text: str, entities: list[Span]) -> "Tagged":
-        """Puts the two together."""
+        """Joins a text and its entities."""
         tagged = cls(text)
         tagged.entities = entities
         return tagged
@@ -85,7 +85,7 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
         try:
             entities = parse_entities(tagger(text), len(text))
         except Exception as error:  # it is the user's code
-            raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "mend it") from error
+            raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "correct it") from error
         if entities is None:
             raise DataError(
                 f"objective.tagger {name} did not return pairs [start, end) for {text[:80]!r}",

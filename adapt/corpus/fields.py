@@ -62,7 +62,7 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
             return dict.fromkeys(header_of(found, DELIMITERS[kind])) or None
         for number, line in enumerate(islice(found, _FIRST_LINES)):  # the job counts bad records and will say so
             if number == 0 and (line.split() == [b"["] or line[:2] == b"[{"):
-                raise DataError(f"{path} is one JSON array", "write one object a line: jq -c '.[]'")
+                raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):

@@ -27,7 +27,7 @@ class Form:
         return cls(marks_of(objective.kind), entity_field, tagger, objective.kind == "causal")
 
     def identity(self) -> dict[str, Any]:
-        """What of it is not the default. So objectives that need the same share a prepared corpus."""
+        """The fields that differ from the default. So objectives with the same needs share a prepared corpus."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
 

@@ -43,7 +43,7 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
     if kind is None or (kind in TABLES and compression):
-        raise DataError(f"{path} has no known format", f"name it with one of {', '.join(SUFFIXES)}")
+        raise DataError(f"{path} has no known format", f"give it a name that ends in one of {', '.join(SUFFIXES)}")
     return kind, compression
 
 

@@ -54,7 +54,7 @@ class Measured:
 
     @classmethod
     def of(cls, folders: Iterable[Path]) -> "Measured":
-        """Of folders of stage `prepare`.
+        """The documents measured by folders of stage `prepare`.
 
         Raises:
             DataError: a shard cannot be read.

@@ -32,7 +32,8 @@ def commit_of(corpus: CorpusConfig) -> str:
             at = f" at revision {revision}" if revision else ""
             raise DataError(
                 f"there is no dataset {repository}{at}, or none that you may read",
-                "check corpus.dataset and corpus.dataset_revision; HF_TOKEN holds your access token",
+                "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
+                " token",
             ) from error
 
     return retried(ask, f"the dataset {repository}")

@@ -1,4 +1,4 @@
-"""What of a corpus's configuration decides which documents come out of reading it, for the keys of stages."""
+"""The part of a corpus's configuration that decides which documents are read, for the keys of stages."""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ class Index:
         if position < len(self.tokens):
             if self.tokens[position] != tokens:
                 raise DataError(
-                    f"the corpus has changed: a part of {self.tokens[position]} tokens now has {tokens}",
+                    f"the corpus has changed: a part that had {self.tokens[position]} tokens now has {tokens}",
                     "restore the file, or start the job again from its beginning",
                 )
             return
@@ -69,7 +69,7 @@ def _line(position: int, tokens: int) -> str:
 
 
 def _tokens(text: str) -> Iterator[int]:
-    """Of items 0, 1, ... as far as their lines are whole."""
+    """The tokens of items 0, 1, ... as far as their lines are whole."""
     for position, line in enumerate(text.splitlines(keepends=True)):
         found = re.fullmatch(r"(\d+) (\d+)\n", line, re.ASCII)
         if not found or int(found[1]) != position:

@@ -29,11 +29,11 @@ class Part:
     size: int
     """Bytes; 0 for a dataset, whose size is not known."""
     digest: str
-    """Of the content: SHA-256, or what the store that keeps the file calls its digest or version."""
+    """Digest of the content: SHA-256, or what the remote store gives as digest or version."""
     stamp: str = ""
-    """Of a file: what storage said of it (see `adapt.corpus.storage.state`). Of a dataset: its commit."""
+    """For a file, what storage said of it (see `adapt.corpus.storage.state`); for a dataset, the commit."""
     format: str = ""
-    """Of a file: how it is read, which its name says: `jsonl`, `text gzip`."""
+    """For a file, the format that its name says: `jsonl`, `text gzip`."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Marker:
 
 
 def _entity_numbers(encoding: Encoding, entities: Sequence[Span]) -> np.ndarray:
-    """Of each token the entity it lies in, if only with a part, counted from the left; -1 outside. int64 [tokens]."""
+    """For each token, the number of the entity that it lies in, even if only in part; -1 outside. int64 [tokens]."""
     begins, ends, _ = _places(encoding)
     firsts, lasts = np.array([*apart(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # the first that ends after the token begins

@@ -24,7 +24,7 @@ SLOTS = 1000
 SLOTS_PER_GROUP = 10
 """... or finer, where many groups share them: what each has at least must not take much from the others."""
 _LEAST = 1e-300
-"""Of a share that is asked for: what is rounded to 0 would silently be left out."""
+"""Least value of a share that is asked for: a share rounded to 0 would silently be left out."""
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 
 
@@ -34,7 +34,7 @@ class Mixture:
 
     groups: tuple[Group, ...]
     slots: tuple[int, ...]
-    """Of the slots of a period, how many each group has."""
+    """How many of the slots of a period each group has."""
     seed: int
     replays: bool = False
     """The last group is general text beside the domain's."""
@@ -139,7 +139,7 @@ class Mixture:
         return groups, ranks - (ends - self.slots)[groups]
 
     def _counts(self, samples: int) -> list[int]:
-        """Of the first samples of a run, how many each group has."""
+        """How many of the first samples of a run each group has."""
         period, rest = divmod(samples, self.period)
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
         return [period * slots + int(more) for slots, more in zip(self.slots, part, strict=True)]

@@ -31,13 +31,13 @@ from adapt.runtime import data_settings, user_errors
 from adapt.schema import STARTS, TOKENS
 
 CHUNK_CHARACTERS = 1_000_000
-"""Less than when a corpus is prepared: training waits for the first."""
+"""Size of a chunk. It is smaller than when a corpus is prepared: training waits for the first chunk."""
 READ_AHEAD_BYTES = 256 * 2**20
 """Tokens and texts that may wait in the cluster's object store, after which reading waits for training."""
 INDEX_FILE = "items.txt"
 """In the training run's folder: how many tokens each item had."""
 ENOUGH_RECORDS = 1000
-"""After which the share of unreadable ones is held to its limit."""
+"""After this many records, the share of unreadable ones is held to its limit."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Online:
         duplicates: Path | None = None,
         measured: Sequence[Path] = (),
     ) -> "Online":
-        """Of the parts of a manifest.
+        """The stream of the parts of a manifest.
 
         Args:
             manifest: the parts.

@@ -193,7 +193,7 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
     first = manifest.parts[0].path if manifest.parts else "no part"
     if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
         raise DataError(
-            f"nothing is left to train on of {first}: {measured} of its documents are measured as well"
+            f"{first}: nothing is left to train on, since {measured} of its documents are also measured"
             " (evaluation.general_paths, or a task's dev split)",
             "give evaluation.general_paths other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
             " name the same file in both fields, so that its held-out share is measured and the rest trained on",

@@ -1,4 +1,4 @@
-"""The records of a corpus file in any format, and of each its text or the reason it has none."""
+"""The records of a corpus file in any format, each with its text or the reason why it has none."""
 
 import io
 import json
@@ -27,7 +27,7 @@ class Reading:
 
     text_field: str = "text"
     text_unit: str = "line"
-    """Of plain text, `line` or `paragraph`."""
+    """What a document of plain text is: `line` or `paragraph`."""
     entity_field: str | None = None
     """For texts that are `Tagged` with their entities."""
     id_field: str | None = None
@@ -93,7 +93,7 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
             return
         with opened(path, compression) as file:
             if kind not in DELIMITERS and file.peek(1)[:1] == b"[":
-                raise DataError(f"{path} is one JSON array", "write one object a line: jq -c '.[]'")
+                raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
                 records = rows(numbered, DELIMITERS[kind], Reading.max_bytes)

@@ -1,4 +1,4 @@
-"""Patience with storage: what may pass is tried again, ever later; what will not is said at once."""
+"""Retries for storage: errors that may pass are tried again, ever later; others are raised at once."""
 
 import os
 import time
@@ -61,7 +61,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _status(cause: BaseException | None) -> int:
-    """Of an answer over HTTP."""
+    """The status of an answer over HTTP."""
     return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
 
 

@@ -26,7 +26,7 @@ DOCUMENTS = 2000
 PLACES = 64
 """Items that they are taken from, at least, where there are so many."""
 ORDER_SEED = 0
-"""Not the run's, so that runs with other seeds are measured on the same text."""
+"""Seed of the sample. It is not the run's, so that runs with other seeds are measured on the same text."""
 
 
 def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The sources of a corpus, and what of a source one task reads: items of bounded size, in stream order."""
+"""The sources of a corpus, and the items that tasks read of them: of bounded size, in stream order."""
 
 import json
 from collections.abc import Iterator

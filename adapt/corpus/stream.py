@@ -27,9 +27,9 @@ class Feed:
     """Which batches a rank is to get."""
 
     folders: tuple[str, ...]
-    """Of the prepared sources."""
+    """Folders of the prepared sources."""
     mixture: Mixture
-    """Of their rows."""
+    """The mixture of their rows."""
     sequence_length: int
     global_batch_size: int
     first_step: int

@@ -77,7 +77,7 @@ class TokenStream:
             raise DataError(
                 f"the {len(stream.shards)} files {folder / pattern} hold {stream.tokens} tokens, but {written} were"
                 " written: some are missing, or others are among them",
-                f"put that right, or delete {folder} to prepare the corpus again",
+                f"restore the files, or delete {folder} to prepare the corpus again",
             )
         return stream
 

@@ -50,13 +50,13 @@ class Pace:
     """
 
     sizes: Sequence[int]
-    """Of each item: bytes of a file; else modules or shards."""
+    """Size of each item: bytes of a file; else modules or shards."""
     expected: float | None
     """Bytes of text for one of size, before an item has ended; None where nothing is known."""
     documents: int = 0
     text_bytes: int = 0
     done: int = 0
-    """Of the sum of the sizes."""
+    """How much of the sum of the sizes has been read."""
     _ended: int = 0
     """Sizes of the items that have ended."""
     _ended_text: int = 0
@@ -65,7 +65,7 @@ class Pace:
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Any]], manifest: Manifest, corpus: CorpusConfig) -> "Pace":
-        """Of numbered items of a manifest (see `adapt.corpus.prepare.numbered_items`)."""
+        """The progress over numbered items of a manifest (see `adapt.corpus.prepare.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
             return cls([len(item) for item in slices], None)

@@ -60,5 +60,6 @@ def width(encoder: PreTrainedModel) -> int:
     """H, the width of the hidden states."""
     hidden = getattr(encoder.config, "hidden_size", None)
     if not isinstance(hidden, int):
-        raise ModelError(f"{type(encoder).__name__} does not say how wide its states are", "choose another model")
+        what = f"the configuration of {type(encoder).__name__} has no hidden_size, the width of its hidden states"
+        raise ModelError(what, "choose another model")
     return hidden

@@ -48,8 +48,8 @@ class Problem:
         for name, each in examples.items():
             if not each.units.any():
                 raise DataError(
-                    f"no word of task {facts.name}'s {name} examples is left within {max_length} tokens",
-                    "raise finetune.max_length, or look at the words",
+                    f"task {facts.name}: no word of the {name} examples fits into {max_length} tokens",
+                    "raise finetune.max_length, or check the words of the examples",
                 )
         return cls(facts, splits, examples)
 

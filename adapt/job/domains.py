@@ -37,12 +37,12 @@ def check_domains(config: Config) -> list[str]:
     check_several(config.corpus)
     if config.sequence.mode != "continual" and config.method.kind != "plain":
         raise ConfigError(
-            f"sequence.mode is {config.sequence.mode}, which learns nothing after another, and method.kind is"
-            f" {config.method.kind}",
-            "set method.kind to plain: there is nothing that could be forgotten",
+            f"method.kind is {config.method.kind}, but with sequence.mode {config.sequence.mode} no domain follows"
+            " another, so there is nothing to forget",
+            "set method.kind to plain, or sequence.mode to continual",
         )
     if config.corpus.streaming:
-        raise ConfigError("corpus.streaming is set, but a sequence measures prepared text", "remove it")
+        raise ConfigError("corpus.streaming is set, but a sequence measures prepared text", "leave it out")
     for name in RESERVED & set(sources):
         raise ConfigError(f"corpus.sources: a domain cannot be called {name!r}", "give it another name")
     order = config.sequence.order or list(sources)
@@ -57,17 +57,17 @@ def check_domains(config: Config) -> list[str]:
     for task in ([config.task] if config.task.train else []) + config.tasks:
         if domain_of(task) not in sources:
             raise ConfigError(
-                f"task {task.name}: {domain_of(task)!r} is no source of the corpus ({', '.join(sources)})",
-                "name the source that it belongs to as the task's `domain`",
+                f"task {task.name}: its domain {domain_of(task)!r} is none of corpus.sources ({', '.join(sources)})",
+                "set the task's `domain` to the name of one of them",
             )
     return order
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:
-    """The domains' text, each by itself: what one trains on says nothing of what another may.
+    """The text of each domain, prepared by itself: no domain restricts what another domain trains on.
 
-    Only what one measures another must not train on: all hold out the same documents, and of near copies, where those
-    are looked for, the domain that is listed later gives way.
+    One exception: no domain trains on what another one measures. All domains hold out the same documents, and where
+    near copies are looked for, the domain that is listed later drops its copy.
 
     Raises:
         ConfigError: two domains are one text.
@@ -84,7 +84,7 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
 
 
 def as_listed(config: Config, texts: Mapping[str, Prepare]) -> dict[str, Prepare]:
-    """In the order of the configuration: at once, domains have none of their own."""
+    """The domains in the order of the configuration; if all are learnt at once, sequence.order means nothing."""
     return {name: texts[name] for name, _ in sources_of(config.corpus) if name in texts}
 
 

@@ -87,8 +87,8 @@ def _check_names(field: str, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1 or not re.fullmatch(r"[\w.+-]+", name):
             raise ConfigError(
-                f"{field}: the name {name!r} cannot name a folder, or is taken ({', '.join(names)})",
-                "give each a name of its own, of letters, digits, '.', '+', '-' and '_'",
+                f"{field}: the name {name!r} comes twice, or cannot name a folder ({', '.join(names)})",
+                "give each a name of its own, made of letters, digits, '.', '+', '-' and '_'",
             )
 
 

@@ -24,13 +24,13 @@ class Job:
     training: Callable[[Any], Train | None] | None = None
     """The training whose model others may start from, by the last stage; None where there is no such model."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """For chains: the last stages of each seed, in place of what sums them up."""
+    """For chains: the last stage of each seed, in place of the stage that sums all seeds up."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """By the last stage, those that all run before any other, since they are the most likely to fail."""
+    """From the last stage, the stages that must run before all others, since they are the most likely to fail."""
     is_wide: bool = False
     """Whether it has stages that can run side by side."""
     is_named: bool = False
-    """Whether its name decides what it goes on with, so that in a chain it begins with the chain's."""
+    """Whether a run is continued by its name. In a chain, such a name begins with the name of the chain."""
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ class Plan:
     """What all models of a sequence have in common."""
 
     context: Context
-    """Of the model to begin with."""
+    """The context with the model to begin with."""
     order: Sequence[str]
     texts: Mapping[str, Prepare]
     """By domain."""
@@ -100,7 +100,7 @@ def _each_alone(plan: Plan) -> Iterator[Step]:
 
 
 def _all_at_once(plan: Plan) -> Iterator[Step]:
-    """As many steps as all domains have together."""
+    """One training on the mixed domains, with as many steps as all domains have together."""
     config, training = plan.context.config, plan.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens")}
     limits = {name: value * len(plan.order) for name, value in given.items() if value}

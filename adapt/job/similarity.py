@@ -27,7 +27,7 @@ def similarity(context: Context) -> Similarity:
     if len(corpora) < 2 or len(models) not in (0, len(corpora)):
         raise ConfigError(
             f"there are {len(corpora)} sources and {len(models)} models to compare",
-            "list at least two corpus.sources, and in similarity.models a model for each or none",
+            "list at least two corpus.sources, and in similarity.models either no model or one for each source",
         )
     names = {f"model-{place:03d}": path for place, path in enumerate(models)}
     evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}

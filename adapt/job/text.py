@@ -109,7 +109,7 @@ def prepared_beside(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Text that is trained on beside the domain's or the tasks', and of which near copies of general text leave."""
+    """Further text to train on, beside that of the domain or the tasks, without near copies of general text."""
     apart = beside(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
@@ -126,7 +126,7 @@ def prepared_files(
 
 
 def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
-    """The text of which a corpus must hold no near copy on the other side, where those are looked for."""
+    """Texts of which a corpus must hold no near copy, because one side is measured; empty if none are looked for."""
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()

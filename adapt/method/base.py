@@ -29,7 +29,7 @@ class Domain:
     """What the stages of a method are made from."""
 
     config: Config
-    """Of this domain's training."""
+    """The configuration of this domain's training."""
     start: Start
     """The model that is about to learn it, or that has learnt it."""
     texts: tuple[Stage[Any], ...]
@@ -54,7 +54,7 @@ class Setting:
     carried: Path | None = None
     """What `carry` left of the domain before."""
     number: int | None = None
-    """Of the domain, from 1; None where it is not known."""
+    """Number of the domain, from 1; None where it is not known."""
     device: Any = "cpu"
     """Where the model will be."""
     zero_stage: int = 0
@@ -83,7 +83,7 @@ class AddedMemory:
     kept: float = 0.0
     """What autograd keeps of parameters that layers compute with in place of the trained ones, in fp32 [bytes]."""
     layer_values: float = 0.0
-    """Numbers that autograd keeps more of a layer, for each token."""
+    """Further numbers that autograd keeps in each layer, for each token."""
 
 
 @dataclass(frozen=True)
@@ -125,14 +125,14 @@ class Method:
     # On the driver, before anything runs.
 
     def what(self) -> dict[str, Any]:
-        """What of the method determines a training, for its key."""
+        """What the method contributes to the key of a training."""
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
         return {"kind": named, **source, **self.settings()}
 
     def settings(self) -> dict[str, Any]:
-        """The part of `what` that options say: all that are not marked `how`, unless a method knows better."""
+        """The options that enter the key: all that are not marked `how`. A method can override this."""
         return what(self.options) if is_dataclass(self.options) else {}
 
     def check(self, config: Config, model: Path) -> None:
@@ -222,7 +222,7 @@ class Method:
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """The passes of a step, one after another: whoever asks goes back through one before asking for the next.
+        """The passes of a step, one by one: the caller runs the backward pass of one before it asks for the next.
 
         A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
         `extra_loss`. In a trial of how much memory it takes a rank calls it alone (see `adapt.method.gather.alone`).
@@ -253,7 +253,7 @@ class Method:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """What of it changes while it trains and must be in a checkpoint, for `torch.save`; the same on all ranks.
+        """The state that changes during training, which checkpoints keep by `torch.save`; the same on all ranks.
 
         What can be made again from the setting does not belong here.
         """

@@ -34,7 +34,7 @@ def method_class(kind: str) -> type[Method]:
         raise ConfigError(f"method.kind: {kind}.Options is no dataclass", "make it a frozen dataclass, or None")
     if needed := [each.name for each in fields(options) if each.default is each.default_factory is MISSING]:
         raise ConfigError(
-            f"method.kind: {kind}.Options: {', '.join(needed)} without a default", "give every option a default"
+            f"method.kind: {kind}.Options: no default for {', '.join(needed)}", "give every option a default"
         )
     return found
 
@@ -80,7 +80,7 @@ def sections(kind: str) -> dict[str, type[Any]]:
     classes = {section_of(name): method_class(name) for name in (*METHODS, kind)}
     if ":" in kind and (name := section_of(kind)) in {*Config.__dataclass_fields__, *METHODS}:
         raise ConfigError(
-            f"method.kind: the section of {kind} would be `{name}`, which there is already",
+            f"method.kind: the options of {kind} need a section `{name}`, but there is one already",
             "give the class another name",
         )
     return {name: each.Options for name, each in classes.items() if each.Options is not None}

@@ -123,5 +123,7 @@ def publish(aside: Path, folder: Path) -> None:
         if is_complete(folder):
             return
         if folder.exists():
-            raise ModelError(f"{folder} lacks some of its files", "delete it; it is then fetched anew") from None
+            raise ModelError(
+                f"{folder} lacks some of its files", "delete the folder; the next run fetches it again"
+            ) from None
         raise

@@ -31,16 +31,18 @@ def check_fits(
             id, or far too few tokens.
     """
     if causal and tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer in {source} has no end-of-text token", "name its eos_token in its files")
+        raise ModelError(
+            f"the tokenizer in {source} has no end-of-text token", "set eos_token in the tokenizer's files"
+        )
     if not causal and tokenizer.mask_token_id is None:
         raise ModelError(f"the tokenizer in {source} has no mask token", "choose a model made for masked prediction")
     size = max(len(tokenizer), 1 + max([*tokenizer.get_vocab().values(), *tokenizer.all_special_ids]))
     rows = config.vocab_size
-    sizes = f"the tokenizer in {source} has {size:,} tokens, the model in {model} has embeddings for {rows:,}"
+    sizes = f"the tokenizer in {source} has {size:,} tokens, but the model in {model} has embeddings for {rows:,}"
     if size > rows:
         raise ModelError(sizes, f"{FIX}; if you added tokens to it, resize the model's embeddings as well")
     if size < SMALLEST_SHARE * rows:
-        raise ModelError(f"{sizes}, too many more for padding", FIX)
+        raise ModelError(f"{sizes}, more than padding explains", FIX)
     ours, theirs = tokenizer.pad_token_id, config.pad_token_id
     if ours is not None and theirs is not None and ours != theirs:
         raise ModelError(f"the padding token is id {ours} in the tokenizer of {source} and {theirs} in {model}", FIX)

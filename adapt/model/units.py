@@ -1,7 +1,8 @@
 """The units of a transformer: attention heads, inner and output neurons of feed-forward layers.
 
-How important each unit is can be measured (arXiv 2302.03241) through virtual gates that multiply what a unit puts out,
-and the parameters that make its output can then be protected. Which those are is said here, once for every architecture.
+Virtual gates multiply the output of each unit; their gradients measure how important the unit is (arXiv 2302.03241), so
+that the parameters that make its output can be protected. This module says, once for every architecture, which
+parameters those are.
 """
 
 from __future__ import annotations

@@ -177,9 +177,9 @@ def read_yaml(path: str) -> Mapping[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error)
-        raise ConfigError(f"{path} is not valid YAML: {problem}", "mend that line") from error
+        raise ConfigError(f"{path} is not valid YAML: {problem}", "correct that line") from error
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} holds no `key: value` lines", "see --print_config for the form")
+        raise ConfigError(f"{path} holds no `key: value` lines", "--print_config shows a file of that form")
     refuse_sections_without_fields(content, path)
     return content
 

@@ -82,7 +82,7 @@ def _check_sources(corpus: CorpusConfig) -> None:
             raise ConfigError(f"corpus.sources, {name}: weight is {weight}", "use a finite number >=0")
     without = [name for name, weight in weights.items() if weight is None]
     if without and len(without) < len(weights):
-        raise ConfigError(f"corpus.sources: {', '.join(without)} without weight", "give all sources one, or none")
+        raise ConfigError(f"corpus.sources: no weight for {', '.join(without)}", "give every source a weight, or none")
     if not without and not any(weights.values()):
         raise ConfigError("corpus.sources: all weights are 0", "give a source a weight above 0")
 
@@ -108,9 +108,9 @@ def _check_tasks(config: Config, kind: Kind) -> None:
         raise ConfigError(f"two tasks are called {twice!r}", "give each a name of its own")
     seeds = config.finetune.seeds
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"finetune.seeds is {seeds}", "give one seed or several different ones")
+        raise ConfigError(f"finetune.seeds is {seeds}: empty, or with a seed twice", "give one or more different seeds")
     if not all(0 <= seed < 2**63 for seed in seeds):
-        raise ConfigError(f"finetune.seeds is {seeds}", "use numbers from 0 to 2^63 - 1")
+        raise ConfigError(f"finetune.seeds is {seeds}: a seed is out of range", "use numbers from 0 to 2^63 - 1")
 
 
 def _check_mixture(config: Config) -> None:
@@ -133,11 +133,13 @@ def _check_streaming(config: Config) -> None:
         return
     if not (training.max_steps or training.max_tokens):
         raise ConfigError(
-            "corpus.streaming is set, and the length of the run is not",
-            "set training.max_steps or training.max_tokens: the learning rate is planned by it",
+            "corpus.streaming is set, but the length of the run is not",
+            "set training.max_steps or training.max_tokens: the schedule of the learning rate needs the length",
         )
     if training.epochs:
-        raise ConfigError("training.epochs is set, but a streamed corpus is passed through once", "remove it")
+        raise ConfigError(
+            "training.epochs is set, but a streamed corpus is passed through once", "leave training.epochs out"
+        )
     if config.corpus.sources or config.mixture.replay_paths:
         raise ConfigError(
             f"{'corpus.sources' if config.corpus.sources else 'mixture.replay_paths'} is set, but a streamed corpus has"
@@ -169,7 +171,7 @@ def _check_entities(config: Config) -> None:
         )
     if objective.kind == "entity" and len(given) != 1:
         raise ConfigError(
-            f"objective.kind is entity, and {'both' if given else 'neither'} of objective.entity_field and"
+            f"objective.kind is entity, but {'both' if given else 'neither'} of objective.entity_field and"
             f" objective.tagger {'are' if given else 'is'} set",
             "set objective.entity_field to the field of the corpus that holds entities, or objective.tagger to"
             " module:function that finds them",

@@ -49,7 +49,9 @@ class Store:
         folder = self.folder(stage, name, key)
         record = load_record(folder)
         if record and record.key != key:
-            raise StageError(f"{folder} holds another stage, of key {record.key}", "give that folder another name")
+            raise StageError(
+                f"{folder} holds another stage, of key {record.key}", "move that folder away, or give it another name"
+            )
         return replace(record, name=name) if record else None
 
     def records(self, stage: str = "*") -> Iterator[Record]:

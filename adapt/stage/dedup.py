@@ -23,7 +23,7 @@ class Deduplicated:
     clusters: int
     by_source: dict[str, dict[str, int]]
     on_the_other_side: int | None = None
-    """Of the duplicates, those left out for a copy on the other side of what is measured; None: there was no other."""
+    """Duplicates left out for a copy in text on the other side of the measurement; None: there was no such text."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,7 +96,7 @@ class Export(Stage[Exported]):
         return Outcome(Exported(**figures), training.record.cost, training.record.resources)
 
     def _changes(self, done: Done) -> list["LossChange"]:
-        """Of the texts with enough documents."""
+        """Changes of loss, on the texts with enough documents."""
         from adapt.evaluate.export import loss_change
 
         samples, after = self.config.evaluation.bootstrap_samples, done[self.after]

@@ -23,12 +23,12 @@ class Finetuned:
     """What a run came to; see `adapt.finetune.scores` for the scores. None stands for what a kind of task has not."""
 
     metric: str
-    """That `score` is."""
+    """Name of the metric that `score` holds."""
     score: float
     score_without_leaks: float | None
     """Over the test examples whose text does not stand in train; None where all or none do."""
     examples: int
-    """Of the test split."""
+    """Examples of the test split."""
     examples_without_leaks: int
     macro_f1: float
     micro_f1: float
@@ -44,9 +44,9 @@ class Finetuned:
     seed: int
     dev_score: float
     majority_score: float
-    """Of always answering the most frequent class of train."""
+    """Score of always answering the most frequent class of train."""
     degenerate: bool
-    """Whether there is but one answer."""
+    """Whether the model predicts one class only."""
     epochs: int
     best_epoch: int | None
     truncated: dict[str, int]

@@ -37,7 +37,7 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
         raise ConfigError(
             f"{batch_examples} examples fill {batch} sequences, which {workers} workers cannot share equally",
             "use another number of resources.workers, or set tapt.batch_examples to null and"
-            " training.global_batch_size to a multiple of it",
+            " training.global_batch_size to a multiple of resources.workers",
         )
     return replace(config, training=replace(training, global_batch_size=batch))
 
@@ -75,9 +75,9 @@ def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | No
     _check_rows(rows, weights)
     if replayed == [0] and config.mixture.replay_fraction:
         raise DataError(
-            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, and the files of mixture.replay_paths"
-            " have no text",
-            "bring more text, or set mixture.replay_fraction to 0",
+            f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but the files of mixture.replay_paths"
+            " have no text to train on",
+            "add text to these files, or set mixture.replay_fraction to 0",
         )
     return Mixture.of(list(rows.values()), config.seed, config.mixture, weights, replayed)
 
@@ -91,7 +91,7 @@ def weights_of(corpus: CorpusConfig) -> list[float] | None:
     weights = [source.weight for source in corpus.sources if source.weight is not None]
     if weights and not any(weights):
         names = ", ".join(source.name for source in corpus.sources)
-        raise ConfigError(f"corpus.sources: all weights are 0 of {names}", "give one of them a weight above 0")
+        raise ConfigError(f"corpus.sources: the weights of {names} are all 0", "give one of them a weight above 0")
     return weights or None
 
 
@@ -103,6 +103,6 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
     for name, weight in zip(rows, weights or [0.0] * len(rows), strict=True):
         if weight and not rows[name]:
             raise DataError(
-                f"corpus.sources: {name} has weight {weight:g} and no text to train on",
-                "bring more text of it, lower corpus.heldout_fraction, or set its weight to 0",
+                f"corpus.sources: {name} has weight {weight:g}, but no text to train on",
+                "give this source more text, lower corpus.heldout_fraction, or set the weight to 0",
             )

@@ -31,7 +31,7 @@ class Listing(Stage[Listed]):
     name: str
     manifest: Manifest
     are_files: bool
-    """And not the parts of a dataset or of packages, which have no sizes."""
+    """Whether the parts are files. The parts of a dataset or of packages are not, and have no sizes."""
 
     def what(self) -> Mapping[str, Any]:
         """The digest of all parts."""

@@ -23,7 +23,7 @@ class Step:
     learnt: int
     """Domains."""
     domain: str
-    """That was learnt last; empty for all at once."""
+    """Name of the domain that was learnt last; empty if all are learnt at once."""
     training: Train
     export: Export
     """Measures it on its domain and on general text."""
@@ -43,9 +43,9 @@ class ScoreMatrix:
     columns: dict[str, int]
     """The number of each task's domain, in the order learnt."""
     metric: dict[str, str]
-    """Of each task."""
+    """Metric of each task."""
     rows: list[dict[str, list[float]]]
-    """[domains + 1] Of each task its score with each seed; the first row is of the model as it came."""
+    """[domains + 1] The scores of each task, one for each seed. The first row belongs to the base model."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LossMatrix:
     columns: dict[str, int | None]
     """The number of each domain; None for general text."""
     rows: list[dict[str, float]]
-    """[domains + 1] The first row is of the model as it came. Of cells that were not measured there are none."""
+    """[domains + 1] The first row belongs to the base model. Cells that were not measured are missing."""
 
 
 def score_matrix(

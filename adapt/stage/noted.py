@@ -1,4 +1,4 @@
-"""What a sequence of a name has begun to learn, in a file, so that it goes on and does not start anew unasked."""
+"""A file that notes the domains that a sequence has begun to learn, so that no changed one silently starts anew."""
 
 import json
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Noted:
 
     @classmethod
     def of(cls, root: Path, name: str, domains: tuple[tuple[str, str], ...]) -> "Noted":
-        """Of the sequence of a name below a root."""
+        """The note of the sequence with this name, below a storage root."""
         return cls(root / "sequence" / f"{name}.order.json", domains)
 
     def check(self) -> None:
@@ -39,18 +39,18 @@ class Noted:
                 change = f"the text of domain {number}, {new[0]}, or how it is read or decontaminated, has changed"
                 fix = "undo that (evaluation sets of a new domain belong into its source's own `decontaminate`)"
             raise ConfigError(
-                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; all that was learnt from there on"
-                " would be learnt anew",
-                f"{fix}, or give it another name (--name; in a chain file, that of the chain):"
-                " what both share is not redone",
+                f"sequence {self.file.name.removesuffix('.order.json')}: {change}; this domain and all after it would"
+                " be learnt again",
+                f"{fix}, or give the sequence another name (--name; in a chain file, the chain's `name`): domains that"
+                " both share are not learnt again",
             )
 
     def first(self, number: int) -> "Noted":
-        """So many of its domains."""
+        """The note cut to its first domains."""
         return replace(self, domains=self.domains[:number])
 
     def save(self) -> None:
-        """Notes it, unless more is known already."""
+        """Writes the note, unless the file lists more domains already."""
         if len(self._known()) < len(self.domains):
             write_atomically(self.file, json.dumps(self.domains))
 

@@ -53,7 +53,7 @@ class Prepare(Stage[Prepared]):
     dedup: Dedup | None = None
     """Says which documents to leave out."""
     place: int = 0
-    """Of this source among those that were deduplicated together."""
+    """Position of this source among those that were deduplicated together."""
     unseen: TaskTexts | None = None
     """Texts that it must not hold."""
     measured: tuple[Stage[Prepared], ...] = ()

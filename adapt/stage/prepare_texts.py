@@ -34,7 +34,7 @@ class PrepareTexts(Stage[Prepared]):
 
     name: str
     texts: Stage[Any]
-    """That left TEXTS_FILE."""
+    """The stage that wrote TEXTS_FILE."""
     tokens: Tokens
     config: Config
     is_heldout: bool = False

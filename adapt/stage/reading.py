@@ -1,4 +1,4 @@
-"""What is done before a corpus is read, and how texts that must not be seen are kept out of it."""
+"""Checks before a corpus is read, and the filter that keeps texts out of it that must not be seen."""
 
 from dataclasses import replace
 

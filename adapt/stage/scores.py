@@ -17,7 +17,7 @@ class Scored:
     metric: str
     mode: str
     majority_score: float
-    """Of always answering the most frequent class of train."""
+    """Score of always answering the most frequent class of train."""
     transductive: bool
     scores: dict[str, float]
     """By seed."""
@@ -28,7 +28,7 @@ class Scored:
     """See `adapt.statistics.seeds.Spread`."""
     seeds: int
     degenerate: int
-    """Seeds with but one answer."""
+    """Seeds whose model predicts one class only."""
     without_leaks: Spread | None
     """Over the test examples whose text does not stand in train, where there are others."""
 

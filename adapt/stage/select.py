@@ -26,9 +26,9 @@ class Selected:
     pool: int
     """Documents to choose from."""
     dropped: dict[str, int]
-    """Of the pool, by reason."""
+    """Documents of the pool that were dropped, by reason."""
     evaluation_texts: dict[str, Any]
-    """That were looked for in the pool, by set and file."""
+    """Evaluation texts that were looked for in the pool, by set and file."""
 
 
 @dataclass(frozen=True, eq=False)

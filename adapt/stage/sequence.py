@@ -60,9 +60,9 @@ class Sequence(Stage[SequenceResult]):
     """By domain."""
     tasks: Mapping[str, PrepareTask]
     before: Mapping[str, Evaluate]
-    """Of the model as it came: its loss on each domain and on general text."""
+    """Evaluations of the base model on each domain and on general text."""
     untaught: Runs
-    """Of the model as it came; none where forward transfer is not asked for."""
+    """Fine-tuning runs of the base model; empty unless forward transfer is asked for."""
     steps: tuple[Step, ...]
     past: Mapping[str, Stage[Any]]
     """What the method knows after the last domain."""

@@ -23,11 +23,11 @@ class Similarity(Stage[Similar]):
     corpora: Mapping[str, Stage[Prepared]]
     """By domain."""
     evaluations: Mapping[str, Evaluate]
-    """Of a model for each domain on all of them, in the same order; or none."""
+    """For each domain, the evaluation of its model on all domains, in the same order; empty without models."""
     pretrained: Pretrained
     """Has the tokenizer, which is that of the corpora."""
     max_documents: int
-    """Of a domain, that are looked at."""
+    """At most this many documents of each domain are looked at."""
 
     def what(self) -> Mapping[str, Any]:
         """Names, in their order, and the size of the samples."""

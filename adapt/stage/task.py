@@ -34,9 +34,9 @@ class TaskPrepared:
     labels: dict[str, dict[str, int]]
     """By label and split, how often it comes."""
     unseen_classes: list[str]
-    """That come in dev or test and not in train."""
+    """Labels that occur in dev or test and not in train."""
     absent_classes: dict[str, list[str]]
-    """That come in train and not in the split."""
+    """Labels that occur in train and not in the split."""
     duplicates: int
     """Train examples whose text stood before with the same label."""
     conflicting: int

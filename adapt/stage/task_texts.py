@@ -51,7 +51,7 @@ class TaskTexts(Stage[TextsWritten]):
     name: str
     wanted: tuple[Split, ...]
     unseen: tuple[Split, ...] = ()
-    """Whose texts are left out, also where they stand in the wanted ones."""
+    """Splits whose texts are left out, also where a wanted split holds them."""
 
     def what(self) -> Mapping[str, Any]:
         """How the splits are read, and their content."""

@@ -43,18 +43,18 @@ class SourceShare:
     tokens: int
     """To within a row."""
     share: float
-    """Of the rows."""
+    """Share of this source in the rows of the run."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to. The model is in the folder `model`."""
+    """The figures of a finished training. The model is in the folder `model`."""
 
     steps: int
     tokens: int
     tokens_per_s: float
     data_wait_share: float
-    """Of the time, that the devices waited for text."""
+    """Share of the time that the devices waited for text."""
     device_seconds: float
     flops: float | None
     mfu: float | None
@@ -88,7 +88,7 @@ class Train(Stage[Trained]):
     streamed: Streamed | None
     """The corpus, where it is read while it is trained on."""
     weights: tuple[float, ...] | None
-    """Of the sources."""
+    """Weights of the sources; None where they have none."""
     noted: Noted | None = None
     """What is noted when it begins: the sequence up to this domain."""
 

@@ -56,7 +56,8 @@ def check_split(task: TaskConfig, split: str) -> Checked:
                 continue
             if found.id in places:
                 raise DataError(
-                    f"the id {found.id!r} stands in {places[found.id]} and again in {place}", "give each its own"
+                    f"the id {found.id!r} stands in {places[found.id]} and again in {place}",
+                    "give each example its own",
                 )
             places[found.id] = place
             if task.kind == "tokens":

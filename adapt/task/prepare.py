@@ -25,7 +25,9 @@ def check_task(task: TaskConfig) -> None:
         StorageError: a store failed, again and again.
     """
     if task.kind == "tokens" and task.pair_field:
-        raise ConfigError("task.pair_field is set and task.kind is tokens", "leave task.pair_field out")
+        raise ConfigError(
+            "task.pair_field is set, but with task.kind tokens an example has one text", "leave task.pair_field out"
+        )
     for split in SPLITS:
         is_usable, fault = False, ""
         for file in files_of(task, split):

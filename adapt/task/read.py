@@ -123,7 +123,9 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
     if cut := next((name for name, value in halved.items() if not _is_writable(value)), None):
         return Bad(f"half a character in the {cut}")
     if identifier is None:
-        raise DataError(f"{place} has no id: {task.id_field!r} is null", "give it one, or leave out task.id_field")
+        raise DataError(
+            f"{place} has no id: {task.id_field!r} is null", "give the example an id, or leave task.id_field out"
+        )
     return Example(place, str(identifier), text, pair, words, labels)
 
 

@@ -91,7 +91,7 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
 
 
 def _link(source: Path, run_folder: Path) -> None:
-    """Links do, where the file system has them, since files never change; but what the other run paid is left out."""
+    """Copies a state by links, where the file system has them, since files never change; leaves out the cost so far."""
     aside = run_folder / f".{source.name}"
     shutil.rmtree(aside, ignore_errors=True)
     shutil.copytree(source, aside, copy_function=_link_or_copy)

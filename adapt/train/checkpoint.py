@@ -50,7 +50,7 @@ class Checkpoints:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Holds an error of the block back until what was saved last is stored: it ends all ranks, which store it."""
+        """Delays an error of the block until the last save is stored: an error ends all ranks, which do the storing."""
         try:
             yield
         except Exception:
@@ -109,7 +109,7 @@ class Checkpoints:
 
 
 def _keep(folder: Path, target: Path) -> None:
-    """Copies all ranks' shares. Before the step's checkpoint is stored, so that no run resumes beyond it without it."""
+    """Copies the shares of all ranks before the step's checkpoint is stored: no run may resume later without them."""
     if dist.get_rank() == 0:
         shutil.rmtree(target, ignore_errors=True)  # torn, or other ranks' before a crash
         target.mkdir(parents=True)
@@ -129,5 +129,5 @@ def _local_space() -> Iterator[None]:
             raise
         raise StorageError(
             f"no space left for a checkpoint in {local}",
-            "free some there, or set TMPDIR to a larger folder, then run the same command again",
+            "free some space there, or set TMPDIR to a larger folder, then run the same command again",
         ) from error

@@ -178,7 +178,7 @@ class Engine:
                 yield part
 
     def _third(self, name: str, parameter: Any) -> Part | None:
-        """Of stage 3, where the last parts are filled up to the size of the others."""
+        """The part at stage 3, where the last rank's part is padded to the size of the others."""
         begin = dist.get_rank() * parameter.partition_numel()
         count = min(parameter.partition_numel(), parameter.ds_numel - begin)
         return Part(name, begin, safe_get_local_fp32_param(parameter)[:count].detach()) if count > 0 else None
@@ -260,7 +260,7 @@ class Engine:
     def _read(self, folder: Path) -> None:
         loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
         if loaded is None:  # DeepSpeed says no more than that, and would train on with the weights it has
-            raise TrainingError(f"DeepSpeed loads nothing from {folder}", "delete that folder and run again")
+            raise TrainingError(f"DeepSpeed can load nothing from {folder}", "delete that folder and run again")
 
     @property
     def _shape(self) -> dict[str, int]:
@@ -272,8 +272,8 @@ class Engine:
                 self._load_parts(parts)
         except TrainingError as error:
             raise TrainingError(
-                f"the checkpoint was written by {written['workers']} workers at ZeRO stage {written['zero_stage']} and "
-                f"this run has {dist.get_world_size()} at stage {self.zero_stage}; {error.what}",
+                f"the checkpoint was written by {written['workers']} workers at ZeRO stage {written['zero_stage']}, but"
+                f" this run has {dist.get_world_size()} at stage {self.zero_stage}; {error.what}",
                 "resume with the resources it was written with",
             ) from error
 

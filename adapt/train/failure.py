@@ -1,4 +1,4 @@
-"""What went wrong on a rank, on its way to the user: nothing of it may be lost between processes."""
+"""Carries errors of a rank to the user, so that nothing is lost between processes."""
 
 import os
 import re

@@ -128,7 +128,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
 
 
 def _workers(config: Config) -> list[int]:
-    """As many as there are, then more that share the global batch equally."""
+    """The configured number of workers, then larger numbers that share the global batch equally."""
     batch, now = config.training.global_batch_size, config.resources.workers
     return [now, *(number for number in range(now + 1, batch + 1) if batch % number == 0)]
 

@@ -26,7 +26,7 @@ class Workload:
 def workload(
     objective: ObjectiveConfig, sequence_length: int, document_length: float | None = None, added: Added | None = None
 ) -> Workload:
-    """A training run's.
+    """The work of a training run.
 
     Args:
         objective: says how much is predicted.
@@ -44,7 +44,7 @@ def predicted_fraction(objective: ObjectiveConfig) -> float:
 
 
 def forward_flops(size: ModelSize, work: Workload) -> float:
-    """Of a forward pass, a token: two for each element of a matrix; look-ups, norms and activations are left out."""
+    """FLOPs of a forward pass, per token: two for each matrix element. Look-ups, norms and activations do not count."""
     return layer_flops(size, work.context) + 2 * size.head_parameters * work.predicted
 
 
@@ -57,7 +57,7 @@ def layer_flops(size: ModelSize, context: float) -> float:
 
 
 def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> float:
-    """Of forward and backward, a token. A backward pass is twice a forward pass.
+    """FLOPs of a forward and backward pass, per token. A backward pass costs as much as two forward passes.
 
     Args:
         size: of the model.

@@ -119,7 +119,7 @@ def forecast(
 
 
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
-    """Of an earlier training on such a device, else, on this machine, of matrix products now."""
+    """The rate of an earlier training on such a device, else that of matrix products measured now, on this machine."""
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):
         resources, flops = record.resources, record.metrics.get("flops")

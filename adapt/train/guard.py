@@ -1,4 +1,4 @@
-"""Keeps two lives of one run from meeting: a killed driver's workers, and those of the run that goes on for it."""
+"""Keeps the workers of a killed driver and those of the run that resumes it from training at the same time."""
 
 import ctypes
 import signal

@@ -47,7 +47,7 @@ class Job:
     base: str = ""
     """Folder of the model that the first of all domains began with; empty where that is `pretrained`."""
     number: int | None = None
-    """Of the domain in a sequence, from 1."""
+    """Number of the domain in a sequence, from 1."""
 
     @property
     def run_name(self) -> str:

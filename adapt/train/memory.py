@@ -91,7 +91,7 @@ class Demand:
     def of(
         cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
     ) -> "Demand":
-        """Of a configuration.
+        """The demand of a configuration.
 
         Args:
             config: the job's.

@@ -12,7 +12,7 @@ from adapt.train.compiler import check_compiler
 
 
 def apply_options(model: PreTrainedModel, training: TrainingConfig, device: torch.device) -> None:
-    """Makes a model quick on its device, its layers forgetful or compiled as the configuration asks. In place.
+    """Makes a model fast on its device, and its layers checkpointed or compiled as the configuration asks. In place.
 
     Args:
         model: before an engine wraps it.

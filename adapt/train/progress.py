@@ -29,6 +29,6 @@ class Progress:
 
 
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a run that starts from another's state: it is as far, and has paid nothing for it."""
+    """The progress of a run that starts from the state of another: as far as that one, but at no cost of its own."""
     there = Progress(**progress)
     return asdict(Progress(step=there.step, tokens=there.tokens, inherited_tokens=there.tokens))

@@ -35,7 +35,7 @@ def seal(folder: Path, rank: int, world: int) -> None:
 
 
 def rewrite(checkpoint: Path, name: str, text: str) -> None:
-    """Another content for a file of a whole checkpoint, and its size for the seal. Links to the old one keep it."""
+    """Gives a file of a whole checkpoint new content, and the seal its size. Links to the old file keep the old one."""
     write_atomically(checkpoint / name, text)
     size = (checkpoint / name).stat().st_size
     for sealed in checkpoint.glob("seal-*.json"):

@@ -16,7 +16,7 @@ class Length:
 
     steps: int
     rows: int
-    """Of an epoch."""
+    """Rows of an epoch."""
 
 
 def rows_of(tokens: int, training: TrainingConfig) -> int:

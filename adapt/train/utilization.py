@@ -24,7 +24,7 @@ class Utilization:
     done: float
     """With recomputation."""
     peak: float
-    """Of all devices together [FLOP/s]."""
+    """Peak rate of all devices together [FLOP/s]."""
 
     @classmethod
     def measure(

@@ -62,4 +62,4 @@ def test_a_json_array_is_named(tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text(content)
         with pytest.raises(DataError, match=r"a\.json is one JSON array") as caught:
             check_field(tmp_path / "a.json", "text")
-        assert "one object a line" in caught.value.fix
+        assert "one object on each line" in caught.value.fix

@@ -194,9 +194,9 @@ def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pret
     assert documents(out, HELDOUT_GLOB) == expected(kept, pretrained.model, heldout=True)
     assert Measured.of([general, out]).count_in([out]) == 0
 
-    with pytest.raises(DataError, match="nothing is left to train on of") as caught:
+    with pytest.raises(DataError, match="nothing is left to train on, since") as caught:
         run(jsonl(tmp_path / "c.jsonl", TEXTS[:20]), tmp_path / "again", pretrained, measured=[general])
-    assert "20 of its documents are measured" in caught.value.what
+    assert "20 of its documents are also measured" in caught.value.what
     assert all(name in str(caught.value) for name in ("evaluation.general_paths", "mixture.replay_paths"))
 
 

@@ -104,7 +104,7 @@ def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_but_special_tokens_left_of_words(learn: Learn, mode: str) -> None:
-    with pytest.raises(DataError, match="no word of task toy's train examples is left within 1 tokens"):
+    with pytest.raises(DataError, match="task toy: no word of the train examples fits into 1 tokens"):
         learn("tokens", mode, max_length=1)
 
 

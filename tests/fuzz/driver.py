@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.chain.build import last_stage
-from adapt.config.kinds import KINDS
 from adapt.corpus.stream import Feed, _stream
+from adapt.job.registry import JOBS
+from adapt.method.das.stage import ImportanceMeasured, MeasureImportance
+from adapt.model.start import MODEL_FOLDER
 from adapt.parse import parse_values
 from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.schema import TOKENS, marks_of
-from adapt.stages import Catalogue
-from adapt.stages.training import RAN_ON
-from adapt.model.start import MODEL_FOLDER
+from adapt.stage.context import Context
+from adapt.stage.train import RAN_ON
 from adapt.train.job import Job
 from tests.fuzz.grammar import World
 from tests.fuzz.here import from_items
@@ -46,15 +46,15 @@ class Ran:
     """What came of a world."""
 
     root: Path
-    last: Stage | None
+    last: Stage[Any] | None
     error: BaseException | None
 
     @cached_property
-    def stages(self) -> dict[str, Stage]:
+    def stages(self) -> dict[str, Stage[Any]]:
         """By key, inputs first."""
-        found: dict[str, Stage] = {}
+        found: dict[str, Stage[Any]] = {}
 
-        def visit(stage: Stage) -> None:
+        def visit(stage: Stage[Any]) -> None:
             for needed in stage.inputs.values():
                 visit(needed)
             found[stage.key] = stage
@@ -67,7 +67,7 @@ class Ran:
     def records(self) -> dict[str, Record]:
         """Of the stages that ended, by key."""
         store = Store(self.root)
-        found = {key: store.find(stage.stage, stage.name, key) for key, stage in self.stages.items()}
+        found = {key: store.find(stage.kind, stage.name, key) for key, stage in self.stages.items()}
         return {key: record for key, record in found.items() if record}
 
     def of(self, kind: str) -> list[Record]:
@@ -91,27 +91,18 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
         shutil.copy(known, root / DIGESTS)
     values = {**world.filled(data), "model.path": str(model), "storage.root": str(root)}
     try:
-        last = light(last_stage(Catalogue(parse_values(values, KINDS[world.kind], "the world")), world.kind))
-        ensure(last, Store(root))
+        job = JOBS[world.kind]
+        context = Context.of(parse_values(values, job.kind, "the world"))
+        last = job.final(context)
+        context.digests.save()
+        for stage in Ran(root, last, None).stages.values():
+            if stage.kind in READ:
+                ensure(stage, Store(root))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
         return Ran(root, last, error)
     return Ran(root, last, None)
-
-
-def light(stage: Stage) -> Stage:
-    """The same stage with the same key, without the work that needs a model."""
-    made: dict[str, Stage] = {}
-
-    def of(stage: Stage) -> Stage:
-        if stage.key not in made:
-            inputs = {name: of(needed) for name, needed in stage.inputs.items()}
-            run = stage.run if stage.stage in READ else lambda folder, inputs: Outcome()
-            made[stage.key] = replace(stage, run=run, inputs=inputs)
-        return made[stage.key]
-
-    return of(stage)
 
 
 @contextmanager
@@ -133,6 +124,7 @@ def reading(model: Path) -> Iterator[None]:
     """A training that only reads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("adapt.train.launch.launch", lambda job: _read(job, model))
+        patch.setattr(MeasureImportance, "run", lambda *_: Outcome(ImportanceMeasured(0, 0, 0, 0.0, {}, {}, 1.0)))
         yield
 
 

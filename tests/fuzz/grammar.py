@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from tests.samples import WORDS
 
-KINDS = ("dapt",) * 6 + ("tapt",) * 3 + ("das", "evaluate", "similarity")
+KINDS = ("dapt",) * 6 + ("tapt",) * 3 + ("sequence", "evaluate", "similarity")
 SUFFIXES = (".jsonl",) * 4 + (".json", ".csv", ".tsv", ".txt", ".txt", ".parquet", ".arrow")
 COMPRESSIONS = ("",) * 5 + (".gz", ".xz", ".bz2")
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
@@ -169,7 +169,7 @@ def _values(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
         values["corpus.cleaning"] = draw.choice(
             ([], ["fix_unicode"], [{"length": {"min_words": 5}}, "letters"], ["pii"])
         )
-    several = kind in ("das", "similarity") or (kind != "tapt" and draw.random() < 0.4)
+    several = kind in ("sequence", "similarity") or (kind != "tapt" and draw.random() < 0.4)
     if several:
         values |= _sources(draw, kind, names)
     elif kind != "tapt":
@@ -185,7 +185,7 @@ def _values(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
         values |= {"corpus.decontaminate": sets, "corpus.decontaminate_ngram": draw.choice((5, 13))}
     if draw.random() < 0.3:
         values["mixture.exhausted"] = "stop"
-    if kind == "das":
+    if kind == "sequence":
         values |= {"method.kind": draw.choice(("das", "plain")), "training.epochs": None, "training.max_steps": 3}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -208,10 +208,10 @@ def _sources(draw: Random, kind: str, names: list[str]) -> dict[str, Any]:
 
 def _tasks(draw: Random, kind: str, texts: list[str], names: list[str]) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The files of labelled tasks, and the fields that name them."""
-    if kind not in ("tapt", "das", "evaluate"):
+    if kind not in ("tapt", "sequence", "evaluate"):
         return {}, {}
     files, tasks = dict[str, bytes](), []
-    for number in range(draw.randint(1, 2) if kind != "das" else 1):
+    for number in range(draw.randint(1, 2) if kind != "sequence" else 1):
         task: dict[str, Any] = {"name": f"s{number}", "max_bad_fraction": 1.0}
         for split in ("train", "dev", "test"):
             own = [_text(draw, 1000 + n) for n in range(draw.choice((0, 2, 8)))]

@@ -26,9 +26,9 @@ class Here:
             made = function(_arrow(batch) if batch_format == "pyarrow" else _numpy(batch))
             yield from made if isgenerator(made) else [made]
 
-    def take_all(self) -> list[dict[str, Any]]:
+    def iter_rows(self) -> Iterator[dict[str, Any]]:
         """All rows."""
-        return [row for batch in self._batches for row in _arrow(batch).to_pylist()]
+        return (row for batch in self._batches for row in _arrow(batch).to_pylist())
 
     def iter_batches(self, batch_format: str = "numpy", **options: Any) -> Iterator[Any]:
         """The batches as they are."""

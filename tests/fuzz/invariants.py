@@ -21,6 +21,7 @@ from adapt.corpus.tokens import TokenStream
 from adapt.errors import AdaptError
 from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
+from adapt.stage.evaluate import Evaluate
 from tests.fuzz.driver import SEEN, Ran
 from tests.tokenizers import SPECIAL, roberta
 
@@ -86,7 +87,7 @@ def check_training(ran: Ran) -> None:
     for record in ran.of("train"):
         what, metrics = record.what["training"], record.metrics
         batch = what["global_batch_size"]
-        if "sources" not in metrics or not isinstance(batch, int):
+        if metrics["sources"] is None or not isinstance(batch, int):
             continue
         assert sum(source["rows"] for source in metrics["sources"].values()) == metrics["steps"] * batch
         for name, source in metrics["sources"].items():
@@ -95,7 +96,8 @@ def check_training(ran: Ran) -> None:
 
 
 def _metrics(record: Record, name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((Path(record.inputs[name]["path"]) / "stage.json").read_text())["metrics"]
+    place = "replay" if name == "(replay)" else f"corpora.{name}"
+    found: Mapping[str, Any] = json.loads((Path(record.inputs[place]["path"]) / "stage.json").read_text())["metrics"]
     return found
 
 
@@ -105,26 +107,26 @@ def _metrics(record: Record, name: str) -> Mapping[str, Any]:
 def check_leaks(ran: Ran) -> None:
     """What a trained model is measured on was not trained on, however it is written."""
     for stage in ran.stages.values():
-        if stage.stage != "evaluate" or stage.key not in ran.records:
+        if not isinstance(stage, Evaluate) or any(needed.key not in ran.records for needed in stage.inputs.values()):
             continue
-        record = ran.records[stage.key]
-        trained = {text for training in _trainings(ran, stage) for text in _trained(ran.records[training])}
-        asked = any(ran.records[training].metrics["transductive"] for training in _trainings(ran, stage))
-        for name, made in record.inputs.items():
-            if made["stage"] == "prepare" and not (asked and name == "domain"):
-                measured = {text_of(tokens) for tokens in documents(Path(made["path"]), HELDOUT_GLOB)}
+        trained = {text for training in _trainings(stage) for text in _trained(ran.records[training])}
+        asked = any(ran.records[training].metrics["transductive"] for training in _trainings(stage))
+        for name, text in stage.corpora.items():
+            if not (asked and name == "domain"):
+                prepared = ran.records[text.key].path
+                measured = {text_of(tokens) for tokens in documents(prepared, HELDOUT_GLOB)}
                 assert not measured & trained, f"{name} is measured on what was trained on: {measured & trained}"
                 if _is_near(ran):
                     pairs = ((m, t) for m in measured for t in trained)
                     assert not (found := [pair for pair in pairs if similarity(*pair) >= ALIKE]), f"{name}: {found}"
 
 
-def _trainings(ran: Ran, stage: Any) -> Iterator[str]:
+def _trainings(stage: Any) -> Iterator[str]:
     """Keys of the trainings behind a stage."""
     for needed in stage.inputs.values():
-        if needed.stage == "train":
+        if needed.kind == "train":
             yield needed.key
-        yield from _trainings(ran, needed)
+        yield from _trainings(needed)
 
 
 def _trained(record: Record) -> set[str]:
@@ -136,7 +138,9 @@ def _trained(record: Record) -> set[str]:
 
 
 def _is_near(ran: Ran) -> bool:
-    return any(stage.what.get("deduplicate") == "near" or "near_ngram" in stage.what for stage in ran.stages.values())
+    return any(
+        stage.what().get("deduplicate") == "near" or "near_ngram" in stage.what() for stage in ran.stages.values()
+    )
 
 
 def similarity(one: str, other: str) -> float:
@@ -227,7 +231,7 @@ def _records(record: Record) -> Iterator[str | None]:
         files = [str(Path(record.inputs["texts"]["path"]) / "texts.jsonl")]
         yield from read(Path(files[0]), "line")
         return
-    listed = json.loads((Path(record.inputs["manifest"]["path"]) / "manifest.json").read_text())
+    listed = json.loads((Path(record.inputs["files.listing"]["path"]) / "manifest.json").read_text())
     for part in listed["parts"]:
         yield from read(Path(part["path"]), record.what["corpus"]["text_unit"])
 

@@ -38,7 +38,7 @@ def with_sources(config: Config, *sources: SourceConfig) -> Config:
     [
         ({"order": ["cs", "bio", "cs"]}, "names 'cs' twice"),
         ({"order": ["cs", "boi"]}, "did you mean bio"),
-        ({"mode": "joint"}, "learns nothing after another"),
+        ({"mode": "joint"}, "no domain follows another"),
     ],
 )
 def test_sequences_that_make_no_sense_are_refused(config: Config, changes: dict[str, Any], message: str) -> None:
@@ -73,7 +73,7 @@ def test_two_fields_of_one_file_are_two_texts(config: Config) -> None:
 
 def test_a_task_of_no_domain_is_refused(config: Config) -> None:
     stray = replace(config.tasks[0], name="stray")
-    with pytest.raises(ConfigError, match="task stray: 'stray' is no source of the corpus"):
+    with pytest.raises(ConfigError, match="task stray: its domain 'stray' is none of corpus.sources"):
         built(replace(config, tasks=[stray]))
 
 

@@ -61,13 +61,13 @@ def selected(export: Export) -> Select:
 def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_on(
     tmp_path: Path, tiny_bert: Path
 ) -> None:
-    splits = {"train": ["genes of a cell"], "dev": ["the genes"], "test": ["proteins"]}
+    splits = {"train": ["genes of a cell", "a cell"], "dev": ["nothing like it"], "test": ["the test text"]}
     files = {split: write(tmp_path / f"{split}.jsonl", with_labels(texts)) for split, texts in splits.items()}
     arguments = [
         f"--model.path={tiny_bert}",
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--tapt.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
-        "--tapt.random_per_example=2",
+        "--tapt.random_per_example=1",
         "--select.kind=own_selection:Alike",
         "--select.options={at_least: 3}",
         "--corpus.cleaning=[]",

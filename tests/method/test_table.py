@@ -95,7 +95,7 @@ def test_the_configuration_says_which_method() -> None:
         ("no_such_module:A", "no_such_module cannot be imported", "PYTHONPATH"),
         ("own_method:PullBak", "own_method has no PullBak", "did you mean PullBack?"),
         ("own_method:function", "is no Method", "inherit from adapt.method.base.Method"),
-        ("own_method:Needy", "strength without a default", "give every option a default"),
+        ("own_method:Needy", "no default for strength", "give every option a default"),
         ("own_method:Wild", "Options is no dataclass", "frozen dataclass"),
     ],
 )
@@ -126,7 +126,7 @@ def test_sections_are_called_like_their_methods(own: Path) -> None:
     ]
     assert {"das", "l2sp"} == set(sections("plain"))
     assert set(sections("own_method:PullBack")) - set(sections("plain")) == {"pull_back"}
-    with pytest.raises(ConfigError, match="would be `training`"):
+    with pytest.raises(ConfigError, match="section `training`"):
         sections("own_method:Training")
 
 

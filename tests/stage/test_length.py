@@ -38,11 +38,11 @@ def test_a_mixture_is_of_the_sources_rows() -> None:
 
 def test_a_share_for_text_without_a_row_is_refused_by_name() -> None:
     """No sample of it could ever be found, and looking for one would never end."""
-    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3 and no text to train on"):
+    with pytest.raises(DataError, match=r"corpus\.sources: b has weight 3, but no text to train on"):
         mixture(weighted(1, 3), 1000, 0)
-    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, and the files of mixture\.replay_paths have"):
+    with pytest.raises(DataError, match=r"replay_fraction is 0\.1, but the files of mixture\.replay_paths have"):
         mixture(weighted(1, 3), 1000, 129, 0)
-    with pytest.raises(ConfigError, match=r"corpus\.sources: all weights are 0 of a, b"):
+    with pytest.raises(ConfigError, match=r"corpus\.sources: the weights of a, b are all 0"):
         mixture(weighted(0, 0), 1000, 129)  # of a part of the sources, as a joint training may have
 
 

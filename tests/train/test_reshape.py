@@ -56,6 +56,6 @@ def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
     (shard,) = (tmp_path / TAG).glob("*optim_states.pt")
     shard.write_bytes(shard.read_bytes()[:1000])
     for message in ranks(2).run(refusal, Case(3, load=tmp_path)):
-        assert "written by 1 workers at ZeRO stage 2 and this run has 2 at stage 3" in message
+        assert "written by 1 workers at ZeRO stage 2, but this run has 2 at stage 3" in message
         assert "resume with the resources it was written with" in message
     assert not list(Path(tempfile.gettempdir()).glob("reshaped-*"))

@@ -37,7 +37,7 @@ class Boilerplate(Block):
     max_words: PositiveInt = 20
     """A line may be boilerplate only up to this length [words]."""
     max_repeats: PositiveInt = 2
-    """Of equal short lines at most so many stay, the first ones."""
+    """At most this many equal short lines stay, the first ones."""
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:
         """The text without those lines."""

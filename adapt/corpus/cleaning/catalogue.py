@@ -60,8 +60,8 @@ def check_entities(cleaning: Sequence[Any], entity_field: str | None) -> None:
     for block in blocks_of(cleaning):
         if entity_field and not block.keeps_entities:
             raise ConfigError(
-                f"corpus.cleaning has {block.name}, which moves characters: positions in objective.entity_field would be"
-                " wrong",
+                f"corpus.cleaning has {block.name}, which moves characters: the positions in objective.entity_field"
+                " would be wrong",
                 f"remove {block.name} and clean the files beforehand, or use objective.tagger, which works with every"
                 " block",
             )

@@ -32,7 +32,8 @@ class Language(Block):
         known = _classifier().labels
         if unknown := [code for code in self.keep if code not in known]:
             raise ConfigError(
-                f"corpus.cleaning: language.keep has {', '.join(unknown)}", f"the codes are {', '.join(sorted(known))}"
+                f"corpus.cleaning: language.keep names unknown languages: {', '.join(unknown)}",
+                f"the codes are {', '.join(sorted(known))}",
             )
 
     def __call__(self, text: str, changes: dict[str, int]) -> str | Drop:

@@ -31,7 +31,7 @@ from adapt.model.units import Gates, Kind, Values
 from adapt.objective.base import Corrupted
 
 Views = tuple[Tensor, ...]
-"""Of some documents, [documents, H] each: the first, the second, and what was known, where there is something."""
+"""Views of some documents, [documents, H] each: the first, the second, and the known one, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Text:
 
     @property
     def compared(self) -> Packed:
-        """Those documents alone."""
+        """The compared documents alone."""
         return self.whole.only(self.numbers)
 
 

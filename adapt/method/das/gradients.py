@@ -24,7 +24,7 @@ PASS_TOKENS = 4_096
 
 
 def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, float]:
-    """Batches of at most `das.importance_batch` rows; alike, since small ones have large gradients.
+    """Batches of at most `das.importance_batch` rows, all of about one size, since small batches have large gradients.
 
     Returns:
         The sums over all batches, and the seconds that devices were held.

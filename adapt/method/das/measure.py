@@ -43,7 +43,7 @@ class Settings:
     rows: int = 64
     """In one pass; the gradients of a larger group are summed before their size is taken."""
     dtype: torch.dtype = torch.float32
-    """Of autocast."""
+    """Precision of autocast."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Sums:
     """Tokens of text that were read."""
 
     def __add__(self, other: Sums) -> Sums:
-        """Those of both."""
+        """The sums of both."""
         units = {kind: each + other.units[kind] for kind, each in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)

@@ -72,7 +72,7 @@ class Das(Method):
         if config.corpus.streaming and self.options.general_importance != "none":
             raise ConfigError(
                 "corpus.streaming is set, but importance is measured on prepared text",
-                "remove it, or set das.general_importance to none",
+                "leave corpus.streaming out, or set das.general_importance to none",
             )
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
@@ -96,7 +96,7 @@ class Das(Method):
         return self.options.soft_mask != "none" or self.options.contrast_weight > 0
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """Those of the contrast; in several passes, all that is trained through is seen before."""
+        """The passes that the contrast adds. With several micro-batches, all trained views are also computed before."""
         das = self.options
         if not das.contrast_weight:
             return Added()
@@ -106,7 +106,7 @@ class Das(Method):
         return Added(trained, seen + (1 + trained) * (passes > 1))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
-        """Of masks that scale updates, where parameters started from, whole on every rank; of gates, their products."""
+        """Masks that scale updates keep the starting parameters, whole on every rank; gates keep their products."""
         das = self.options
         layers = 4.0 * (das.soft_mask == "update") * size.layer_parameters
         rows = 4.0 * (das.soft_mask == "update" and das.embeddings != "free") * size.head_parameters

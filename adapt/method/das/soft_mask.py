@@ -20,7 +20,7 @@ from adapt.model.units import Values, by_parameter
 
 
 class SoftMask(Method):
-    """Training that moves parameters by 1 - I of what it would.
+    """Training that moves each parameter by 1 - I of its ordinary update.
 
     Args:
         importance: I in [0, 1] of every unit, for the parameters that make its output.
@@ -37,7 +37,7 @@ class SoftMask(Method):
         self._masks: dict[str, Mask] = {}
 
     def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
-        """Masks the model's parameters. Those that are free altogether stay as they are.
+        """Masks the model's parameters. Parameters that are wholly free stay as they are.
 
         Raises:
             ModelError: the embeddings have another number of rows than there are importances.
@@ -57,7 +57,7 @@ class SoftMask(Method):
             raise ModelError(
                 f"importance was measured for {len(self._embedding):,} tokens, and the model has embeddings for "
                 f"{len(table):,}",
-                "measure it again on this model, or set das.embeddings to free",
+                "measure importance again on this model, or set das.embeddings to free",
             )
         (name,) = (name for name, parameter in model.named_parameters() if parameter is table)
         return {name: self._embedding[:, None]}

@@ -33,7 +33,7 @@ EPOCH = 2**32
 LEAST_PLASTICITY = 0.1
 """Below this mean of 1 - importance a layer hardly learns any more, and a warning says so."""
 FREE_SHARE = 0.5
-"""Of the parameters in unprotected embeddings, above which there is a warning."""
+"""Above this share of the parameters in unprotected embeddings, the stage warns."""
 SHOWN = 3
 """Warnings that are logged; all are in the record of the sequence."""
 
@@ -44,9 +44,9 @@ class ImportanceMeasured:
 
     rows: int
     groups: int
-    """Of rows, each with one gradient."""
+    """Groups of rows, each with one gradient."""
     tokens: int
-    """Of text."""
+    """Tokens of text that were read."""
     device_seconds: float
     plasticity: dict[str, list[float]]
     """The mean of 1 - importance by kind of unit and layer."""

@@ -27,7 +27,7 @@ WRONG = [
     ([{"letters": {"min_fraction": None}}], "letters.min_fraction is null, but must be a value", "change it"),
     ([{"pii": {"emails": "yes"}}], 'pii.emails is "yes", but must be true or false', "change it"),
     ([{"language": {"keep": "en"}}], 'language.keep is "en", but must be a list of words', "change it"),
-    ([{"language": {"keep": ["english"]}}], "language.keep has english", "the codes are"),
+    ([{"language": {"keep": ["english"]}}], "language.keep names unknown languages: english", "the codes are"),
     ([{"length": {}, "letters": {}}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
     ([{"length": 3}], "corpus.cleaning has", "`name` or `name: {option: value}`"),
 ]

@@ -1,0 +1,238 @@
+"""A sequence of two domains from its text to its record, on Ray; a third one added later; and one that is killed."""
+
+import json
+import shutil
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from adapt.config import Config
+from adapt.job.sequence import JOB, sequence
+from adapt.model.load import load_masked_lm
+from adapt.parse import parse_values
+from adapt.runner import Finished, Stage, Store
+from adapt.stage.context import Context
+from adapt.stage.running import run_stages
+from adapt.stage.sequence import Sequence, SequenceResult
+from adapt.stage.train import Train
+from adapt.summary import show_sequence
+from adapt.train.retain import newest_whole, step_of
+from tests import drive
+from tests.samples import labelled, sentences, write
+
+R = TypeVar("R")
+jobs = pytest.fixture(drive.jobs)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, Any]:
+    """The configuration, by section."""
+    folder = tmp_path_factory.mktemp("sequence")
+    both = [text.upper() for text in sentences(150, 0)[::10]]  # of the first domain, in the others and in general text
+
+    def texts(name: str, texts: list[str]) -> str:
+        return write(folder / f"{name}.jsonl", [{"text": text} for text in texts])
+
+    sources = [
+        {"name": name, "paths": texts(name, [*sentences(150, seed), *both])}
+        for seed, name in enumerate(("one", "two", "three"))
+    ]
+    task = {
+        split: write(folder / f"{split}.jsonl", labelled(count, seed))
+        for split, (count, seed) in {"train": (40, 7), "dev": (20, 8), "test": (30, 9)}.items()
+    }
+    return {
+        "name": "small",
+        "model": {"path": str(tiny_bert)},
+        "storage": {"root": str(folder / "runs")},
+        "corpus": {"sources": sources, "heldout_fraction": 0.1},
+        "evaluation": {"sequence_length": 64, "general_paths": texts("general", [*sentences(60, 20), *both[:5]])},
+        "training": {"sequence_length": 64, "global_batch_size": 4, "max_steps": 12, "precision": "fp32"},
+        "das": {"importance_sequences": 16, "importance_batch": 4},
+        "tasks": [{"name": "first", "domain": "one", **task}, {"name": "second", "domain": "two", **task}],
+        "finetune": {"seeds": [0, 1], "epochs": 1, "learning_rate": 1e-3},
+    }
+
+
+@pytest.fixture(scope="module")
+def config(given: dict[str, Any]) -> Config:
+    return parse_values(given, JOB.kind, "test")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A sequence that has run."""
+
+    stage: Sequence
+    done: Finished[SequenceResult]
+    store: Store
+
+    @property
+    def result(self) -> SequenceResult:
+        return self.done.result
+
+    def of(self, stage: Stage[R]) -> Finished[R]:
+        """Another of its stages."""
+        record = self.store.find(stage.kind, stage.name, stage.key)
+        assert record
+        return Finished.of(stage, record)
+
+
+def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
+    """Runs a sequence.
+
+    Args:
+        config: of it.
+        trained: whose last model stands in for those that were not trained yet; None to train them.
+        changes: of `sequence`.
+    """
+    context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
+    stage = sequence(context)
+    for training in (step.training for step in stage.steps) if trained else ():
+        stand_in(trained, training)
+    (record,) = run_stages([stage], context.store, config.resources)
+    return Ran(stage, Finished.of(stage, record), context.store)
+
+
+def stand_in(ran: Ran, training: Train) -> None:
+    """Puts the last model of a sequence where a training would leave its own."""
+    folder = ran.store.folder(training.kind, training.name, training.key)
+    if not folder.exists():
+        made = ran.of(ran.stage.steps[-1].training)
+        shutil.copytree(made.path, folder, ignore=shutil.ignore_patterns("stage.json"))
+        replace(made.record, key=training.key, name=training.name, path=folder).save()
+
+
+@pytest.fixture(scope="module")
+def das(config: Config, ray_cluster: None) -> Ran:
+    return run(config, order=["one", "two"])
+
+
+def test_the_matrices_hold_what_was_measured(das: Ran) -> None:
+    scores, losses, steps = das.result.scores, das.result.losses, das.stage.steps
+    assert scores.columns == {"first": 0, "second": 1}
+    assert [set(row) for row in scores.rows] == [set(), {"first"}, {"first", "second"}]
+    assert scores.rows[2]["first"] == [das.of(each).result.score for each in steps[1].runs["first"]]
+    assert losses.columns == {"one": 0, "two": 1, "general": None}
+    assert [set(row) for row in losses.rows] == [{"one", "two", "general"}] * 3
+    exported = das.of(steps[1].export).result
+    assert losses.rows[0]["two"] == das.of(das.stage.before["two"]).result.texts["domain"].loss
+    assert losses.rows[1]["two"] == exported.heldout_loss_before
+    assert losses.rows[2]["two"] == exported.heldout_loss_after
+    assert steps[1].others
+    assert losses.rows[2]["one"] == das.of(steps[1].others).result.texts["one"].loss
+    assert losses.rows[2]["general"] == exported.general_loss_after
+
+
+def test_the_figures_are_those_of_the_matrices(das: Ran) -> None:
+    rows, found = das.result.losses.rows, das.result
+    assert found.loss_forgetting == pytest.approx(rows[2]["one"] - rows[1]["one"])
+    assert found.general_change == pytest.approx(rows[2]["general"] - rows[0]["general"])
+    first = [sum(row["first"]) / 2 for row in found.scores.rows[1:]]
+    assert found.forgetting == pytest.approx(first[0] - first[1])
+
+
+def test_no_measured_text_was_trained_on(das: Ran) -> None:
+    assert das.result.overlap == 0
+    step = das.stage.steps[1]
+    exported = das.of(step.export).result
+    assert exported.heldout_overlap == exported.general_overlap == 0
+    assert step.others
+    assert das.of(step.others).result.texts["one"].overlap == 0
+    dropped = {name: das.of(text).result.dropped for name, text in das.stage.texts.items()}
+    assert dropped == {
+        "one": {"measured": 10},
+        "two": {"measured": 5},
+    }  # five texts, in one with their copies
+
+
+def test_importance_only_grows(das: Ran) -> None:
+    stages = [*(step.past["importance"] for step in das.stage.steps), das.stage.past["importance"]]
+    general, first, second = (load_file(das.of(each).path / "importance.safetensors") for each in stages)
+    for kind in ("head", "inner", "output"):
+        assert (general[kind] <= first[kind]).all()
+        assert (first[kind] <= second[kind]).all()
+    assert not (general["inner"] == first["inner"]).all()
+    (table,) = das.result.tables
+    assert list(table["rows"]) == ["after 0 domains", "after 1 domain", "after 2 domains"]
+
+
+def test_the_last_model_is_ordinary_and_has_moved(das: Ran, config: Config) -> None:
+    model, start = (load_masked_lm(Path(path)).state_dict() for path in (das.result.model, config.model.path))
+    assert model.keys() == start.keys()
+    assert any(not (model[name] == start[name]).all() for name in model)
+
+
+def test_its_summary_can_be_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> None:
+    show_sequence(das.done.record)
+    shown = capsys.readouterr().err
+    assert all(text in shown for text in ("das, continual, seed 0, domains one → two", "plasticity left", "model: "))
+
+
+def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
+    longer = run(config, das, order=["one", "two", "three"])
+    known, found = das.done.record.inputs, longer.done.record.inputs
+    shared = {name for name in known if not name.startswith("past.")}  # after the last domain
+    assert all(found[name] == known[name] for name in shared)
+    assert found["steps.2.past.importance"] == known["past.importance"]
+    before, after = das.result.losses.rows, longer.result.losses.rows
+    assert after[0] == {**before[0], "three": after[0]["three"]}
+    assert after[1] == before[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_one_does(
+    das: Ran, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
+) -> None:
+    """The same command goes on from the last checkpoint."""
+    runs = shutil.copytree(das.store.root, tmp_path / "runs")
+    folder = runs / "train" / das.of(das.stage.steps[1].training).path.name
+    began = started(folder)
+    for stage in [file.parent for file in runs.glob("*/*/stage.json")]:
+        if started(stage) >= began:
+            shutil.rmtree(stage)
+    kept = {name: stamp for name, stamp in drive.stamps(runs / "train").items() if not name.endswith(".lock")}
+    assert kept
+    file = tmp_path / "sequence.yaml"
+    file.write_text(yaml.safe_dump(given))
+    often = ["--training.checkpoint_interval_steps=1", "--training.log_interval_steps=1"]
+    arguments = ["--config", str(file), "--sequence.order=[one, two]", *often]
+
+    job = jobs.start(tmp_path, arguments, "sequence.py")
+    job.until(lambda: newest_whole(next(folder.glob("checkpoints/*"), folder)) is not None)
+    job.interrupt(signal.SIGKILL)
+    job.end()
+    reached = step_of(newest_whole(next(folder.glob("checkpoints/*"))))  # type: ignore[arg-type]
+    job = jobs.start(tmp_path, arguments, "sequence.py")
+    found = job.result()
+    assert found["stage"] == "sequence"
+    assert job.first_step() == reached + 1
+    for name in ("scores", "losses", "tables", "forgetting"):
+        assert found["metrics"][name] == das.done.record.metrics[name]
+    models = [Path(model) / "model.safetensors" for model in (found["metrics"]["model"], das.result.model)]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    assert kept.items() <= drive.stamps(runs / "train").items()
+
+
+def started(stage: Path) -> str:
+    """When a stage did, for comparison."""
+    time: str = json.loads((stage / "stage.json").read_text())["started_at"]
+    return time
+
+
+@pytest.mark.parametrize("mode", ["separate", "joint"])
+def test_what_it_is_compared_to(config: Config, das: Ran, mode: str) -> None:
+    plain = replace(config, method=replace(config.method, kind="plain"), method_options=None)
+    one_seed = replace(plain, finetune=replace(config.finetune, seeds=[0]))
+    found = run(one_seed, das if mode == "separate" else None, order=["one", "two"], mode=mode).result
+    assert (found.tables, found.warnings) == ([], [])
+    rows = [set(row) for row in found.scores.rows]
+    assert rows == [set(), *([{"first"}, {"second"}] if mode == "separate" else [set(), {"first", "second"}])]
+    assert found.forgetting is None
+    assert found.average is not None
