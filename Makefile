@@ -1,5 +1,5 @@
 # Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
-#   make demo | make test | make fuzz | make check | make env | make clean
+#   make demo | make test | make quick | make fuzz | make check | make env | make clean
 #
 # Variables:
 #   ARGS         passed on to the demo or to pytest:   make test ARGS="-k layers", make fuzz ARGS="--seed 7 --minutes 30"
@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help env demo test fuzz check clean
+.PHONY: help env demo test quick fuzz check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ demo: env ## adapt a small language model to technical English, on local Ray: th
 
 test: env ## run the tests, in two processes
 	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+
+quick: env ## the tests that start neither Ray nor ranks nor jobs, for the loop while coding
+	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not heavy" $(ARGS)
 
 fuzz: env ## look for what is wrong with random corpora and configurations, for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)

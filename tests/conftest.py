@@ -16,6 +16,16 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down all other processes
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
+HEAVY = {"ray_cluster", "ranks", "jobs"}
+"""Fixtures that start processes: tests that use one are left out of `make quick`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HEAVY & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("heavy")
+
+
 settings.register_profile("repeatable", deadline=None, derandomize=True)  # also on a slow or busy machine
 settings.load_profile("repeatable")
 

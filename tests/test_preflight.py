@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,15 @@ import pytest
 from adapt import preflight
 from adapt.config import Config, ResourcesConfig, StorageConfig, TrainingConfig
 from adapt.errors import ConfigError, ModelError, StorageError
-from adapt.preflight import check_compile, check_memory, check_shared, check_space, check_training, check_weights
+from adapt.preflight import (
+    check_compile,
+    check_memory,
+    check_shared,
+    check_space,
+    check_training,
+    check_weights,
+    check_writable,
+)
 
 
 @pytest.fixture
@@ -55,6 +64,12 @@ def test_a_shard_that_is_cut_short(model: Path) -> None:
 def test_results_need_a_folder(root: str) -> None:
     with pytest.raises(ConfigError, match=r"storage\.root"):
         check_shared(Config(storage=StorageConfig(root=root)))
+
+
+def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            list(pool.map(check_writable, [tmp_path] * 100))
 
 
 def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

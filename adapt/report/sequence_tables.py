@@ -95,8 +95,8 @@ def by_task(sequences: Sequences) -> Table | None:
     rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
     header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
     note = (
-        "Mean over seeds, each the mean over its orders, x 100, ± standard deviation; best in bold. Of separate "
-        "models, that of the task's domain."
+        "Mean over seeds, each the mean over its orders, x 100, ± standard deviation; best in bold. Separate "
+        "models: the score of the model of the task's domain."
     )
     return Table(header, rows, "Scores at the end", note) if rows else None
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import SelectConfig
+from adapt.corpus.manifest import check_listed
 from adapt.errors import DataError
 from adapt.plugin import source_digest
 from adapt.runner import Done, Outcome, Stage
@@ -70,7 +71,7 @@ class Select(Stage[Selected]):
         """Scores the pool and writes what was taken.
 
         Raises:
-            DataError: nothing can be chosen.
+            DataError: nothing can be chosen, or files have changed since they were listed.
         """
         from adapt.corpus.clean import Sieve, Tally
         from adapt.corpus.decontaminate import evaluation_index
@@ -95,6 +96,7 @@ class Select(Stage[Selected]):
 
         for task in self.tasks:
             yield from texts_of(task.task, "train")
+            check_listed(next(each.listed for each in task.splits if each.split == "train"))
 
 
 def _pool(files: Files, corpus: Any, tally: Any, sieve: Any) -> Iterator[str]:

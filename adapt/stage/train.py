@@ -174,26 +174,8 @@ class Train(Stage[Trained]):
         if mixture is None and found["step"] < steps:
             log(f"the corpus was passed through after {found['step']} of {steps} steps")
         knows = self.is_transductive or self.start.knows(done)
-        return self._outcome(found, config, knows, _shares(texts, replay, mixture, found["step"], config.training))
-
-    def _outcome(
-        self, found: Mapping[str, Any], config: Config, knows: bool, sources: dict[str, SourceShare] | None
-    ) -> Outcome[Trained]:
-        seconds = max(found["seconds"], 1e-9)
-        trained = Trained(
-            steps=found["step"],
-            tokens=found["tokens"],
-            tokens_per_s=found["own_tokens"] / seconds,
-            data_wait_share=found["data_wait_seconds"] / seconds,
-            device_seconds=found["device_seconds"],
-            flops=found.get("flops"),
-            mfu=found.get("mfu"),
-            peak_memory_bytes=found["peak_memory_bytes"],
-            transductive=knows,
-            sources=sources,
-        )
-        cost = cost_of(found["device_seconds"], config.resources.price_per_device_hour)
-        return Outcome(trained, {**cost, "tokens": found["own_tokens"]}, {name: found[name] for name in RAN_ON})
+        shares = _shares(texts, replay, mixture, found["step"], config.training)
+        return outcome_of(found, config.resources.price_per_device_hour, knows, shares)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
         """What it will take. None where its model's dimensions cannot be told.
@@ -220,6 +202,34 @@ class Train(Stage[Trained]):
         corpora = [text for text in (*self.corpora.values(), self.replay) if text and text in done]
         mean = mean_length(together(done[text].record.metrics for text in corpora))
         return forecast(config, dimensions, tokens, mean, Store(root_of(config)))
+
+
+def outcome_of(
+    found: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
+) -> Outcome[Trained]:
+    """What a training came to, as its workers counted.
+
+    Args:
+        found: of `adapt.train.launch.launch`.
+        price_per_hour: of a device.
+        knows: whether the model has been trained on the text of dev and test.
+        sources: what each gave.
+    """
+    seconds = max(found["seconds"], 1e-9)
+    trained = Trained(
+        steps=found["step"],
+        tokens=found["tokens"],
+        tokens_per_s=found["own_tokens"] / seconds,
+        data_wait_share=found["data_wait_seconds"] / seconds,
+        device_seconds=found["device_seconds"],
+        flops=found.get("flops"),
+        mfu=found.get("mfu"),
+        peak_memory_bytes=found["peak_memory_bytes"],
+        transductive=knows,
+        sources=sources,
+    )
+    cost = {**cost_of(found["device_seconds"], price_per_hour), "tokens": found["own_tokens"]}
+    return Outcome(trained, cost, {name: found[name] for name in RAN_ON})
 
 
 def _shares(

@@ -73,7 +73,7 @@ def test_two_fields_of_one_file_are_two_texts(config: Config) -> None:
 
 def test_a_task_of_no_domain_is_refused(config: Config) -> None:
     stray = replace(config.tasks[0], name="stray")
-    with pytest.raises(ConfigError, match="task stray: its domain 'stray' is none of corpus.sources"):
+    with pytest.raises(ConfigError, match=r"task stray: its domain 'stray' is none of corpus\.sources"):
         built(replace(config, tasks=[stray]))
 
 

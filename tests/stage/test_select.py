@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from adapt.corpus.roles import pooled_corpus
 from adapt.errors import DataError
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select import TEXTS_FILE
+from adapt.select.base import Selection
 from adapt.stage.context import Context
 from adapt.stage.listing import files_of
 from adapt.stage.prepare import Prepared
@@ -22,7 +23,7 @@ from adapt.stage.select import Select, Selected
 from adapt.stage.task import task_of
 from adapt.stage.task_texts import Split, TaskTexts
 from tests.corpus.test_heldout import shards
-from tests.samples import write
+from tests.samples import with_labels, write
 
 TRAIN = [f"the text of number {number}" for number in range(5)]
 DEV = ["the dev text", "another dev text"]
@@ -34,9 +35,7 @@ POOL = [f"document number {number} of the pool" + " which is longer" * (number %
 def config(tmp_path: Path, tiny_bert: Path) -> Config:
     """A pool of which one document quotes the test split."""
     splits: dict[str, Any] = {
-        split: write(
-            tmp_path / f"{split}.jsonl", [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(texts)]
-        )
+        split: write(tmp_path / f"{split}.jsonl", with_labels(texts))
         for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST))
     }
     pool = write(tmp_path / "pool.jsonl", [{"text": text} for text in (*POOL, f"we quote: {TEST[1]}")])
@@ -50,13 +49,10 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
     )
 
 
-def select(
-    config: Config, *measured: Stage[Prepared], transductive: bool = False
-) -> tuple[list[str], Finished[Selected]]:
-    """What the stage takes, and its record."""
+def built(config: Config, *measured: Stage[Prepared], transductive: bool = False) -> Select:
     context, task = Context.of(config), config.task
     unseen = TaskTexts("unseen", tuple(Split.of(task, split, context.digests) for split in ("dev", "test")))
-    stage = Select(
+    return Select(
         name="selected",
         select=config.select,
         per_example=config.tapt.random_per_example or 0,
@@ -66,7 +62,13 @@ def select(
         unseen=None if transductive else unseen,
         measured=measured,
     )
-    done = ensure(stage, context.store)
+
+
+def select(
+    config: Config, *measured: Stage[Prepared], transductive: bool = False
+) -> tuple[list[str], Finished[Selected]]:
+    """What the stage takes, and its record."""
+    done = ensure(built(config, *measured, transductive=transductive), Context.of(config).store)
     lines = [json.loads(line) for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert [set(line) for line in lines] == [{"id", "score", "text"}] * len(lines)
     return [line["text"] for line in lines], done
@@ -107,6 +109,24 @@ def test_test_text_is_never_taken_unless_that_is_asked_for(config: Config) -> No
     assert not any(TEST[1] in text for text in texts)
     assert done.result.dropped == {"in evaluation set dev-and-test": 1}
     assert len(select(per_example(config, 100), transductive=True)[0]) == 41
+
+
+class Alike(Selection):
+    """A score is the number of words that a text shares with the tasks' texts."""
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        known = {word for text in target for word in text.split()}
+        return (float(len(known & set(text.split()))) for text in pool)
+
+
+def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tmp_path: Path) -> None:
+    """Also where the task was prepared before, and so is not read again."""
+    alike = replace(config, select=SelectConfig(f"{__name__}:Alike"))
+    assert len(select(alike)[0]) == 15
+    stage, store = built(replace(alike, seed=1)), Context.of(config).store
+    write(tmp_path / "train.jsonl", with_labels(["quite another text"] * 3))
+    with pytest.raises(DataError, match=r"train\.jsonl has changed since this job looked at it first"):
+        ensure(stage, store)
 
 
 def test_a_pool_of_which_nothing_can_be_taken_is_refused(config: Config, tmp_path: Path) -> None:

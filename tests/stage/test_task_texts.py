@@ -24,9 +24,7 @@ TEST = ["the test text", "a sentence of the test split that nobody may see befor
 @pytest.fixture
 def task(tmp_path: Path) -> TaskConfig:
     files: dict[str, Any] = {
-        split: write(
-            tmp_path / f"{split}.jsonl", [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(texts)]
-        )
+        split: write(tmp_path / f"{split}.jsonl", with_labels(texts))
         for split, texts in (("train", TRAIN), ("dev", DEV), ("test", TEST))
     }
     return TaskConfig(**files)

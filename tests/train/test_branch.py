@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import ray.train
 import torch
-from adapt.stages.training import RAN_ON, _training_outcome
 
 from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
+from adapt.stage.train import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoint import Checkpoints
@@ -21,17 +21,18 @@ from adapt.train.progress import Progress
 from adapt.train.retain import checkpoints, folder_name, is_whole, seal
 from adapt.train.schedule import branch_step
 from adapt.train.utilization import Utilization
+from tests.runner.toys import Toy, idle
 from tests.train.toy import Case, build, feed
 
 WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
 PAID = Progress(step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0)
-CORPUS = Stage("prepare", "corpus", {}, lambda *_: None)
+CORPUS = Toy("corpus", "prepare", idle)
 
 
 def stage(training: TrainingConfig, **changes) -> Stage:
     """A training stage."""
     identity = {"training": what(training), "seed": 1, **changes}
-    return Stage("train", "run", identity, lambda *_: None, {"corpus": CORPUS})
+    return Toy("run", "train", idle, identity, CORPUS)
 
 
 def finished(store: Store, made: Stage, steps: int) -> Path:
@@ -39,8 +40,8 @@ def finished(store: Store, made: Stage, steps: int) -> Path:
     folder = store.folder("train", "run", made.key)
     folder.mkdir(parents=True, exist_ok=True)
     record = Record(
-        *("train", "run", made.key, made.version, dict(made.what)),
-        {name: {"stage": each.stage, "key": each.key, "path": ""} for name, each in made.inputs.items()},
+        *("train", "run", made.key, made.version, dict(made.what())),
+        {name: {"stage": each.kind, "key": each.key, "path": ""} for name, each in made.inputs.items()},
         *({"steps": steps}, {}, {}, {}, {}, "", folder),
     )
     record.save()
@@ -188,10 +189,10 @@ def test_a_record_holds_what_the_run_itself_paid(monkeypatch) -> None:
     loop = SimpleNamespace(engine=SimpleNamespace(device=None))
     utilization = Utilization(needed=2.0, done=3.0, peak=1000.0)
     parts = worker.Parts(loop, None, dict.fromkeys(RAN_ON, "x"), utilization)
-    outcome = _training_outcome(parts.figures(Progress(1000, 15000, 9000, 50.0, 5.0, 100.0)), price_per_hour=36.0)
+    outcome = outcome_of(parts.figures(Progress(1000, 15000, 9000, 50.0, 5.0, 100.0)), 36.0, False, None)
     assert outcome.cost == {"device_seconds": 100.0, "device_hours": 1 / 36, "cost": 1.0, "tokens": 6000}
     expected = {"tokens": 15000, "tokens_per_s": 120.0, "data_wait_share": 0.1, "flops": 18000.0, "mfu": 0.24}
-    assert {name: outcome.metrics[name] for name in expected} == pytest.approx(expected)
+    assert {name: getattr(outcome.result, name) for name in expected} == pytest.approx(expected)
 
 
 # The whole way, with the real engine and loop
