@@ -93,8 +93,9 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
     stage = sequence(context)
-    for training in (step.training for step in stage.steps) if trained else ():
-        stand_in(trained, training)
+    if trained:
+        for step in stage.steps:
+            stand_in(trained, step.training)
     (record,) = run_stages([stage], context.store, config.resources)
     return Ran(stage, Finished.of(stage, record), context.store)
 

@@ -49,7 +49,7 @@ def keys(config: Config) -> dict[str, str]:
     return {"export": export.key, **{name: stage.key for name, stage in export.inputs.items()}}
 
 
-def texts(stage: Stage[Any]) -> TaskTexts:
+def texts(stage: Stage[Any] | None) -> TaskTexts:
     assert isinstance(stage, PrepareTexts)
     assert isinstance(stage.texts, TaskTexts)
     return stage.texts
@@ -129,7 +129,7 @@ def test_a_model_that_another_stage_makes_is_what_is_trained_and_measured(config
 
 
 def test_dev_and_test_text_stay_out_unless_it_is_asked_for(config: Config) -> None:
-    inductive, transductive = (texts(built(config, tapt=TaptConfig(transductive=t)).text or 0) for t in (False, True))
+    inductive, transductive = (texts(built(config, tapt=TaptConfig(transductive=t)).text) for t in (False, True))
     assert (named(inductive.wanted), named(inductive.unseen)) == ([("one", "train")], UNSEEN)
     assert (named(transductive.wanted), transductive.unseen) == ([("one", split) for split in SPLITS], ())
 

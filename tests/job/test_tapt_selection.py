@@ -68,6 +68,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
         *(f"--task.{split}={file}" for split, file in files.items()),
         f"--tapt.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
         "--tapt.random_per_example=1",
+        "--tapt.transductive=true",  # then no text is prepared before, for which Ray would be needed
         "--select.kind=own_selection:Alike",
         "--select.options={at_least: 3}",
         "--corpus.cleaning=[]",

@@ -17,7 +17,7 @@ from tests.stage.done import done_of, record_of
 
 BEFORE = {"cs": 5.0, "bio": 6.0, "general": 4.0}
 NONE_TRAINED_ON = {"heldout_overlap": 0, "general_overlap": 0}
-EXPORTED: tuple[dict[str, float | None], ...] = (
+EXPORTED: tuple[dict[str, Any], ...] = (
     {"heldout_loss_before": 5.0, "heldout_loss_after": 3.0, "general_loss_after": 4.1, **NONE_TRAINED_ON},
     {"heldout_loss_before": 5.8, "heldout_loss_after": 3.5, "general_loss_after": 4.4, **NONE_TRAINED_ON},
 )
