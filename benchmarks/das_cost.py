@@ -117,7 +117,9 @@ def _operations(plan: Plan) -> dict[str, float]:
     ids = documents(plan.case)
     mean = sum(map(len, ids)) / len(ids)
     configs = {name: config_of(plan.case, name) for name in get_args(Training)}
-    works = {name: workload(each.objective, LENGTH, mean, method_of(each).added_passes()) for name, each in configs.items()}
+    works = {
+        name: workload(each.objective, LENGTH, mean, method_of(each).added_passes()) for name, each in configs.items()
+    }
     found = {name: training_flops(size, work) for name, work in works.items()}
     general, domain = 4 * layer_flops(size, works["plain"].context), 2 * forward_flops(size, works["plain"])
     return {**found, "general": general, "domain": domain}

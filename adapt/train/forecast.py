@@ -51,12 +51,8 @@ class Forecast:
         found = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
-            parts = ", ".join(
-                f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20
-            )
-            found["memory a device"] = (
-                f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
-            )
+            parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20)
+            found["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
             if memory.host:
                 found["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
             found["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
