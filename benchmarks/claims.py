@@ -12,11 +12,11 @@ from dataclasses import replace
 from scipy.stats import permutation_test, spearmanr
 
 from adapt.chain.arguments import read_command
-from adapt.chain.build import build, study
-from adapt.chain.expand import expand
+from adapt.chain.build import build_chain, study
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.collect import collect
-from adapt.report.compared import Found, compare_all
+from adapt.report.compared import RecipeCompared, compare_all
 from adapt.report.entry import Study
 from adapt.statistics.words import points, verdict
 
@@ -47,7 +47,7 @@ def gains(found: Study) -> Iterator[Line]:
         yield claim, direction(average), f"{verdict(average.comparison, average.adjusted)}. {each}"
 
 
-def direction(found: Found) -> str:
+def direction(found: RecipeCompared) -> str:
     """Of the claim that the difference is above 0."""
     if not found.significant:
         return "undecided"
@@ -115,7 +115,7 @@ def loss_matrix(found: Study) -> Iterator[Line]:
 def main() -> None:
     command = read_command(["report", *sys.argv[1:]])
     recipe = read_chain(command.file, command.let, command.common)
-    found = study(recipe.name, recipe.baseline, build(expand(recipe, command.only)))
+    found = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
     print("| claim | here | figures |\n|---|---|---|")
     for part in (gains, forgetting, loss_matrix, harder_tasks):
         for claim, state, figures in part(found):

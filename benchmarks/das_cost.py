@@ -106,8 +106,9 @@ def _operations(plan: Plan) -> dict[str, float]:
     That pass goes forward, and back through activations alone, not weights; for general knowledge it has two views, and
     no head.
     """
+    from adapt.method.table import method_of
     from adapt.model.size import model_size
-    from adapt.train.flops import added_by, forward_flops, layer_flops, training_flops, workload
+    from adapt.train.flops import forward_flops, layer_flops, training_flops, workload
 
     with tempfile.TemporaryDirectory() as folder:
         build_model(plan.case).save_pretrained(folder)
@@ -116,7 +117,9 @@ def _operations(plan: Plan) -> dict[str, float]:
     ids = documents(plan.case)
     mean = sum(map(len, ids)) / len(ids)
     configs = {name: config_of(plan.case, name) for name in get_args(Training)}
-    works = {name: workload(each.objective, LENGTH, mean, added_by(each)) for name, each in configs.items()}
+    works = {
+        name: workload(each.objective, LENGTH, mean, method_of(each).added_passes()) for name, each in configs.items()
+    }
     found = {name: training_flops(size, work) for name, work in works.items()}
     general, domain = 4 * layer_flops(size, works["plain"].context), 2 * forward_flops(size, works["plain"])
     return {**found, "general": general, "domain": domain}

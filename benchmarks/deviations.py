@@ -18,7 +18,7 @@ from torch import Tensor
 from adapt.config import Config, MethodConfig
 from adapt.method.base import Method, Setting
 from adapt.method.das.importance import Importance, save_importance
-from adapt.method.das.measure import Settings, gate_sizes
+from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, random_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
@@ -30,7 +30,7 @@ from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, neve
 from benchmarks.two_domains import MEASURED, PRECISION, Domains
 
 DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
-settings = partial(Settings, dtype=DTYPE)
+settings = partial(MeasureSettings, dtype=DTYPE)
 Sizes = Mapping[Kind, Tensor]
 Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
 """Of a model, its gates, batches of text, the objective and a seed for dropout."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div
 
 from adapt.method.das.contrast import info_nce
-from adapt.method.das.measure import Loss
+from adapt.method.das.measure import Judged
 from adapt.model.states import last_hidden_state
 from adapt.model.units import Gates, Kind, Values, by_parameter, ones
 from adapt.objective.base import Batch, Corrupted, Objective
@@ -48,7 +48,7 @@ class Unmasked:
 
 
 def never_zeroed(
-    model: Any, gates: Gates, loss: Loss, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
+    model: Any, gates: Gates, loss: Judged, batches: list[tuple[int, Batch]], dtype: torch.dtype = torch.float32
 ) -> dict[Kind, Tensor]:
     """Sizes of gradients that add up from batch to batch, averaged over batches, [layers, units]."""
     model.eval()

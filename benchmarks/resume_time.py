@@ -58,7 +58,7 @@ def build_shards(folder: Path, shards: int) -> None:
 
 def build_texts(folder: Path, files: int) -> int:
     """Files of text, gone through once, so that the index of their items is there. Their number of tokens."""
-    from adapt.corpus.index import Index
+    from adapt.corpus.index import ItemIndex
     from benchmarks.common import corpus_file
 
     folder.mkdir()
@@ -69,7 +69,7 @@ def build_texts(folder: Path, files: int) -> int:
     online = _online(folder)
     for _ in online.batches(0, parallel=False):
         pass
-    return sum(Index.open(online.index).tokens)
+    return sum(ItemIndex.open(online.index).tokens)
 
 
 def first_prepared(folder: str, step: int) -> float:
@@ -84,11 +84,11 @@ def first_prepared(folder: str, step: int) -> float:
 def first_streamed(folder: Path, place: float) -> float:
     """Seconds from nothing to the batch at a place of the epoch; the tokenizer is loaded before."""
     from adapt.corpus.encode import _tokenizer
-    from adapt.corpus.index import Index
+    from adapt.corpus.index import ItemIndex
 
     online = _online(folder)
     _tokenizer(online.encode.pretrained)
-    tokens = sum(Index.open(online.index).tokens)
+    tokens = sum(ItemIndex.open(online.index).tokens)
     began = time.perf_counter()
     next(online.batches(int(place * (tokens // LENGTH) / ROWS), parallel=False))
     return time.perf_counter() - began

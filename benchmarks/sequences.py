@@ -12,21 +12,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from adapt.chain.arguments import read_command
-from adapt.chain.build import build, study
-from adapt.chain.expand import expand
+from adapt.chain.build import build_chain, study
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.blocks import Section, Table
 from adapt.report.markdown import render_markdown
 from adapt.report.sequence_compared import compare_methods
 from adapt.report.sequence_runs import Sequences, sequences_of
-from adapt.report.sequence_tables import by_task, differences, every_run, methods
+from adapt.report.sequence_tables import by_task, every_run, methods, sequence_differences
 
 
 def tables(sequences: Sequences) -> list[Table]:
     """All of them, those with nothing to show left out."""
     found = (
         methods(sequences, compare_methods(sequences)),
-        *(differences(each, compare_methods(each)) for each in _baselines(sequences)),
+        *(sequence_differences(each, compare_methods(each)) for each in _baselines(sequences)),
         by_task(sequences),
         every_run(sequences),
     )
@@ -45,7 +45,7 @@ def _baselines(sequences: Sequences) -> Iterator[Sequences]:
 def main() -> None:
     command = read_command(["report", *sys.argv[1:]])
     recipe = read_chain(command.file, command.let, command.common)
-    found = study(recipe.name, recipe.baseline, build(expand(recipe, command.only)))
+    found = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
     sequences = sequences_of(found)
     if not sequences.methods:
         raise SystemExit(f"no sequence of {command.file} has finished: {len(found.missing)} stages have not run")

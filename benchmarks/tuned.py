@@ -23,15 +23,15 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
     """CPU and wall time of so many steps [s]."""
     from adapt.config import Config, FinetuneConfig
     from adapt.finetune.loop import Course, train
-    from adapt.finetune.place import Place
+    from adapt.finetune.place import FinetunePlace
     from adapt.finetune.problem import Problem
-    from adapt.finetune.settings import Settings
+    from adapt.finetune.settings import FinetuneSettings
     from adapt.finetune.tune import Tuning
     from adapt.model.apart import keep_documents_apart
     from adapt.train.options import apply_options
 
-    place = Place.here("bf16")
-    settings = Settings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
+    place = FinetunePlace.here("bf16")
+    settings = FinetuneSettings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
     model = language_model(case).eval()
     keep_documents_apart(model)
     apply_options(model, Config().training, place.device)
@@ -63,7 +63,7 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int) -> d
     from concurrent.futures import ThreadPoolExecutor
 
     from adapt.config import Config, FinetuneConfig, ResourcesConfig
-    from adapt.finetune.run import Run, finetune
+    from adapt.finetune.run import FinetuneRun, run_finetuning
     from adapt.model.locate import Pretrained
     from adapt.runtime import connect
 
@@ -81,7 +81,8 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int) -> d
         with ThreadPoolExecutor(at_once) as pool:
             list(
                 pool.map(
-                    lambda seed: finetune(Run(config, start, str(task), seed), folder / f"{name}-{seed}"), range(number)
+                    lambda seed: run_finetuning(FinetuneRun(config, start, str(task), seed), folder / f"{name}-{seed}"),
+                    range(number),
                 )
             )
         return time.perf_counter() - begin

@@ -15,8 +15,8 @@ python jobs/chain.py plan [--job NAME] --config FILE [--section.field VALUE ...]
 import sys
 
 from adapt.chain.arguments import Command, read_command, read_job
-from adapt.chain.build import Chain, Goal, ahead, build, study, trainings_ahead
-from adapt.chain.expand import expand
+from adapt.chain.build import Chain, Goal, ahead, build_chain, study, trainings_ahead
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.console import finish, log, run_job
 from adapt.errors import AdaptError
@@ -39,13 +39,15 @@ def main() -> None:
         return
     command = read_command(sys.argv[1:])
     chain_file = read_chain(command.file, command.let, command.common)
-    chain = build(expand(chain_file, command.only))
+    chain = build_chain(expand_chain(chain_file, command.only))
     {"run": run, "plan": plan_all, "status": status, "report": report}[command.verb](command, chain_file, chain)
 
 
 def run(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     show_ahead(ahead(chain))
-    whole = build(expand(chain_file)) if command.only else chain  # the report is of all that is finished, not of a part
+    whole = (
+        build_chain(expand_chain(chain_file)) if command.only else chain
+    )  # the report is of all that is finished, not of a part
     try:
         run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
     except AdaptError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain.expand import expand
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config
 from adapt.job.dapt import dapt
@@ -118,7 +118,7 @@ def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path)
     file = tmp_path / "chain.yaml"
     model = {"model.path": yaml.safe_load(config_file.read_text())["model"]["path"]}
     file.write_text(yaml.safe_dump({"common": model, "stages": settings()["stages"]}))
-    (node,) = expand(read_chain(str(file)))
+    (node,) = expand_chain(read_chain(str(file)))
     assert (node.label, node.job.name) == ("density", "density")
 
 

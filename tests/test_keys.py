@@ -38,7 +38,7 @@ from adapt.runner.digest import Digests
 from adapt.runner.packages import DECIDING, RECORDED
 from adapt.stage.context import Context
 from adapt.stage.task import PrepareTask
-from adapt.stage.task_texts import Split, TaskTexts
+from adapt.stage.task_texts import TaskSplit, TaskTexts
 from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 
@@ -268,7 +268,7 @@ def in_folders(config: Config, tmp_path: Path) -> Config:
 def corpora_keys(config: Config) -> dict[str, str]:
     """Of what reads files of any kind: corpora, evaluation sets, and the text of tasks."""
     context = Context.of(config)
-    splits = {split: Split.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
+    splits = {split: TaskSplit.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
     training, general = dapt(context).training, dapt(context).general
     assert training.replay
     assert general

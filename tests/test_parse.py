@@ -34,8 +34,8 @@ from adapt.job.registry import JOBS
 from adapt.method import l2sp
 from adapt.method.das import options as das_options
 from adapt.method.das.options import DasOptions
-from adapt.method.table import METHODS, method_class, sections
-from adapt.parse import check, parse, parse_values
+from adapt.method.table import METHODS, method_class, option_sections
+from adapt.parse import check_config, parse, parse_values
 
 PATHS = "--corpus.paths=a"  # the one field that has to be given
 
@@ -454,9 +454,9 @@ def test_what_does_not_contradict() -> None:
 
 
 def test_configurations_made_in_python_are_checked_as_well() -> None:
-    check(Config(corpus=CorpusConfig(paths="a")))
+    check_config(Config(corpus=CorpusConfig(paths="a")))
     with pytest.raises(ConfigError, match=r"training\.learning_rate is -1"):
-        check(Config(corpus=CorpusConfig(paths="a"), training=TrainingConfig(learning_rate=-1)))
+        check_config(Config(corpus=CorpusConfig(paths="a"), training=TrainingConfig(learning_rate=-1)))
 
 
 # --- what is shown
@@ -510,7 +510,7 @@ def test_what_print_config_prints_can_be_fed_back(
     assert parsed("--config", write(shown, "shown.yaml")) == config
     assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} - {"method_options"} | {
         "debug",
-        *sections("plain"),
+        *option_sections("plain"),
     }
 
 
@@ -558,7 +558,7 @@ def documentation() -> dict[str, str]:
     for section, content in vars(Config()).items():
         if is_dataclass(content):
             found.update(documented(type(content).__name__, f"{section}."))
-    for section, options in sections("plain").items():
+    for section, options in option_sections("plain").items():
         found.update(documented(options.__name__, f"{section}."))
     return {name: text for name, text in found.items() if name != "method_options"}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain.build import Chain, ahead, build, study
-from adapt.chain.expand import expand
+from adapt.chain.build import Chain, ahead, build_chain, study
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.model.load import load_masked_lm
 from adapt.report.write import write_report
@@ -47,7 +47,7 @@ def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str
 
 @pytest.fixture(scope="module")
 def chain(chain_file: str) -> Chain:
-    return build(expand(read_chain(chain_file)))
+    return build_chain(expand_chain(read_chain(chain_file)))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_seeds_differ_and_models_differ(records: dict[str, Record]) -> None:
 
 
 def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> None:
-    again = build(expand(read_chain(chain_file)))
+    again = build_chain(expand_chain(read_chain(chain_file)))
     assert ahead(again) == {}
     found = run_stages([goal.stage for goal in again.goals], again.store, again.resources)
     assert [record.started_at for record in found] == [records[goal.label].started_at for goal in again.goals]
@@ -103,7 +103,7 @@ def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> N
 
 def test_one_more_seed_is_one_more_run_of_each_model(chain_file: str, records: dict[str, Record]) -> None:
     more = read_chain(chain_file, common={"finetune.seeds": [0, 1, 2]})
-    assert ahead(build(expand(more))) == {"finetune": 3}
+    assert ahead(build_chain(expand_chain(more))) == {"finetune": 3}
 
 
 def test_the_report_names_every_recipe(chain: Chain, records: dict[str, Record], tmp_path: Path) -> None:

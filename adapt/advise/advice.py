@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, Cost, is_limited
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, is_limited
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
 from adapt.config.kinds import TAPT_LENGTH
@@ -13,13 +13,13 @@ WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
 
 @dataclass(frozen=True)
-class ChainFile:
+class Recipe:
     """A way to go."""
 
     name: str
     votes: int
     """Of the rules that speak for it, less those that speak against it: strong 3, moderate 2, weak 1."""
-    cost: Cost
+    cost: CostAhead
     budget: str
     """Whether its device-hours are `within` advice.budget_device_hours, `above` it, or `not known`."""
     command: str
@@ -44,7 +44,7 @@ class Remark:
 class Advice:
     """Recipes, the one to run first before all others; none above the budget is before one within it."""
 
-    recipes: list[ChainFile]
+    recipes: list[Recipe]
     remarks: list[Remark]
     rate_from: str = ""
     """Where the speed of a device, which device-hours follow from, is taken from."""
@@ -52,7 +52,7 @@ class Advice:
     """Why training would be refused as it is configured."""
 
 
-def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
+def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
     """Orders the recipes by votes; where they are even, the cheaper goes first.
 
     Args:
@@ -66,7 +66,7 @@ def advise(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) 
             sides = found.speaks_for, found.speaks_against
             remarks.append(Remark(rule.name, rule.strength, *sides, found.reason, rule.source, rule.checked))
     recipes = [
-        ChainFile(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
+        Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
     return Advice(sorted(recipes, key=_place), remarks, case.costs.rate_from, case.costs.refusal)
@@ -81,7 +81,7 @@ def _side(recipe: str, remark: Remark) -> int:
     return int(recipe in remark.speaks_for) - int(recipe in remark.speaks_against)
 
 
-def _budget(case: Case, cost: Cost) -> str:
+def _budget(case: Case, cost: CostAhead) -> str:
     limit = case.config.advice.budget_device_hours
     if limit is None:
         return WITHIN
@@ -90,7 +90,7 @@ def _budget(case: Case, cost: Cost) -> str:
     return WITHIN if cost.device_hours <= limit else ABOVE
 
 
-def _place(recipe: ChainFile) -> tuple[bool, int, float]:
+def _place(recipe: Recipe) -> tuple[bool, int, float]:
     costs = (recipe.cost.device_hours, recipe.cost.flops, recipe.cost.tokens)
     return recipe.budget == ABOVE, -recipe.votes, next((cost for cost in costs if cost is not None), float("inf"))
 

@@ -22,7 +22,7 @@ TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostAhead:
     """None stands for what cannot be said: a size, a model's dimensions, or the speed of a cluster's devices."""
 
     tokens: int | None
@@ -36,7 +36,7 @@ class Cost:
 class Costs:
     """Of all recipes that can be run."""
 
-    recipes: dict[str, Cost]
+    recipes: dict[str, CostAhead]
     rate_from: str = ""
     """Where the speed of a device is taken from."""
     refusal: str = ""
@@ -61,7 +61,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
         dimensions: of the model, if they are known.
         store: holds the records of earlier trainings, which say how fast devices are.
     """
-    made_of: dict[str, list[Cost]] = {}
+    made_of: dict[str, list[CostAhead]] = {}
     fine_tuning = [_fine_tuning(config.finetune, evidence.tasks, dimensions)] if evidence.tasks else []
     if fine_tuning:
         tapt = _tapt(config, evidence, dimensions)
@@ -82,12 +82,12 @@ def is_limited(training: TrainingConfig) -> bool:
     return any((training.max_steps, training.max_tokens, training.epochs))
 
 
-def _sum(parts: Sequence[Cost], rate: float | None, price: float | None) -> Cost:
+def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) -> CostAhead:
     tokens = [part.tokens for part in parts if part.tokens is not None]
     flops = [part.flops for part in parts if part.flops is not None]
     known = sum(flops) if len(flops) == len(parts) else None
     hours = known / rate / 3600 if known is not None and rate else None
-    return Cost(
+    return CostAhead(
         sum(tokens) if len(tokens) == len(parts) else None,
         known,
         hours,
@@ -95,7 +95,7 @@ def _sum(parts: Sequence[Cost], rate: float | None, price: float | None) -> Cost
     )
 
 
-def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> Cost:
+def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
     """Of all tasks and seeds. The language-model head is not run; a frozen model computes its features once."""
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
@@ -106,17 +106,17 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
         if dimensions:
             work = Workload(min(task.tokens / task.examples, finetune.max_length), predicted=0.0)
             flops += seen * (training_flops if trains else forward_flops)(dimensions, work)
-    return Cost(tokens, flops if dimensions else None)
+    return CostAhead(tokens, flops if dimensions else None)
 
 
-def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> Cost:
+def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
     """Of one training on the text of all tasks, and of the pool if there is one."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
 
 
-def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> Cost:
+def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
     """Of a training over the corpus, as long as it is configured, or one pass."""
     training, corpus = config.training, evidence.corpus
     tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
@@ -130,8 +130,8 @@ def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
     return _training(config, steps * training.global_batch_size * training.sequence_length, length, dimensions)
 
 
-def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> Cost:
+def _training(config: Config, tokens: int | None, length: float | None, dimensions: ModelSize | None) -> CostAhead:
     if tokens is None or dimensions is None:
-        return Cost(tokens)
+        return CostAhead(tokens)
     work = workload(config.objective, config.training.sequence_length, length, method_of(config).added_passes())
-    return Cost(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))
+    return CostAhead(tokens, tokens * training_flops(dimensions, work, config.training.gradient_checkpointing))

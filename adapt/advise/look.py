@@ -14,7 +14,7 @@ from adapt.advise.sample import Sample
 from adapt.config import Config
 from adapt.errors import DataError
 from adapt.evaluate.mlm_loss import SAMPLE_SEED
-from adapt.evaluate.similarity import similarity
+from adapt.evaluate.similarity import similarities
 from adapt.evaluate.texts_loss import loss_on
 from adapt.model.literal import load_text_tokenizer
 from adapt.model.load import load_model
@@ -46,7 +46,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
     eyes = _Eyes(config, pretrained)
     texts = {name: eyes.text(sample) for name, sample in samples.items()}
     words = {name: sample.texts for name, sample in samples.items() if name != "pool"}
-    overlap = overlaps(words)["corpus"] if len(words) == 2 else []
+    overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
     return Evidence(
         [eyes.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
     )
@@ -80,7 +80,7 @@ class _Eyes:
         drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
         tokens = [train.tokens[number] for number in drawn]
         texts = self.tokenizer.batch_decode([each.tolist() for each in tokens], skip_special_tokens=True)
-        near = {name: overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
+        near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,
             examples=len(train),
@@ -106,10 +106,10 @@ class _Eyes:
         return loss_on(few, self.model, self.tokenizer, self.config, torch.device("cpu"))
 
 
-def overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
     """Overlap of the vocabularies of as much text of each (`adapt.evaluate.similarity`), with each of the others."""
     words = min(sum(len(text.split()) for text in each) for each in texts.values())
-    found = similarity({name: _first_words(each, words) for name, each in texts.items()}).overlap
+    found = similarities({name: _first_words(each, words) for name, each in texts.items()}).overlap
     return {
         name: [share for column, share in enumerate(row) if column != place]
         for place, (name, row) in enumerate(zip(texts, found, strict=True))

@@ -74,7 +74,7 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
     return Sample(drawn, round(len(texts) * whole), round(read * whole), False)
 
 
-def together(samples: Sequence[Sample]) -> Sample:
+def joined_samples(samples: Sequence[Sample]) -> Sample:
     """The sources of a corpus as one, each with the documents that were drawn of it."""
     texts = [text for sample in samples for text in sample.texts]
     random.Random(SEED).shuffle(texts)

@@ -42,7 +42,7 @@ class Chain:
     resources: ResourcesConfig
 
 
-def build(nodes: Sequence[Node]) -> Chain:
+def build_chain(nodes: Sequence[Node]) -> Chain:
     """The stages of some nodes, which come after those that they start from.
 
     Raises:

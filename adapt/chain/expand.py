@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from adapt.chain.file import ChainFile, Entry
+from adapt.chain.file import ChainEntry, ChainFile
 from adapt.chain.fill import fill
 from adapt.config import Config
 from adapt.errors import ConfigError
@@ -35,15 +35,15 @@ class Node:
     @property
     def label(self) -> str:
         """`finetune[DAPT, acl_arc]`."""
-        return label(self.name, list(self.values.values()))
+        return node_label(self.name, list(self.values.values()))
 
 
-def label(name: str, members: list[str]) -> str:
+def node_label(name: str, members: list[str]) -> str:
     """How a node is called."""
     return f"{name}[{', '.join(members)}]" if members else name
 
 
-def expand(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
+def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
     """All nodes of a chain, those that others start from first, as far as they are needed.
 
     Args:
@@ -71,15 +71,15 @@ def expand(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> li
     return list(found.values())
 
 
-def _combinations(entry: Entry, source: ChainFile) -> Iterator[dict[str, str]]:
+def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, str]]:
     for members in product(*(source.sets[name] for name in entry.sweep)):
         yield dict(zip(entry.sweep, members, strict=True))
 
 
 def _add(
-    entry: Entry, values: dict[str, str], source: ChainFile, found: dict[str, Node], path: tuple[str, ...]
+    entry: ChainEntry, values: dict[str, str], source: ChainFile, found: dict[str, Node], path: tuple[str, ...]
 ) -> None:
-    name = label(entry.name, list(values.values()))
+    name = node_label(entry.name, list(values.values()))
     place = f"{name} in {source.file}"
     if name in path:
         raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
@@ -89,7 +89,7 @@ def _add(
     def needed(reference: str, field: str) -> str:
         other, members = _referred(reference, source, f"{place}, {field}")
         _add(source.entries[other], members, source, found, (*path, name))
-        return label(other, list(members.values()))
+        return node_label(other, list(members.values()))
 
     start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
     models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
@@ -118,7 +118,7 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
     members = [each.strip() for each in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
-        wanted = label(entry.name, list(entry.sweep))
+        wanted = node_label(entry.name, list(entry.sweep))
         matches = "several stages" if len(members) < len(entry.sweep) else "no stage"
         raise ConfigError(f"{place}: `{reference}` matches {matches}", f"name one: {wanted}")
     for name, member in zip(entry.sweep, members, strict=True):
@@ -127,7 +127,7 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     return entry.name, dict(zip(entry.sweep, members, strict=True))
 
 
-def _config(entry: Entry, values: Mapping[str, str], source: ChainFile, place: str) -> Config:
+def _config(entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str) -> Config:
     """Defaults of the job, then `common`, then the entry's own fields."""
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))

@@ -33,7 +33,7 @@ _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ChainEntry:
     """One of `stages`."""
 
     name: str
@@ -57,7 +57,7 @@ class ChainFile:
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
     """Set -> member -> attributes."""
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, ChainEntry]
 
 
 def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
@@ -102,7 +102,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     )
 
 
-def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, Entry], path: str) -> str:
+def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
     """A member of `recipe`, or, where there is no such set, an entry."""
     baseline = str(content.get("baseline") or "base")
     known = set(sets.get("recipe", entries))
@@ -132,7 +132,7 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
     return {member: {str(key): value for key, value in each.items()} for member, each in found.items()}
 
 
-def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
+def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
     place = f"stages: {name} in {path}"
     if not isinstance(fields, Mapping) or "job" not in fields:
         raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
@@ -149,4 +149,4 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> Entry:
         if str(each) not in sets:
             raise unknown(f"{each} in {place}, for", str(each), set(sets))
     rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from")}
-    return Entry(name, job, tuple(map(str, sweep)), fields.get("from"), rest)
+    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest)

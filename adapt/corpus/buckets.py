@@ -24,7 +24,7 @@ _PAIRS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Parts:
+class ChunkParts:
     """The chunks of all sources in stream order. A document's number is its place in them all."""
 
     folder: Path
@@ -140,7 +140,7 @@ def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
 
 
-def duplicates(parts: Parts, pairs: np.ndarray, threshold: float | None) -> Iterator[np.ndarray]:
+def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) -> Iterator[np.ndarray]:
     """The pairs that are duplicates, some at a time, int64 [pairs, 2].
 
     Args:

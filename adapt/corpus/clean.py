@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from adapt.config import CorpusConfig
-from adapt.corpus.cleaning.block import Block, Drop, count
+from adapt.corpus.cleaning.block import Block, Drop, count_change
 from adapt.corpus.cleaning.catalogue import blocks_of
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.formats import Bad
@@ -72,7 +72,7 @@ class Tally:
             (self.changed, other.changed),
         ):
             for reason, number in theirs.items():
-                count(mine, reason, number)
+                count_change(mine, reason, number)
         self.first_bad = {**other.first_bad, **self.first_bad}
 
 
@@ -95,7 +95,7 @@ def clean(
     blocks = blocks_of(corpus.cleaning)
     for number, record in enumerate(records, start=1):
         if isinstance(record, Bad):
-            count(tally.bad, record)
+            count_change(tally.bad, record)
             tally.first_bad.setdefault(record, f"{source}, record {number}")
             continue
         text = _plain(record)
@@ -107,7 +107,7 @@ def clean(
             measured = sieve.measured(cleaned) if sieve.measured else None
             cleaned = measured or sieve.duplicates.get(ordinal) or cleaned
         if isinstance(cleaned, Drop):
-            count(tally.dropped, cleaned)
+            count_change(tally.dropped, cleaned)
             if sieve.reject:
                 sieve.reject(cleaned, source, number, text)
             continue
@@ -133,7 +133,7 @@ def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
     if not text:
         return Drop("empty")
     for what, number in changes.items():
-        count(tally.changed, what, number)
+        count_change(tally.changed, what, number)
     return text
 
 

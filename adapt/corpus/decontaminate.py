@@ -27,7 +27,7 @@ SHORTEST_RUN = 8
 
 
 @dataclass(frozen=True)
-class Index:
+class EvaluationIndex:
     """The runs of words of all evaluation texts; flat arrays, which processes of a machine share."""
 
     names: list[str]
@@ -76,7 +76,7 @@ class Index:
         return [number] if number < min(SHORTEST_RUN, self.n) else self.lengths
 
 
-def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> Index:
+def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: float) -> EvaluationIndex:
     """The index of some evaluation sets.
 
     Args:
@@ -102,7 +102,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     owners = np.repeat(np.arange(len(known)), sizes)
     order = np.argsort(flat, kind="stable")
     runs, starts = np.unique(flat[order], return_index=True)
-    return Index(
+    return EvaluationIndex(
         names=[name for name, _ in sets],
         n=n,
         overlap=overlap,
@@ -115,7 +115,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     )
 
 
-def evaluation_index(corpus: CorpusConfig) -> Index:
+def evaluation_index(corpus: CorpusConfig) -> EvaluationIndex:
     """The index of `corpus.decontaminate`, read from its files.
 
     Raises:

@@ -22,10 +22,10 @@ import pyarrow as pa
 from xxhash import xxh3_128_intdigest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.buckets import Parts, candidates, duplicates, write_chunk
+from adapt.corpus.buckets import ChunkParts, candidates, duplicates, write_chunk
 from adapt.corpus.clean import DUPLICATE
 from adapt.corpus.clusters import clusters, kept_apart, reduced
-from adapt.corpus.dedup_report import write_report
+from adapt.corpus.dedup_report import write_dedup_report
 from adapt.corpus.heldout import MEASURED, TRAINED, in_share, key_of_normalised
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.minhash import band_hashes, bands_for, signatures
@@ -104,7 +104,7 @@ def sign_chunk(
 class Match:
     """Finds the duplicates of a partition."""
 
-    parts: Parts
+    parts: ChunkParts
     partitions: int
     threshold: float | None
 
@@ -190,7 +190,7 @@ def deduplicate(
         file = folder / duplicates_file(number)
         write_duplicates(file, parts, documents[leaves], reasons[leaves], len(before) + number)
     names = [name for name, _, _ in (*before, *sources)]
-    metrics = write_report(folder, names, parts, documents, firsts, leaves, alike.bands)
+    metrics = write_dedup_report(folder, names, parts, documents, firsts, leaves, alike.bands)
     shutil.rmtree(work)
     return {**metrics, **({"on_the_other_side": int(opposed.sum())} if before else {})}
 
@@ -204,11 +204,11 @@ def duplicates_file(source: int) -> str:
     return f"duplicates-{source:03d}.arrow"
 
 
-def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> Parts:
+def parts_of(folder: Path, chunks: Iterable[dict[str, int]]) -> ChunkParts:
     """The chunks in stream order, whatever the order they come in."""
     columns = ("source", "item", "chunk", "documents")
     rows = np.array(sorted(tuple(int(c[name]) for name in columns) for c in chunks), np.int64).reshape(-1, 4)
-    return Parts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
+    return ChunkParts(folder, rows[:, :3], np.concatenate([[0], np.cumsum(rows[:, 3])]).astype(np.int64))
 
 
 def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
@@ -221,7 +221,7 @@ def merged(batches: Iterable[np.ndarray]) -> np.ndarray:
     return reduced(np.concatenate(held))
 
 
-def write_duplicates(file: Path, parts: Parts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
+def write_duplicates(file: Path, parts: ChunkParts, dropped: np.ndarray, reasons: np.ndarray, source: int) -> None:
     """Writes the item, the ordinal in it and the reason of each document that leaves a source, in order, as Arrow.
 
     Args:

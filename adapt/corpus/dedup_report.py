@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.corpus.buckets import Parts
+from adapt.corpus.buckets import ChunkParts
 from adapt.corpus.minhash import share_probability
 from adapt.runner.files import write_atomically
 
@@ -15,10 +15,10 @@ EXAMPLES = 3
 SIMILARITIES = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 
 
-def write_report(
+def write_dedup_report(
     folder: Path,
     names: list[str],
-    parts: Parts,
+    parts: ChunkParts,
     documents: np.ndarray,
     firsts: np.ndarray,
     leaves: np.ndarray,
@@ -61,7 +61,7 @@ def write_report(
     return metrics
 
 
-def _largest(parts: Parts, documents: np.ndarray, firsts: np.ndarray) -> list[dict[str, Any]]:
+def _largest(parts: ChunkParts, documents: np.ndarray, firsts: np.ndarray) -> list[dict[str, Any]]:
     kept, sizes = np.unique(firsts, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:LARGEST]
     return [

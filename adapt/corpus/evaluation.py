@@ -11,7 +11,7 @@ from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.fields import check_field
 from adapt.corpus.formats import Bad, format_of
 from adapt.corpus.lines import TOO_LONG
-from adapt.corpus.manifest import Manifest, build_manifest, expand
+from adapt.corpus.manifest import Manifest, build_manifest, expand_paths
 from adapt.corpus.records import Reading, Record, read_objects, read_records
 from adapt.corpus.shingles import normalised, words
 from adapt.errors import ConfigError, DataError
@@ -40,7 +40,7 @@ def check_sets(corpus: CorpusConfig) -> None:
         DataError: a file is broken at its beginning, or lacks a field.
     """
     for each in corpus.decontaminate:
-        for file in expand(each.paths):
+        for file in expand_paths(each.paths):
             _check_fields(file, each)
 
 
@@ -54,7 +54,7 @@ def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[
     Raises:
         DataError: a file is broken, lacks a field, holds no text, or too many of its records cannot be read.
     """
-    return {file: _texts(file, evaluation, corpus) for file in expand(evaluation.paths)}
+    return {file: _texts(file, evaluation, corpus) for file in expand_paths(evaluation.paths)}
 
 
 def _check_fields(file: str, evaluation: EvaluationSet) -> None:

@@ -39,7 +39,7 @@ def commit_of(corpus: CorpusConfig) -> str:
     return retried(ask, f"the dataset {repository}")
 
 
-def shards_of(corpus: CorpusConfig, commit: str) -> int:
+def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
     """How many shards the split has, each of which can be read on its own."""
     return int(_opened(corpus, commit).num_shards)
 

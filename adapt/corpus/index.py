@@ -12,7 +12,7 @@ from adapt.runner.files import write_atomically
 
 
 @dataclass
-class Index:
+class ItemIndex:
     """How many tokens each item has, as far as they were read, in the order of reading.
 
     A property of the corpus and not of a run's state: whoever reads an item finds the same. So it may be ahead of the
@@ -23,7 +23,7 @@ class Index:
     tokens: list[int] = field(default_factory=list)
 
     @classmethod
-    def open(cls, file: Path) -> "Index":
+    def open(cls, file: Path) -> "ItemIndex":
         """What is known, up to the first line that does not go on from the one before.
 
         That and all after it count as not written and leave the file, since a line that was cut short when its writer

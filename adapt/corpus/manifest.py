@@ -68,7 +68,7 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
         return Manifest([_dataset(corpus, digests)])
     if corpus.source == "docstrings":
         return Manifest([Part(str(path), path.stat().st_size, digests.of(path)) for path in sorted(_package_records())])
-    files = expand(corpus.paths)
+    files = expand_paths(corpus.paths)
     with ThreadPoolExecutor(LISTERS) as pool:
         remote = {file: pool.submit(_remote_part, file) for file in files if is_url(file)}
         return Manifest([remote[file].result() if file in remote else _local_part(file, digests) for file in files])
@@ -84,7 +84,7 @@ def check_listed(manifest: Manifest) -> None:
         check_unchanged(part.path, part.stamp)
 
 
-def expand(paths: str | list[str]) -> list[str]:
+def expand_paths(paths: str | list[str]) -> list[str]:
     """Files named by paths, folders, globs and URLs of the same, sorted by path within each, each once, absolute.
 
     Raises:

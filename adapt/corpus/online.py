@@ -19,7 +19,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.clean import Tally
 from adapt.corpus.encode import Encode
 from adapt.corpus.form import Form
-from adapt.corpus.index import Index
+from adapt.corpus.index import ItemIndex
 from adapt.corpus.manifest import Manifest
 from adapt.corpus.order import permute
 from adapt.corpus.prepare import Read, numbered_items
@@ -102,7 +102,7 @@ class Online:
         Raises:
             DataError: a file is broken or has changed since its item was first read, or too many records are bad.
         """
-        index = Index.open(self.index)
+        index = ItemIndex.open(self.index)
         begin = self.cut.start_of(step)
         position = index.item_at(begin, len(self.items))
         items = [self.items[number] for number in self.order[position:]]
@@ -132,7 +132,7 @@ class Online:
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
-    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: Index) -> Iterator[Columns]:
+    def _pieces(self, chunks: Iterable[pa.Table], position: int, index: ItemIndex) -> Iterator[Columns]:
         """The stream from the beginning of an item on. Each item's length is kept once it is over."""
         tally, tokens = Tally(), 0
         for chunk in chunks:

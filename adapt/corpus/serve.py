@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from adapt.corpus.online import Online
-from adapt.corpus.window import Columns, take
+from adapt.corpus.window import Columns, take_places
 from adapt.runtime import user_errors
 
 AHEAD = 4
@@ -35,7 +35,7 @@ class Server:
         if batch is None:
             return None
         rows = len(batch["rows"]) // self._world
-        return take(batch, slice(rank * rows, (rank + 1) * rows))
+        return take_places(batch, slice(rank * rows, (rank + 1) * rows))
 
     def _make(self) -> Columns | None:
         if self._error:  # what has failed looks exhausted from then on

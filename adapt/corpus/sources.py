@@ -10,7 +10,7 @@ from typing import Any
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.docstrings import package_sources, read_docstrings
 from adapt.corpus.formats import MIB, Bad, is_divisible
-from adapt.corpus.hub import read_shard, shards_of
+from adapt.corpus.hub import dataset_shards, read_shard
 from adapt.corpus.manifest import Manifest, Part
 from adapt.corpus.records import OnId, Reading, read_records
 from adapt.corpus.storage import check_unchanged
@@ -79,7 +79,7 @@ def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
         while batch := list(islice(modules, MODULES_PER_ITEM)):
             yield [Slice(str(module)) for module in batch]
     elif corpus.source == "dataset":
-        for shard in range(shards_of(corpus, part.stamp)):
+        for shard in range(dataset_shards(corpus, part.stamp)):
             yield [Slice(part.path, shard, shard + 1, part.stamp)]
     else:
         step = ITEM_BYTES if is_divisible(part.path) else max(part.size, 1)

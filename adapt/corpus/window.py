@@ -66,11 +66,11 @@ class Cut:
                 yield last
 
         for batch in regroup(dropped(windows(), skipped), self.global_batch_size):
-            yield self._filled(batch, last) if size(batch) < self.global_batch_size else batch
+            yield self._filled(batch, last) if columns_length(batch) < self.global_batch_size else batch
 
     def _window(self, flat: Columns, number: int) -> Columns:
         """The rows of a window, shuffled. The last row of the stream may be short."""
-        length, tokens = self.sequence_length, size(flat)
+        length, tokens = self.sequence_length, columns_length(flat)
         rows = -(-tokens // length)
         columns: Columns = {
             name: np.resize(values, rows * length).reshape(rows, length) for name, values in flat.items()
@@ -81,12 +81,15 @@ class Cut:
         columns["lengths"] = np.minimum(length, tokens - np.arange(rows) * length).astype(np.int32)
         columns["epochs"] = np.zeros(rows, np.int64)
         columns["rows"] = np.arange(rows) + number * self.window_rows
-        return take(columns, permute(np.arange(rows), rows, self.seed, number))
+        return take_places(columns, permute(np.arange(rows), rows, self.seed, number))
 
     def _filled(self, batch: Columns, window: Columns) -> Columns:
-        missing = np.arange(self.global_batch_size - size(batch))
-        again = {**take(window, missing % size(window)), "epochs": 1 + missing // size(window)}
-        return joined([batch, again])
+        missing = np.arange(self.global_batch_size - columns_length(batch))
+        again = {
+            **take_places(window, missing % columns_length(window)),
+            "epochs": 1 + missing // columns_length(window),
+        }
+        return joined_columns([batch, again])
 
 
 def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
@@ -95,38 +98,38 @@ def regroup(pieces: Iterable[Columns], wanted: int) -> Iterator[Columns]:
     count = 0
     for piece in pieces:
         held.append(piece)
-        count += size(piece)
+        count += columns_length(piece)
         if count < wanted:
             continue
-        whole = joined(held)
+        whole = joined_columns(held)
         stop = count - count % wanted
         yield from (_slice(whole, start, start + wanted) for start in range(0, stop, wanted))
         held, count = [_slice(whole, stop, None)], count - stop
     if count:
-        yield joined(held)
+        yield joined_columns(held)
 
 
 def dropped(pieces: Iterable[Columns], count: int) -> Iterator[Columns]:
     """The same without the first `count`."""
     for piece in pieces:
         yield _slice(piece, count, None)
-        count = max(0, count - size(piece))
+        count = max(0, count - columns_length(piece))
 
 
-def size(columns: Columns) -> int:
+def columns_length(columns: Columns) -> int:
     """Length of the columns."""
     return len(columns[TOKENS])
 
 
-def take(columns: Columns, places: np.ndarray | slice) -> Columns:
+def take_places(columns: Columns, places: np.ndarray | slice) -> Columns:
     """Some places of each column."""
     return {name: values[places] for name, values in columns.items()}
 
 
-def joined(pieces: list[Columns]) -> Columns:
+def joined_columns(pieces: list[Columns]) -> Columns:
     """One piece after another."""
     return pieces[0] if len(pieces) == 1 else {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}
 
 
 def _slice(columns: Columns, start: int, stop: int | None) -> Columns:
-    return take(columns, slice(start, stop))
+    return take_places(columns, slice(start, stop))

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from adapt.evaluate.heatmap import MATRICES, draw
+from adapt.evaluate.heatmap import MATRICES, draw_heatmap
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.results import Rows, Similar
-from adapt.evaluate.similarity import sample_texts, similarity
+from adapt.evaluate.similarity import sample_texts, similarities
 from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
@@ -30,13 +30,13 @@ def compare_domains(
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     samples = {name: sample_texts(corpus, tokenizer, most) for name, corpus in corpora.items()}
-    found = similarity(samples)
+    found = similarities(samples)
     if evaluations:
         found = replace(found, model_loss=_losses(list(corpora), evaluations))
     measured = {name: each for name, each in asdict(found).items() if each is not None}
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     matrices = {name: each for name, each in measured.items() if name in MATRICES}
-    draw(matrices, list(corpora), folder / PICTURE)
+    draw_heatmap(matrices, list(corpora), folder / PICTURE)
     return found
 
 

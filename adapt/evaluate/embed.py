@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.mlm_loss import Heldout
-from adapt.evaluate.ready import on_device, ready
+from adapt.evaluate.ready import call_on_device, ready
 from adapt.evaluate.results import TaskNeighbours
 from adapt.model.locate import Pretrained
 from adapt.model.packed import Packed
@@ -25,7 +25,9 @@ def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[st
         pretrained: the model.
         tasks: folders of prepared tasks of kind single_label, by name.
     """
-    return on_device(_all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()})
+    return call_on_device(
+        _all, config.resources, config, pretrained, {name: str(folder) for name, folder in tasks.items()}
+    )
 
 
 def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, TaskNeighbours]:

@@ -17,7 +17,7 @@ SIGNED = ("change",)
 """Matrices whose cells are better or worse than 0."""
 
 
-def draw(
+def draw_heatmap(
     matrices: dict[str, Sequence[Sequence[float]]],
     domains: Sequence[str],
     file: Path,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from adapt.console import log
 from adapt.errors import DataError
-from adapt.evaluate.heatmap import draw
+from adapt.evaluate.heatmap import draw_heatmap
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.results import Ends, ModelsCompared, Rows
 from adapt.evaluate.statistics import Estimate, change, mean_loss
@@ -61,7 +61,7 @@ def compare_models(
     )
     measured = {name: each for name, each in asdict(found).items() if each}  # the rest is no matter of losses
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
-    draw({"loss": found.loss, "change": found.change}, domains, folder / PICTURE, list(losses))
+    draw_heatmap({"loss": found.loss, "change": found.change}, domains, folder / PICTURE, list(losses))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
-from adapt.evaluate.ready import on_device, ready
+from adapt.evaluate.ready import call_on_device, ready
 from adapt.evaluate.results import TextLoss
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
@@ -34,7 +34,7 @@ class Measurement:
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus on the cluster this process is connected to; writes its documents' losses into `folder`."""
-    losses, examples = on_device(_measure, measurement.config.resources, measurement)
+    losses, examples = call_on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
     return {name: _summed(values, measurement.overlaps[name]) for name, values in losses.items()}

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
-from adapt.evaluate.ready import Ready, on_device, ready
+from adapt.evaluate.ready import Ready, call_on_device, ready
 from adapt.model.head import losses_at
 from adapt.model.locate import Pretrained
 from adapt.model.packed import Packed
@@ -36,7 +36,7 @@ def perplexities(config: Config, pretrained: Pretrained, corpora: Mapping[str, P
         The (pseudo-)perplexity on each; None where it has no held-out text.
     """
     folders = {name: str(folder) for name, folder in corpora.items()}
-    return on_device(_all, config.resources, config, pretrained, folders)
+    return call_on_device(_all, config.resources, config, pretrained, folders)
 
 
 def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str]) -> dict[str, float | None]:

@@ -41,7 +41,7 @@ def ready(pretrained: Pretrained, causal: bool) -> Ready:
     return Ready(model, tokenizer, device)
 
 
-def on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
+def call_on_device(function: Callable[..., T], resources: ResourcesConfig, *arguments: Any) -> T:
     """Calls a function in a Ray task that has one of the cluster's devices, and waits for it."""
     import ray
 

@@ -33,7 +33,7 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
     return texts
 
 
-def similarity(samples: Mapping[str, Sequence[str]]) -> Similar:
+def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
     """Compares the words of samples of text, by domain."""
     counts = {name: _counts(texts) for name, texts in samples.items()}
     top = {name: set(sorted(words, key=lambda w: (-words[w][0], w))[:TOP_WORDS]) for name, words in counts.items()}

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from adapt.config import FinetuneConfig
 from adapt.errors import ModelError
-from adapt.finetune.examples import Batch
+from adapt.finetune.examples import ExampleBatch
 from adapt.finetune.head import LinearHead, TextHead
 from adapt.model.states import document_states, hidden_states, last_hidden_state
 
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
         self.head = head
         self.pooling = pooling
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: ExampleBatch) -> Tensor:
         """[U, classes]."""
         states = last_hidden_state(self.encoder, batch.packed, batch.segments)
         logits: Tensor = self.head(unit_states(states, batch, self.pooling))
@@ -43,14 +43,14 @@ def new_classifier(
     return Classifier(encoder, head(width(encoder), classes, finetune.dropout), pooling)
 
 
-def unit_states(states: Tensor, batch: Batch, pooling: str) -> Tensor:
+def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
     """Of the states of all tokens [N, H] those of the units [U, H]."""
     if batch.places is not None:
         return states[batch.places]
     return document_states(states, batch.packed, pooling)[: len(batch.targets)]
 
 
-def layer_states(encoder: PreTrainedModel, batch: Batch, pooling: str) -> Tensor:
+def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
     """The units' states in every layer, embeddings first, [U, layers + 1, H]."""
     every = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in every], 1)

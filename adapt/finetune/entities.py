@@ -8,7 +8,7 @@ from adapt.statistics.spans import spans
 
 
 @dataclass
-class Found:
+class EntityCounts:
     """How many entities of each type there are, were predicted, and were both, with exact place and type."""
 
     true: Counter[str] = field(default_factory=Counter)
@@ -16,7 +16,7 @@ class Found:
     right: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "Found":
+    def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
         """Counts over texts, each given by its true and its predicted labels."""
         found = cls()
         for truth, guess in pairs:

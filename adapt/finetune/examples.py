@@ -16,7 +16,7 @@ from adapt.task.data import IGNORED, Facts, Split
 
 
 @dataclass(frozen=True)
-class Batch:
+class ExampleBatch:
     """Some examples, on a device. A *unit* is what gets a prediction: an example, or a labelled token of one."""
 
     packed: Packed
@@ -75,7 +75,7 @@ class Examples:
         labelled = np.concatenate(([0], (self.targets != IGNORED).cumsum()))
         return np.asarray(labelled[self.ends[1:]] - labelled[self.ends[:-1]])
 
-    def batch(self, chosen: np.ndarray, device: torch.device) -> Batch:
+    def batch(self, chosen: np.ndarray, device: torch.device) -> ExampleBatch:
         """The examples of these numbers, in this order, and one more document that fills the sequence."""
         begins = self.ends[chosen]
         lengths = self.ends[chosen + 1] - begins
@@ -96,9 +96,9 @@ class Examples:
         packed = Packed(put(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])
         if not self.by_token:
-            return Batch(packed, segments, put(self.targets[chosen]), None)
+            return ExampleBatch(packed, segments, put(self.targets[chosen]), None)
         places = np.flatnonzero(self.targets[index] != IGNORED)
-        return Batch(packed, segments, put(self.targets[index][places]), put(places))
+        return ExampleBatch(packed, segments, put(self.targets[index][places]), put(places))
 
 
 def _joined(values: list[np.ndarray], kept: list[np.ndarray]) -> np.ndarray:

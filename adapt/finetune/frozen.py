@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from adapt.finetune.classifier import layer_states, unit_states, width
-from adapt.finetune.examples import Batch, Examples
+from adapt.finetune.examples import ExampleBatch, Examples
 from adapt.finetune.head import MixedHead
 from adapt.finetune.loop import Course, History, train
-from adapt.finetune.place import Place
+from adapt.finetune.place import FinetunePlace
 from adapt.finetune.predict import in_passes
 from adapt.finetune.problem import Problem
-from adapt.finetune.settings import Settings
-from adapt.finetune.tune import Learned, count, loss_of
+from adapt.finetune.settings import FinetuneSettings
+from adapt.finetune.tune import Learned, loss_of, trained_numbers
 from adapt.model.states import last_hidden_state
 from adapt.task.data import IGNORED
 
@@ -34,13 +34,15 @@ ITERATIONS = 1000
 UNITS_AT_ONCE = 4096
 
 
-def extract(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: int, place: Place) -> Learned:
+def extract_features(
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+) -> Learned:
     """Logistic regression on the units' states in the last layer, standardized; dev chooses its strength.
 
     The result does not depend on the seed.
     """
 
-    def state(batch: Batch) -> Tensor:
+    def state(batch: ExampleBatch) -> Tensor:
         return unit_states(last_hidden_state(encoder, batch.packed, batch.segments), batch, settings.pooling).float()
 
     features = {name: each.numpy() for name, each in _computed(encoder, problem, place, state).items()}
@@ -67,7 +69,9 @@ def extract(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed
     return Learned(lambda name: probabilities(best, name), History(), trained)
 
 
-def probe(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: int, place: Place) -> Learned:
+def probe(
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+) -> Learned:
     """A linear layer on a learned mix of the units' states in all layers, trained like a model.
 
     Raises:
@@ -94,11 +98,11 @@ def probe(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: 
         return torch.cat(found).numpy()
 
     course = Course(head, batch_loss, lambda: problem.score("dev", predict("dev")), len(examples["train"]))
-    return Learned(predict, train(course, settings, seed), count(head))
+    return Learned(predict, train(course, settings, seed), trained_numbers(head))
 
 
 def _computed(
-    encoder: PreTrainedModel, problem: Problem, place: Place, function: Callable[[Batch], Tensor]
+    encoder: PreTrainedModel, problem: Problem, place: FinetunePlace, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
     """The function's values of the units of every split, [U, ...] on the CPU."""
     nn.Module.to(encoder, place.device).eval()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import TrainingError
-from adapt.finetune.settings import Settings
+from adapt.finetune.settings import FinetuneSettings
 from adapt.train.optimizer import build_optimizer
 from adapt.train.schedule import learning_rate
 
@@ -51,7 +51,7 @@ class History:
         return float(self.curve[self.best_epoch - 1]["dev"]) if self.best_epoch else -math.inf
 
 
-def train(course: Course, settings: Settings, seed: int, loss_scaling: bool = False) -> History:
+def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: bool = False) -> History:
     """Trains, and leaves the module in evaluation mode with the weights of its best epoch.
 
     AdamW; the learning rate rises over the warm-up and falls linearly to 0; gradients are clipped to norm 1. Every

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from adapt.task.data import IGNORED
 
 
-class Loss:
+class TaskLoss:
     """Mean loss of the units of a batch [nats].
 
     Args:

@@ -13,14 +13,14 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Place:
+class FinetunePlace:
     """A device and a precision; weights are fp32 in any case."""
 
     device: torch.device
     precision: Precision
 
     @classmethod
-    def here(cls, precision: str) -> Place:
+    def here(cls, precision: str) -> FinetunePlace:
         """The GPU that this process sees, else the CPU; `auto` precision as in pre-training."""
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.finetune.examples import Batch, Examples
+from adapt.finetune.examples import ExampleBatch, Examples
 
 PASS_TOKENS = 8192
 """Tokens that pass a device at once; a longer example passes alone."""
 
 
 @torch.inference_mode()
-def in_passes(function: Callable[[Batch], Tensor], examples: Examples, device: torch.device) -> Tensor:
+def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, device: torch.device) -> Tensor:
     """What a function gives for each unit, [U, ...], on the CPU, in the examples' order.
 
     Args:

@@ -25,7 +25,7 @@ GPU_PARTS = 10_000
 
 
 @dataclass
-class Run:
+class FinetuneRun:
     """What is to be learned."""
 
     config: Config
@@ -36,11 +36,11 @@ class Run:
     seed: int
 
 
-def finetune(run: Run, folder: Path) -> dict[str, Any]:
+def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     """Runs on the cluster this process is connected to, and writes predictions and curve into `folder`.
 
     Returns:
-        What `adapt.finetune.scores.scores` says of the test split, and: metric, mode, seed, dev_score,
+        What `adapt.finetune.scores.task_scores` says of the test split, and: metric, mode, seed, dev_score,
         majority_score (of always answering the most frequent train class), degenerate (whether there is but one
         answer), epochs and best_epoch, truncated (examples cut, by split), max_length [tokens], trained_parameters,
         examples_per_s (in training; None without), seconds and device_seconds.
@@ -84,12 +84,12 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
         raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
-def _work(run: Run, folder: Path) -> Any:
+def _work(run: FinetuneRun, folder: Path) -> Any:
     hide_unreserved_gpus()
     import torch
 
-    from adapt.finetune.work import work
+    from adapt.finetune.work import finetune_work
 
     if not torch.cuda.is_available():
         torch.set_num_threads(max(1, int(run.config.finetune.cpus_per_seed)))
-    return work(run.config, run.pretrained, Path(run.task), run.seed, folder)
+    return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from adapt.finetune.calibration import calibration
-from adapt.finetune.entities import Found
+from adapt.finetune.entities import EntityCounts
 from adapt.task.data import IGNORED, Facts
 
 Labels: TypeAlias = Sequence[Any]
@@ -19,7 +19,7 @@ THRESHOLD = 0.5
 """`multi_label`: a label holds from this probability on."""
 
 
-def scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
+def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
     """All scores of a split, JSON-able.
 
     Args:
@@ -75,7 +75,7 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
         predicted: as `predictions` gives them.
     """
     if facts.metric == "entity_f1":
-        return Found.of(_names(facts, truth, predicted)).total["f1"]
+        return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
         return float(accuracy_score(true, guess))
@@ -103,7 +103,7 @@ def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, A
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
     pairs = list(_names(facts, truth, predicted))
-    found = Found.of(pairs)
+    found = EntityCounts.of(pairs)
     words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
     total, by_type = found.total, found.by_type
     return {

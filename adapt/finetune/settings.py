@@ -20,7 +20,7 @@ SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.
 
 
 @dataclass(frozen=True)
-class Settings:
+class FinetuneSettings:
     """FinetuneConfig without what is left open."""
 
     finetune: FinetuneConfig
@@ -30,7 +30,7 @@ class Settings:
     """[tokens]."""
 
     @classmethod
-    def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> Settings:
+    def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
         """Resolves.
 
         Args:
@@ -57,7 +57,7 @@ class Settings:
         )
 
 
-def check_savable(settings: Settings, model: Path, kind: str) -> None:
+def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
     """Refuses `save_model` where transformers has no classifier that computes what ours does.
 
     Raises:

@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 from adapt.config import FinetuneConfig
 from adapt.finetune.classifier import Classifier, new_classifier
-from adapt.finetune.examples import Batch
+from adapt.finetune.examples import ExampleBatch
 from adapt.finetune.loop import Course, History, train
-from adapt.finetune.loss import Loss, balanced
-from adapt.finetune.place import Place
+from adapt.finetune.loss import TaskLoss, balanced
+from adapt.finetune.place import FinetunePlace
 from adapt.finetune.predict import in_passes
 from adapt.finetune.problem import Problem
-from adapt.finetune.settings import Settings
+from adapt.finetune.settings import FinetuneSettings
 from adapt.finetune.words import train_all_words, train_used_words
 
 
@@ -45,7 +45,9 @@ class Tuning:
         place: where to compute.
     """
 
-    def __init__(self, encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: int, place: Place) -> None:
+    def __init__(
+        self, encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+    ) -> None:
         finetune, facts = settings.finetune, problem.facts
         self.problem, self.place = problem, place
         torch.manual_seed(seed)
@@ -69,11 +71,13 @@ class Tuning:
         with self.place.autocast():
             return in_passes(self._probabilities, self.problem.examples[name], self.place.device).numpy()
 
-    def _probabilities(self, batch: Batch) -> Tensor:
+    def _probabilities(self, batch: ExampleBatch) -> Tensor:
         return self._loss.probabilities(self.classifier(batch))
 
 
-def tune(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: int, place: Place) -> Learned:
+def tune(
+    encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
+) -> Learned:
     """Trains an encoder and a new head; see `Tuning` and `adapt.finetune.loop`.
 
     Raises:
@@ -87,7 +91,7 @@ def tune(encoder: PreTrainedModel, problem: Problem, settings: Settings, seed: i
         len(problem.examples["train"]),
     )
     history = train(course, settings, seed, place.loss_scaling)
-    trained = count(tuning.classifier)
+    trained = trained_numbers(tuning.classifier)
     train_all_words(encoder)
     return Learned(tuning.predict, history, trained, tuning.classifier)
 
@@ -105,14 +109,14 @@ def add_lora(encoder: PreTrainedModel, finetune: FinetuneConfig) -> None:
     inject_adapter_in_model(wanted, encoder)
 
 
-def loss_of(problem: Problem, finetune: FinetuneConfig, place: Place) -> Loss:
+def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetunePlace) -> TaskLoss:
     """The loss of a task, with the configured weights of its classes."""
     if finetune.class_weights == "none":
-        return Loss(problem.facts.kind)
+        return TaskLoss(problem.facts.kind)
     weights = balanced(problem.examples["train"].targets, len(problem.facts.labels))
-    return Loss(problem.facts.kind, weights.to(place.device))
+    return TaskLoss(problem.facts.kind, weights.to(place.device))
 
 
-def count(module: nn.Module) -> int:
+def trained_numbers(module: nn.Module) -> int:
     """Numbers that are trained."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from adapt.config import Config
-from adapt.finetune.frozen import extract, probe
-from adapt.finetune.place import Place
+from adapt.finetune.frozen import extract_features, probe
+from adapt.finetune.place import FinetunePlace
 from adapt.finetune.problem import Problem
 from adapt.finetune.save import save_classifier
-from adapt.finetune.scores import scores
-from adapt.finetune.settings import Settings, check_savable
+from adapt.finetune.scores import task_scores
+from adapt.finetune.settings import FinetuneSettings, check_savable
 from adapt.finetune.tune import Learned, tune
 from adapt.model.load import is_decoder, load_config, load_model, load_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 
-MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract, "linear_probe": probe}
+MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract_features, "linear_probe": probe}
 
 
 @dataclass(frozen=True)
-class Found:
+class RunFound:
     """What a run brings back."""
 
     metrics: dict[str, Any]
@@ -35,7 +35,7 @@ class Found:
     """Of dev and test, a line an example."""
 
 
-def work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> Found:
+def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:
     """Teaches a model a task and tests it; a model that is to be kept is written into `folder`.
 
     Raises:
@@ -44,9 +44,9 @@ def work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path)
         TrainingError: the loss is not finite.
     """
     begin = time.perf_counter()
-    finetune, place = config.finetune, Place.here(config.training.precision)
+    finetune, place = config.finetune, FinetunePlace.here(config.training.precision)
     causal = is_decoder(load_config(start.model, start.trust_remote_code))
-    settings = Settings.of(finetune, start.model, causal, len(Split.load(task, "train")))
+    settings = FinetuneSettings.of(finetune, start.model, causal, len(Split.load(task, "train")))
     if finetune.save_model:
         check_savable(settings, start.model, Facts.load(task).kind)
     tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
@@ -62,15 +62,17 @@ def work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path)
         save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
     metrics = _metrics(problem, settings, learned, found) | {"mode": finetune.mode, "seed": seed}
     metrics["seconds"] = time.perf_counter() - begin
-    return Found(metrics, learned.history.curve, {name: problem.lines(name, each) for name, each in found.items()})
+    return RunFound(metrics, learned.history.curve, {name: problem.lines(name, each) for name, each in found.items()})
 
 
-def _metrics(problem: Problem, settings: Settings, learned: Learned, found: dict[str, np.ndarray]) -> dict[str, Any]:
+def _metrics(
+    problem: Problem, settings: FinetuneSettings, learned: Learned, found: dict[str, np.ndarray]
+) -> dict[str, Any]:
     facts, test, history = problem.facts, problem.splits["test"], learned.history
     epochs = len(history.curve)
     seen = epochs * len(problem.examples["train"])
     return {
-        **scores(facts, test.labels, problem.by_example("test", found["test"]), test.leaked),
+        **task_scores(facts, test.labels, problem.by_example("test", found["test"]), test.leaked),
         "dev_score": problem.score("dev", found["dev"]),
         "metric": facts.metric,
         "epochs": epochs,

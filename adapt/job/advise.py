@@ -15,7 +15,7 @@ from adapt.model.size import model_size
 from adapt.runner import Finished
 from adapt.stage.context import Context
 from adapt.stage.evidence import Look
-from adapt.stage.listing import Files, files_of
+from adapt.stage.listing import Files, listed_files
 from adapt.stage.task import task_of
 
 
@@ -45,7 +45,7 @@ def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig
 
 def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfig]]) -> tuple[Files, ...]:
     folder = f"{context.config.name}-{name}"
-    return tuple(files_of(context, corpus, folder, source) for source, corpus in corpora)
+    return tuple(listed_files(context, corpus, folder, source) for source, corpus in corpora)
 
 
 def advice(context: Context, evidence: Evidence, arguments: Sequence[str]) -> Mapping[str, Any]:
@@ -56,7 +56,7 @@ def advice(context: Context, evidence: Evidence, arguments: Sequence[str]) -> Ma
         evidence: what its last stage found.
         arguments: of the command line, which the commands to run take over.
     """
-    from adapt.advise.advice import advise as advise_on
+    from adapt.advise.advice import recommend as advise_on
     from adapt.advise.costs import costs
     from adapt.advise.findings import Case
 

@@ -9,7 +9,7 @@ from adapt.job.text import beside, deduplicated, prepared_files
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.stage.context import Context
-from adapt.stage.listing import files_of
+from adapt.stage.listing import listed_files
 from adapt.stage.prepare import Prepare
 
 RESERVED = {"general", "training"}
@@ -76,7 +76,7 @@ def domain_texts(context: Context, order: Sequence[str], general: Prepare | None
     before = beside(context, general)
     for name, corpus in sources_of(config.corpus):
         if name in order:
-            files = files_of(context, corpus, f"{config.name}-{name}", name)
+            files = listed_files(context, corpus, f"{config.name}-{name}", name)
             texts[name] = prepared_files(context, files, general, deduplicated(context, (files,), before))
             before = (*before, files) if config.corpus.deduplicate == "near" else ()
     _check_distinct(texts)

@@ -16,12 +16,12 @@ from adapt.stage.context import Context
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
 from adapt.stage.gather import Gather
-from adapt.stage.listing import files_of
+from adapt.stage.listing import listed_files
 from adapt.stage.prepare import Prepare, Prepared
 from adapt.stage.prepare_texts import PrepareTexts
 from adapt.stage.select import Select
 from adapt.stage.task import task_of
-from adapt.stage.task_texts import Split, TaskTexts
+from adapt.stage.task_texts import TaskSplit, TaskTexts
 from adapt.stage.train import Train
 
 POOL = "(pool)"
@@ -81,8 +81,8 @@ def _texts(
 ) -> TaskTexts:
     """The text of some splits; without that of dev and test of some tasks."""
     name = "-".join([*(task.name for task in tasks), *splits])
-    wanted = tuple(Split.of(task, split, context.digests) for task in tasks for split in splits)
-    hidden = tuple(Split.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
+    wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
+    hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
     return TaskTexts(name, wanted, hidden)
 
 
@@ -104,7 +104,7 @@ def _pool_text(
     general: Prepare | None,
 ) -> Stage[Prepared]:
     config, name = context.config, f"{context.config.name}-pool"
-    pool = files_of(context, pooled_corpus(config), name)
+    pool = listed_files(context, pooled_corpus(config), name)
     if not config.tapt.random_per_example:
         return prepared_beside(context, pool, apart, general, unseen)
     texts = Select(

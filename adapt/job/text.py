@@ -11,7 +11,7 @@ from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.dedup import Dedup
 from adapt.stage.gather import Gather
-from adapt.stage.listing import Files, files_of, held_out
+from adapt.stage.listing import Files, held_out, listed_files
 from adapt.stage.prepare import Prepare, Prepared, Streamed
 from adapt.stage.task_texts import TaskTexts
 
@@ -46,9 +46,9 @@ def general_text(context: Context) -> Prepare | None:
     config, name = context.config, f"{context.config.name}-general"
     if not config.evaluation.general_paths:
         return None
-    files = files_of(context, general_corpus(config), name)
+    files = listed_files(context, general_corpus(config), name)
     trained = {
-        field: [files_of(context, corpus, name).manifest for name, corpus in corpora]
+        field: [listed_files(context, corpus, name).manifest for name, corpus in corpora]
         for field, corpora in trained_corpora(config).items()
     }
     field = shared_with(files.manifest, trained, config.corpus.heldout_fraction)
@@ -66,7 +66,7 @@ def domain_text(context: Context, general: Prepare | None) -> DomainText:
     """
     config = context.config
     sources = tuple(
-        files_of(context, corpus, f"{config.name}-{source}" if source else config.name, source)
+        listed_files(context, corpus, f"{config.name}-{source}" if source else config.name, source)
         for source, corpus in sources_of(config.corpus)
     )
     dedup = deduplicated(context, sources, beside(context, general))
@@ -96,7 +96,7 @@ def replayed_text(
     if not context.config.mixture.replay_paths:
         return None
     name = f"{context.config.name}-replay"
-    files = files_of(context, replayed_corpus(context.config), name, REPLAY)
+    files = listed_files(context, replayed_corpus(context.config), name, REPLAY)
     if measured is None:
         measured = [general] if general else []
     return prepared_beside(context, files, measured, general, unseen)
@@ -132,7 +132,7 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
         return ()
     found = [replace(general.files, source=GENERAL)] if general else []
     if replay and config.mixture.replay_paths:
-        found.append(files_of(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
+        found.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
     return tuple(found)
 
 

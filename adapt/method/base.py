@@ -225,7 +225,8 @@ class Method:
         """The passes of a step, one by one: the caller runs the backward pass of one before it asks for the next.
 
         A method that computes both losses in one pass, or looks beyond a micro-batch, overrides this instead of
-        `extra_loss`. In a trial of how much memory it takes a rank calls it alone (see `adapt.method.gather.alone`).
+        `extra_loss`. In a trial of how much memory it takes, a rank calls it alone (see
+        `adapt.method.gather.without_others`).
 
         Args:
             model: the engine, or in a trial the model itself.

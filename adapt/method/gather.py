@@ -13,7 +13,7 @@ _ALONE = ContextVar("alone", default=False)
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def without_others() -> Iterator[None]:
     """Inside the block a rank waits for no other: all there is, is its own."""
     token = _ALONE.set(True)
     try:

@@ -71,7 +71,7 @@ def check_method(config: Config, model: Path) -> None:
 
 
 @cache
-def sections(kind: str) -> dict[str, type[Any]]:
+def option_sections(kind: str) -> dict[str, type[Any]]:
     """The options of all known methods and of this one, by the name of their section.
 
     Raises:

@@ -120,7 +120,7 @@ def model_card(facts: CardFacts) -> str:
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
-        verdict=verdict(facts.results),
+        verdict=card_verdict(facts.results),
         corpus=settings(facts.corpus),
         results=results_table(facts.results),
         training=settings(facts.training),
@@ -136,7 +136,7 @@ def front_matter(base_model: str, task: str) -> str:
     return "\n".join([*base, "library_name: transformers", f"pipeline_tag: {task}", "tags:", *tags])
 
 
-def verdict(results: Sequence[LossChange]) -> str:
+def card_verdict(results: Sequence[LossChange]) -> str:
     """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
     if not results:
         return "Its effect was not measured."

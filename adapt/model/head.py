@@ -147,7 +147,7 @@ def answering(model: Any, function: Callable[[Tensor, Tensor, Tensor | None], Te
     """
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
-        raise unsupported(model)
+        raise unsupported_head(model)
     vars(linear)["forward"] = lambda hidden: function(hidden, in_use(linear, "weight"), in_use(linear, "bias"))
     try:
         yield
@@ -170,7 +170,7 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
         )
     logits: Tensor = output.logits
     if gather.count is None or logits.shape[:2] != torch.Size([1, gather.count]):
-        raise unsupported(inner)
+        raise unsupported_head(inner)
     return logits
 
 
@@ -178,7 +178,7 @@ def gather_of(model: Any) -> TargetGather:
     """The hook of a model, registered on first use. It is kept on the encoder: a copy of the model has its own."""
     base = model.base_model
     if base is model or not isinstance(base, nn.Module):
-        raise unsupported(model)
+        raise unsupported_head(model)
     gather = getattr(base, ATTRIBUTE, None)
     if gather is None:
         gather = TargetGather()
@@ -188,7 +188,7 @@ def gather_of(model: Any) -> TargetGather:
     return gather
 
 
-def unsupported(model: nn.Module) -> ModelError:
+def unsupported_head(model: nn.Module) -> ModelError:
     """The error for an architecture whose head cannot be fed by the hook."""
     return ModelError(
         f"{type(model).__name__} does not compute its logits from the last hidden state of its base_model alone",

@@ -24,7 +24,7 @@ from adapt.errors import ModelError
 from adapt.model.apart import keep_documents_apart
 from adapt.model.direction import not_a_decoder, not_an_encoder
 from adapt.model.locate import has_tokenizer, weight_files
-from adapt.model.match import check_fits, check_same
+from adapt.model.match import check_match, check_same
 from adapt.model.quiet import quiet
 from adapt.model.size import ALIASES
 
@@ -51,7 +51,7 @@ def load_tokenizer(
     source = tokenizer_folder or model_folder
     config = load_config(model_folder, trust_remote_code)
     tokenizer = read_tokenizer(source, config, trust_remote_code)
-    check_fits(tokenizer, config, source, model_folder, causal=is_decoder(config))
+    check_match(tokenizer, config, source, model_folder, causal=is_decoder(config))
     if source != model_folder and has_tokenizer(model_folder):
         own = read_tokenizer(model_folder, config, trust_remote_code)
         check_same(tokenizer, own, source, model_folder)
@@ -97,7 +97,7 @@ def load_model(
         for name in ALIASES["attention_dropout"]:
             if hasattr(config, name):
                 setattr(config, name, attention_dropout)
-    check_readable(folder)
+    check_weight_files(folder)
     with quiet():
         try:
             model, report = model_class(config).from_pretrained(
@@ -178,7 +178,7 @@ def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> Non
         raise not_an_encoder(named, folder, is_decoder(config))
 
 
-def check_readable(folder: Path) -> None:
+def check_weight_files(folder: Path) -> None:
     """Open every weights file, which checks its header against its length, so that an error can name the file."""
     for file in weight_files(folder):
         if file.suffix != ".safetensors":

@@ -14,7 +14,7 @@ SMALLEST_SHARE = 0.5
 FIX = "use the tokenizer that came with the model"
 
 
-def check_fits(
+def check_match(
     tokenizer: PreTrainedTokenizerFast, config: PreTrainedConfig, source: Path, model: Path, causal: bool = False
 ) -> None:
     """Check a tokenizer against a model's configuration.

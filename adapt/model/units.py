@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from adapt.model.pattern import Layer, inputs, is_transposed, layers_of, outputs
 
-__all__ = ["KINDS", "Gates", "Kind", "Values", "by_parameter", "is_transposed", "layers_of", "ones", "sizes"]
+__all__ = ["KINDS", "Gates", "Kind", "Values", "by_parameter", "is_transposed", "layers_of", "ones", "unit_counts"]
 
 Kind = Literal["head", "inner", "output"]
 KINDS: tuple[Kind, ...] = ("head", "inner", "output")
@@ -24,7 +24,7 @@ Values = Mapping[Kind, Tensor]
 """For each kind of unit a value for every unit of every layer, [layers, units]."""
 
 
-def sizes(model: Any) -> dict[Kind, int]:
+def unit_counts(model: Any) -> dict[Kind, int]:
     """How many units of each kind a layer has."""
     first = layers_of(model)[0]
     outer = first.part(first.pattern.outer)
@@ -34,7 +34,7 @@ def sizes(model: Any) -> dict[Kind, int]:
 def ones(model: Any) -> dict[Kind, Tensor]:
     """Gates that change nothing, on the model's device."""
     count, device = len(layers_of(model)), next(model.parameters()).device
-    return {kind: torch.ones(count, size, device=device) for kind, size in sizes(model).items()}
+    return {kind: torch.ones(count, size, device=device) for kind, size in unit_counts(model).items()}
 
 
 class Gates:
@@ -52,7 +52,7 @@ class Gates:
     """
 
     def __init__(self, model: Any) -> None:
-        self.sizes = sizes(model)
+        self.sizes = unit_counts(model)
         self._hooks: dict[Kind, list[_Hook]] = {kind: [] for kind in KINDS}
         for layer in layers_of(model):
             attention_out, outer = layer.part(layer.pattern.attention_out), layer.part(layer.pattern.outer)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from adapt.objective.base import Batch
 from adapt.objective.masking import CROSSING, ORDER, WORD_CROSSING, Masking
-from adapt.objective.units import at_least_one, heads_of, sizes, take
+from adapt.objective.units import at_least_one, heads_of, take_units, unit_lengths
 from adapt.schema import ENTITIES, UNIT_STARTS
 
 
@@ -21,12 +21,12 @@ class EntityMasking(Masking):
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
         """From entities and from words as much as is due to each."""
-        order, size = self.draw(ORDER, batch), sizes(heads, eligible)
+        order, size = self.draw(ORDER, batch), unit_lengths(heads, eligible)
         is_entity = batch.marks[ENTITIES]
         in_entities, in_words = size.where(is_entity, 0), size.where(~is_entity, 0)
         wanted = self.budget(eligible)
         due = torch.minimum(wanted * self.config.entity_fraction, in_entities.sum(1))
         from_words = torch.minimum(wanted - due, in_words.sum(1))
-        taken = take(order, in_entities, wanted - from_words, self.draw(CROSSING, batch)[:, 0])
-        taken |= take(order, in_words, from_words, self.draw(WORD_CROSSING, batch)[:, 0])
+        taken = take_units(order, in_entities, wanted - from_words, self.draw(CROSSING, batch)[:, 0])
+        taken |= take_units(order, in_words, from_words, self.draw(WORD_CROSSING, batch)[:, 0])
         return at_least_one(taken, order, size).gather(1, heads) & eligible

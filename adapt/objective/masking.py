@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from adapt.config import ObjectiveConfig
 from adapt.objective.base import Batch, Corrupted, Objective
 from adapt.objective.noise import uniform
-from adapt.objective.units import at_least_one, sizes, take
+from adapt.objective.units import at_least_one, take_units, unit_lengths
 from adapt.schema import marks_of
 
 ORDER, REPLACEMENT, TOKEN, CROSSING, WORD_CROSSING, LENGTH = range(6)
@@ -61,9 +61,9 @@ class Masking(Objective):
             bool [B, L]. The expected number is `mask_fraction` of a row's eligible tokens, unless its first unit alone
             is more than that.
         """
-        size = sizes(heads, eligible)
+        size = unit_lengths(heads, eligible)
         order = self.draw(ORDER, batch)
-        taken = take(order, size, self.budget(eligible), self.draw(CROSSING, batch)[:, 0])
+        taken = take_units(order, size, self.budget(eligible), self.draw(CROSSING, batch)[:, 0])
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
     def corrupt(self, batch: Batch) -> Corrupted:

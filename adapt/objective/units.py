@@ -20,12 +20,12 @@ def heads_of(starts: Tensor) -> Tensor:
     return torch.where(starts, positions, 0).cummax(dim=1).values
 
 
-def sizes(heads: Tensor, eligible: Tensor) -> Tensor:
+def unit_lengths(heads: Tensor, eligible: Tensor) -> Tensor:
     """Number of eligible tokens in each unit, int64 [B, L]: at its head, elsewhere 0."""
     return torch.zeros_like(heads).scatter_add_(1, heads, eligible.long())
 
 
-def take(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) -> Tensor:
+def take_units(order: Tensor, size: Tensor, budget: Tensor, crossing: Tensor) -> Tensor:
     """Takes units in random order while the budget lasts.
 
     The unit that crosses the budget is taken with probability (what is left) / (its size), so the expected number of

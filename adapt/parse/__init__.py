@@ -12,7 +12,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
-from adapt.method.table import sections
+from adapt.method.table import option_sections
 from adapt.parse.keys import (
     OPTIONS,
     method_in,
@@ -21,7 +21,7 @@ from adapt.parse.keys import (
     refuse_sections_without_fields,
     refuse_unknown_values,
 )
-from adapt.parse.values import check, check_section
+from adapt.parse.values import check_config, check_section
 
 __all__ = ["check", "parse", "parse_values"]
 
@@ -72,12 +72,12 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method
         values = parser.instantiate(read())
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
-    options = {name: values[name] for name in sections(method)}
+    options = {name: values[name] for name in option_sections(method)}
     for name, each in options.items():  # also those of methods that are not chosen
         check_section(name, each)
     fields = {name: values[name] for name in Config.__dataclass_fields__ if name != OPTIONS}
     config = Config(**fields, method_options=options.get(section_of(method)))
-    check(config, kind)
+    check_config(config, kind)
     return config
 
 
@@ -99,7 +99,7 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool = False) -> 
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     parser.add_class_arguments(Config, skip={OPTIONS})
-    for name, options in sections(method).items():
+    for name, options in option_sections(method).items():
         parser.add_class_arguments(options, name)
     no_default = {"training.max_steps"} if has_length else set()
     parser.set_defaults({name: value for name, value in kind.defaults.items() if name not in no_default})

@@ -11,7 +11,7 @@ import yaml
 
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
 from adapt.errors import ConfigError
-from adapt.method.table import sections
+from adapt.method.table import option_sections
 
 OPTIONS = "method_options"
 """The field that holds the section of the chosen method; users write that section."""
@@ -64,7 +64,7 @@ def known_keys(method: str = "") -> set[str]:
     Raises:
         ConfigError: there is no such method.
     """
-    options = sections(method or "plain")
+    options = option_sections(method or "plain")
     named = {f"{section}.{each.name}" for section, kind in options.items() for each in fields(kind)}
     return {*flat(Config()), *Config.__dataclass_fields__, *options, *named, "debug"} - {OPTIONS}
 
@@ -203,7 +203,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
     """Sections that are a number, a list or nothing; one may be text, the name of a file."""
-    options = sections(method_in(nested(content)) or "plain")
+    options = option_sections(method_in(nested(content)) or "plain")
     for section, default in {**vars(Config()), **options}.items():
         if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
             raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")

@@ -10,7 +10,7 @@ from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 
 
-def check(config: Config, kind: Kind = DAPT) -> None:
+def check_config(config: Config, kind: Kind = DAPT) -> None:
     """Values out of their range, and fields that contradict each other.
 
     Args:

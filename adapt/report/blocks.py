@@ -36,7 +36,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Finding:
+class FindingBlock:
     """One sentence of the verdict, or one warning."""
 
     head: str
@@ -50,11 +50,11 @@ class Findings:
     """A list of them."""
 
     kind: ClassVar[str] = "findings"
-    items: Sequence[Finding]
+    items: Sequence[FindingBlock]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextBlock:
     """A paragraph."""
 
     kind: ClassVar[str] = "text"
@@ -83,7 +83,7 @@ class Folded:
     blocks: "Sequence[Block]"
 
 
-Block: TypeAlias = Table | Findings | Text | Figures | Folded
+Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """The runs of one recipe on one task, one a seed."""
 
     recipe: str
@@ -46,7 +46,7 @@ class Row:
     name: str
     task: str
     metric: str
-    groups: dict[str, Group]
+    groups: dict[str, RunGroup]
     """By recipe."""
     task_record: Record | None
     """Of the stage that prepared the task."""
@@ -108,7 +108,7 @@ def _row(place: tuple[str, ...], groups: Mapping[str, list[Entry]], warnings: li
         entries = sorted(entries, key=lambda entry: int(entry.record.metrics["seed"]))
         predictions = read_predictions([entry.record for entry in entries], labels)
         warnings += [f"{name}, {recipe}: {warning}" for warning in predictions.warnings]
-        made[recipe] = Group(recipe, entries, predictions)
+        made[recipe] = RunGroup(recipe, entries, predictions)
     return Row(name, place[0], one.record.metrics["metric"], made, task_record)
 
 
@@ -126,7 +126,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
     return frozenset(group.recipe for group in groups if keys & set(group.trained) or _knows(group))
 
 
-def _knows(group: Group) -> bool:
+def _knows(group: RunGroup) -> bool:
     """What the training says of itself: its export may be missing, or have failed."""
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapt.report.collect import Group, Results
+from adapt.report.collect import Results, RunGroup
 from adapt.report.entry import Study
 from adapt.runner.record import Record
 
@@ -32,7 +32,7 @@ class Trainings:
         """Of all that a recipe needed for all tasks."""
         return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
 
-    def general_change(self, group: Group) -> float | None:
+    def general_change(self, group: RunGroup) -> float | None:
         """Held-out loss on general text after the last training minus that before the first [nats a token]."""
         records = [self.exports.get(key) for key in group.trained]
         if not records or records[0] is None or records[-1] is None:
@@ -47,7 +47,7 @@ class Trainings:
         return [change for change in changes.values() if change is not None]
 
 
-def finetuning_hours(group: Group) -> float | None:
+def finetuning_hours(group: RunGroup) -> float | None:
     """Device-hours of fine-tuning, all seeds together."""
     seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
     known = [each for each in seconds if each is not None]

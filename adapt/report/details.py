@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from adapt.report.blocks import Block, Cell, Figures, Folded, Table
-from adapt.report.collect import Group, Results, Row
+from adapt.report.collect import Results, Row, RunGroup
 from adapt.report.figures import reliability
 
 
@@ -18,7 +18,7 @@ def best_recipe(row: Row, results: Results) -> Folded:
     return Folded(f"{row.name}: {results.label(best.recipe)}", blocks)
 
 
-def _classes(group: Group) -> Table | None:
+def _classes(group: RunGroup) -> Table | None:
     per_class: list[dict[str, Any]] = [one.get("per_class") or {} for one in group.metrics]
     if not per_class[0]:
         return None
@@ -32,7 +32,7 @@ def _classes(group: Group) -> Table | None:
     return Table(["class", "precision", "recall", "F1", "test examples"], rows, "By class")
 
 
-def _confusion(group: Group) -> Table | None:
+def _confusion(group: RunGroup) -> Table | None:
     matrices = [one.get("confusion") for one in group.metrics]
     if not all(matrices):
         return None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from adapt.report.collect import METRICS, Group, Results, Row, upstream
-from adapt.report.compared import Compared, Found
+from adapt.report.collect import METRICS, Results, Row, RunGroup, upstream
+from adapt.report.compared import Compared, RecipeCompared
 from adapt.report.cost import Trainings
 from adapt.report.drawing import INK, canvas, color, short, style, svg
 from adapt.report.entry import Entry
@@ -22,7 +22,7 @@ WIDTH = 4.8
 """Of a drawing [inches]: readable on a phone without scrolling."""
 
 
-def differences(results: Results, compared: Compared) -> list[Drawing]:
+def difference_figures(results: Results, compared: Compared) -> list[Drawing]:
     """For each task, each recipe's difference from the baseline with its 95% interval, all on one scale."""
     ends = [100 * value for found in compared.tasks.values() for value in _ends(found)]
     if not ends:
@@ -37,7 +37,7 @@ def differences(results: Results, compared: Compared) -> list[Drawing]:
     return drawings
 
 
-def _forest(row: Row, found: Mapping[str, Found], results: Results, limits: tuple[float, float]) -> str:
+def _forest(row: Row, found: Mapping[str, RecipeCompared], results: Results, limits: tuple[float, float]) -> str:
     with style():
         figure, axes = canvas(WIDTH, 0.75 + 0.32 * len(found))
         for place, (recipe, each) in enumerate(found.items()):
@@ -56,7 +56,7 @@ def _forest(row: Row, found: Mapping[str, Found], results: Results, limits: tupl
         return svg(figure, f"difference-{row.name}")
 
 
-def _ends(found: Found) -> tuple[float, float]:
+def _ends(found: RecipeCompared) -> tuple[float, float]:
     one = found.comparison
     return (one.difference, one.difference) if one.low is None or one.high is None else (one.low, one.high)
 
@@ -81,7 +81,7 @@ def learning_curves(row: Row, results: Results) -> Drawing | None:
         return svg(figure, f"curve-{row.name}"), row.name
 
 
-def _curves(group: Group) -> list[list[dict[str, Any]]]:
+def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
     found = []
     for entry in group.entries:
         curve = [one for line in _read(entry.record.path / "curve.json") for one in line]
@@ -118,7 +118,7 @@ def _read(file: Path) -> list[Any]:
         return []
 
 
-def reliability(row: Row, group: Group, results: Results) -> Drawing | None:
+def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
     """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
     bins: dict[float, list[dict[str, float]]] = {}
     for one in group.metrics:

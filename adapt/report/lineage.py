@@ -10,7 +10,7 @@ from adapt.runner.record import Record, load_record
 
 
 @dataclass(eq=False)
-class Node:
+class LineageNode:
     """Some stages of one kind."""
 
     kind: str
@@ -18,7 +18,7 @@ class Node:
     column: int = 0
     """From left to right; right of all its inputs'."""
     keys: set[str] = field(default_factory=set)
-    inputs: "list[Node]" = field(default_factory=list)
+    inputs: "list[LineageNode]" = field(default_factory=list)
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Stage:
     inputs: list[str]
 
 
-def lineage(study: Study) -> list[Node]:
+def lineage(study: Study) -> list[LineageNode]:
     """All stages behind a study's entries, those without inputs first."""
     stages = _walk(study)
     _through_exports(study.entries, stages)
@@ -92,15 +92,15 @@ def _label(entry: Entry) -> str:
     return " · ".join(swept) or entry.name
 
 
-def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, Node]:
+def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
     """The node of each stage: an entry's by its label, another's by who uses it."""
     users: dict[str, set[int]] = {key: set() for key in order}
-    found: dict[object, Node] = {}
+    found: dict[object, LineageNode] = {}
     nodes = {}
     for key in reversed(order):
         stage = stages[key]
         place = (stage.kind, labels[key] if key in labels else frozenset(users[key]))
-        node = found.setdefault(place, Node(stage.kind, labels.get(key, stage.name)))
+        node = found.setdefault(place, LineageNode(stage.kind, labels.get(key, stage.name)))
         node.keys.add(key)
         if key not in labels and node.label != stage.name:
             node.label = ""  # several names

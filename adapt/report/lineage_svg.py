@@ -6,7 +6,7 @@ from html import escape
 from itertools import pairwise
 from typing import TypeAlias
 
-from adapt.report.lineage import Node
+from adapt.report.lineage import LineageNode
 
 HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
 """Of boxes and between them [px]."""
@@ -21,7 +21,7 @@ class _Slot:
     """A place in a column: a node's box, or room for an arrow that passes."""
 
     column: int
-    node: Node | None
+    node: LineageNode | None
     neighbours: "list[_Slot]" = field(default_factory=list)
     middle: float = -1.0
     """Its height in the drawing [px]; negative until it is placed."""
@@ -35,7 +35,7 @@ _Way: TypeAlias = list[_Slot]
 """An arrow: from a box, past other columns, to a box."""
 
 
-def draw(nodes: Sequence[Node]) -> str:
+def draw_lineage(nodes: Sequence[LineageNode]) -> str:
     """An `<svg>` element, styled by the page; each box names a kind of stage, how many there are, and what for."""
     slots, ways = _laid_out(nodes)
     columns = [[slot for slot in slots if slot.column == place] for place in range(1 + max(n.column for n in nodes))]
@@ -53,10 +53,10 @@ def draw(nodes: Sequence[Node]) -> str:
     )
 
 
-def _laid_out(nodes: Sequence[Node]) -> tuple[list[_Slot], list[_Way]]:
+def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[_Way]]:
     """Slots for all boxes, and for arrows in the columns between; those from one box share their slots."""
     boxes = {node: _Slot(node.column, node) for node in nodes}
-    passing: dict[tuple[Node, int], _Slot] = {}
+    passing: dict[tuple[LineageNode, int], _Slot] = {}
     ways = []
     for node in nodes:
         for each in node.inputs:
@@ -90,12 +90,12 @@ def _pull(slot: _Slot) -> float:
     return sum(heights) / len(heights) if heights else slot.middle
 
 
-def _lines(node: Node) -> tuple[str, str]:
+def _lines(node: LineageNode) -> tuple[str, str]:
     number = f" \N{MULTIPLICATION SIGN} {len(node.keys)}" if len(node.keys) > 1 else ""
     return node.kind + number, node.label
 
 
-def _width(node: Node) -> float:
+def _width(node: LineageNode) -> float:
     return 20 + LETTER * max(map(len, _lines(node)))
 
 
@@ -109,7 +109,7 @@ def _arrow(way: _Way, lefts: Sequence[float], widths: Sequence[float]) -> str:
     return f'<path class="arrow" d="{path}"/>'
 
 
-def _box(node: Node, left: float, middle: float, width: float) -> str:
+def _box(node: LineageNode, left: float, middle: float, width: float) -> str:
     kind, label = (escape(line) for line in _lines(node))
     center, top = left + width / 2, middle - HEIGHT / 2
     words = f'<text class="stage" x="{center:.0f}" y="{middle + (-3 if label else 4):.0f}">{kind}</text>'

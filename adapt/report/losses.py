@@ -52,7 +52,7 @@ def _changes(found: Mapping[str, Any]) -> Table:
     return Table(["model, text", *found["domains"]], rows, f"Change of the loss against {first}", note)
 
 
-def similarity(record: Record) -> list[Table]:
+def similarity_tables(record: Record) -> list[Table]:
     """Of a `similarity` stage: a heatmap for each measure."""
     domains = record.metrics["domains"]
     tables = []

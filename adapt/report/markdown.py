@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapt.report.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, Text
+from adapt.report.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 
 MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_[]<>|#"} | {"\n": " "})
 
@@ -18,7 +18,7 @@ def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> st
 
 def _block(block: Block) -> str:
     match block:
-        case Text():
+        case TextBlock():
             return _plain(block.text)
         case Findings():
             return "\n".join(f"- **{_plain(one.head)}**: {_plain(one.text)}" for one in block.items)

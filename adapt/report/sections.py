@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from adapt.report import details, figures, losses, sequences, tables, trainings
-from adapt.report.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, Text
+from adapt.report.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 from adapt.report.collect import METRICS, Results, Row
 from adapt.report.compared import Compared, compare_all
 from adapt.report.cost import Trainings
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
-from adapt.report.lineage_svg import draw
+from adapt.report.lineage_svg import draw_lineage
 from adapt.report.sequence_runs import Sequences, sequences_of
 from adapt.report.sequence_verdict import sequence_verdicts, sequence_warnings
 from adapt.report.verdict import verdicts
@@ -48,16 +48,16 @@ def _verdict(results: Results, compared: Compared, priced: Trainings, in_turn: S
     if results.rows or not found:
         found = [*found, *verdicts(results, compared, priced)]
     blocks: list[Block] = [Findings(found)]
-    if drawings := figures.differences(results, compared):
+    if drawings := figures.difference_figures(results, compared):
         text = (
             "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
         )
-        blocks += [Figures(drawings), Text(text)]
+        blocks += [Figures(drawings), TextBlock(text)]
     return blocks
 
 
 def _ran(study: Study, results: Results) -> list[Block]:
-    blocks: list[Block] = [Text(f"From {', '.join(study.models)}.")] if study.models else []
+    blocks: list[Block] = [TextBlock(f"From {', '.join(study.models)}.")] if study.models else []
     if results.rows:
         header = ["task", "metric", "classes", "train", "dev", "test", "recipes", "runs"]
         blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
@@ -81,12 +81,12 @@ def _task(row: Row) -> list[Cell | str]:
 def _scores(results: Results, compared: Compared) -> list[Block]:
     if not results.rows:
         return []
-    blocks: list[Block] = [tables.scores(results, compared)]
+    blocks: list[Block] = [tables.score_tables(results, compared)]
     if leaky := [row for row in results.rows if row.leaky]:
         clean = replace(results, rows=leaky)
-        blocks.append(tables.scores(clean, compare_all(clean, without_leaks=True), without_leaks=True))
+        blocks.append(tables.score_tables(clean, compare_all(clean, without_leaks=True), without_leaks=True))
     if compared.tasks:
-        blocks.append(tables.differences(results, compared))
+        blocks.append(tables.score_differences(results, compared))
     blocks.append(Folded("The score of every seed", [tables.seeds(results)]))
     return blocks
 
@@ -94,7 +94,7 @@ def _scores(results: Results, compared: Compared) -> list[Block]:
 def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
     if not compared.tasks:
         return []
-    blocks: list[Block] = [trainings.costs(results, compared, priced)]
+    blocks: list[Block] = [trainings.training_costs(results, compared, priced)]
     if drawing := figures.cost_against_gain(results, compared, priced):
         blocks.append(Figures([drawing], _legend(results, results.recipes[1:])))
     return blocks
@@ -103,16 +103,18 @@ def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Bloc
 def _curves(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = []
     if drawings := [each for row in results.rows if (each := figures.learning_curves(row, results))]:
-        blocks += [Text("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")]
+        blocks += [
+            TextBlock("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")
+        ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = trainings.exports_of(study)
-    if drawings := [each for one in exports if (each := figures.training_curve(one, trainings.label(one)))]:
+    if drawings := [each for one in exports if (each := figures.training_curve(one, trainings.training_label(one)))]:
         blocks.append(Folded("Pre-training: loss by step", [Figures(drawings)]))
     return blocks
 
 
 def _losses(study: Study) -> list[Block]:
-    made = {"compare": losses.compared_models, "similarity": losses.similarity}
+    made = {"compare": losses.compared_models, "similarity": losses.similarity_tables}
     records = [entry.record for entry in study.entries if entry.record.stage in made]
     return [table for record in records for table in made[record.stage](record)]
 
@@ -131,7 +133,7 @@ def _lineage(study: Study) -> list[Block]:
     if not nodes:
         return []
     note = "What was made of what; stages of one kind that serve the same are drawn as one, measurements are left out."
-    return [Figures([(draw(nodes), note)], wide=True)]
+    return [Figures([(draw_lineage(nodes), note)], wide=True)]
 
 
 def _reproduce(study: Study) -> list[Block]:
@@ -143,12 +145,12 @@ def _reproduce(study: Study) -> list[Block]:
         "again with its configuration, on the versions below, finds finished stages by their keys and runs the others."
     )
     stages: list[list[Cell | str]] = [
-        [trainings.label(entry), entry.record.stage, entry.record.key[:KEY], str(entry.record.path)]
+        [trainings.training_label(entry), entry.record.stage, entry.record.key[:KEY], str(entry.record.path)]
         for entry in study.entries
     ]
     versions: list[list[Cell | str]] = [[name, ", ".join(each)] for name, each in versions_of(records).items()]
     return [
-        Text(text),
+        TextBlock(text),
         Folded("Versions", [Table(["package", "version"], versions, words=True)]),
         Folded("Stages", [Table(["entry", "stage", "key", "folder"], stages, words=True)]),
     ]

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from adapt.report.compared import Found, corrected
-from adapt.report.sequence_runs import ONE, Run, Sequences, by_seed
+from adapt.report.compared import RecipeCompared, corrected
+from adapt.report.sequence_runs import ONE, SequenceRun, Sequences, by_seed
 from adapt.report.verdict import nats
 from adapt.statistics.paired import paired
 from adapt.statistics.words import points
@@ -49,7 +49,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Paired(Found):
+class Paired(RecipeCompared):
     """A method's mean difference from the baseline."""
 
     pairs: int = 0
@@ -96,5 +96,5 @@ def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
     return [found[seed] - expected[seed] for seed in found if seed in expected]
 
 
-def _value(run: Run, measure: Measure) -> float | None:
+def _value(run: SequenceRun, measure: Measure) -> float | None:
     return run.figures.get(measure.name)

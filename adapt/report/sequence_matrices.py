@@ -6,14 +6,14 @@ import numpy as np
 
 from adapt.report.blocks import NONE, Cell, Table
 from adapt.report.losses import low_is_dark
-from adapt.report.sequence_runs import Run, cells_of
+from adapt.report.sequence_runs import SequenceRun, cells_of
 from adapt.statistics.continual import Matrix
 from adapt.statistics.seeds import spread
 
 NOTE = "Mean over seeds, ± standard deviation; bold: just learnt; the stronger the colour, the better in its column."
 
 
-def matrices(runs: Sequence[Run], title: str) -> list[Table]:
+def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
     """Scores and losses after each domain, a row each.
 
     Args:

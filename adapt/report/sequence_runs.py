@@ -12,7 +12,7 @@ ONE = "against_one"
 
 
 @dataclass(frozen=True)
-class Run:
+class SequenceRun:
     """One sequence: a method, an order, a seed."""
 
     order: tuple[str, ...]
@@ -39,7 +39,7 @@ class Run:
 class Sequences:
     """All of a study's."""
 
-    methods: Mapping[str, list[Run]]
+    methods: Mapping[str, list[SequenceRun]]
     """The baseline first, the others as they come."""
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
@@ -57,14 +57,14 @@ class Sequences:
         """Of all its runs."""
         return self.methods[method][0].mode
 
-    def of(self, method: str, order: tuple[str, ...]) -> list[Run]:
+    def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
         """The continual runs of a method in one order, one a seed."""
         return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
 
 
 def sequences_of(study: Study) -> Sequences:
     """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
-    found: dict[str, dict[object, Run]] = {}
+    found: dict[str, dict[object, SequenceRun]] = {}
     orders: dict[tuple[str, ...], str] = {}
     for entry in study.entries:
         if entry.record.stage == "sequence":
@@ -85,8 +85,8 @@ def _method(entry: Entry) -> str:
     return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
 
 
-def _run(found: Mapping[str, Any]) -> Run:
-    return Run(
+def _run(found: Mapping[str, Any]) -> SequenceRun:
+    return SequenceRun(
         order=tuple(found["order"]),
         seed=int(found["seed"]),
         mode=found["mode"],
@@ -99,7 +99,7 @@ def _run(found: Mapping[str, Any]) -> Run:
     )
 
 
-def _with_one(run: Run, separate: Sequence[Run]) -> Run:
+def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
     """With its figure against the separate models of the same seed, where there are some."""
     one = next((each for each in separate if each.seed == run.seed), None)
     if one is None or run.mode != "continual":
@@ -107,7 +107,7 @@ def _with_one(run: Run, separate: Sequence[Run]) -> Run:
     return replace(run, figures={**run.figures, ONE: against_separate(run.scores, one.scores)})
 
 
-def by_seed(values: Iterable[tuple[Run, float | None]]) -> dict[int, float]:
+def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
     """What is known of some runs, a value a seed: its mean over the orders it was run in.
 
     Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.

@@ -7,7 +7,7 @@ import numpy as np
 from adapt.report.blocks import NONE, Cell, Table
 from adapt.report.collect import METRICS
 from adapt.report.sequence_compared import MEASURES, Measure, Paired
-from adapt.report.sequence_runs import Run, Sequences, by_seed
+from adapt.report.sequence_runs import SequenceRun, Sequences, by_seed
 from adapt.report.tables import MARKS
 from adapt.report.verdict import stars
 from adapt.statistics.seeds import spread
@@ -62,7 +62,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, found: Paired |
     return Cell(measure.text(over.mean), small, stars(found))
 
 
-def differences(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table | None:
+def sequence_differences(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table | None:
     """Every method against the baseline, figure by figure; None where nothing is compared."""
     rows = [
         _difference(f"{name}, {measure.title}", measure, found[measure.name][name])
@@ -117,7 +117,7 @@ def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
     return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)
 
 
-def noted(method: str, runs: Sequence[Run]) -> list[Table]:
+def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
     """What a method noted of its runs in one order: a table for each title, with the rows of every seed."""
     found: dict[str, Table] = {}
     for run in runs:
@@ -148,11 +148,11 @@ def every_run(sequences: Sequences) -> Table:
     return Table(["method", "order", "seed", *(measure.title for measure in shown)], rows, "Every run")
 
 
-def _order(run: Run, sequences: Sequences) -> str:
+def _order(run: SequenceRun, sequences: Sequences) -> str:
     """Apart or at once, domains have none."""
     return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
 
 
-def _of_run(run: Run, shown: Sequence[Measure]) -> list[str]:
+def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
     found = [(measure, run.figures.get(measure.name)) for measure in shown]
     return [NONE if value is None else measure.text(value) for measure, value in found]

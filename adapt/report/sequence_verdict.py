@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from adapt.report.blocks import Finding
+from adapt.report.blocks import FindingBlock
 from adapt.report.sequence_compared import MEASURES, Measure, Paired, compare_methods
 from adapt.report.sequence_runs import Sequences
 from adapt.statistics.seeds import spread
@@ -15,21 +15,21 @@ AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out 
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
-def sequence_verdicts(sequences: Sequences) -> list[Finding]:
+def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
     """A finding for each method, against the baseline where there is one."""
     found = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
     return [_finding(name, sequences, found) for name in others or sequences.methods]
 
 
-def _finding(method: str, sequences: Sequences, found: Compared) -> Finding:
+def _finding(method: str, sequences: Sequences, found: Compared) -> FindingBlock:
     names = [next((name for name in told if sequences.values(method, name)), "") for told in (FORGETS, AVERAGE)]
     text = " ".join(_sentence(method, _BY_NAME[name], sequences, found) for name in names if name)
     tones = {found[name][method].tone for name in names if name and method in found[name]}
     decided = tones - {"open"}
     tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # better in one, worse in another: open
     head = f"{method} against {sequences.baseline}" if tones else method
-    return Finding(head, text or "Nothing has been measured.", tone)
+    return FindingBlock(head, text or "Nothing has been measured.", tone)
 
 
 def _sentence(method: str, measure: Measure, sequences: Sequences, found: Compared) -> str:
@@ -68,18 +68,18 @@ def _difference(measure: Measure, found: Paired) -> str:
     return f"{text}: {out_of_reach(one, found.recipes, 'methods') or 'may be chance'}"
 
 
-def sequence_warnings(sequences: Sequences) -> list[Finding]:
+def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
     """Methods with fewer runs than others, and what was warned of while they ran."""
     continual = {name: runs for name, runs in sequences.methods.items() if sequences.mode(name) == "continual"}
     most = max(map(len, continual.values()), default=0)
     found = []
     for name, runs in continual.items():
         if len(runs) < most:
-            found.append(Finding(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
+            found.append(FindingBlock(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
         if said := [warning for run in runs for warning in run.warnings]:
             warned = sum(bool(run.warnings) for run in runs)
             found.append(
-                Finding(
+                FindingBlock(
                     name, f"{len(said)} warnings in {warned} of {len(runs)} sequences, the first: {said[0]}", "warning"
                 )
             )

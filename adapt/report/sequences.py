@@ -1,7 +1,7 @@
 """The section on sequences of domains: tables by method, and drawings of what is forgotten."""
 
 from adapt.report import sequence_figures, sequence_tables
-from adapt.report.blocks import Block, Figures, Folded, Text
+from adapt.report.blocks import Block, Figures, Folded, TextBlock
 from adapt.report.sequence_compared import compare_methods
 from adapt.report.sequence_matrices import matrices
 from adapt.report.sequence_runs import Sequences
@@ -15,13 +15,13 @@ def section(sequences: Sequences) -> list[Block]:
     tables = (
         sequence_tables.methods(sequences, found),
         sequence_tables.by_task(sequences),
-        sequence_tables.differences(sequences, found),
+        sequence_tables.sequence_differences(sequences, found),
     )
     blocks: list[Block] = [table for table in tables if table]
     blocks.append(Folded("The figures of every run", [sequence_tables.every_run(sequences)]))
     first, *others = [_of_order(sequences, order) for order in sequences.orders] or [[]]
     titles = [_named(sequences, order) for order in sequences.orders]
-    blocks += [Text(f"In order {titles[0]}."), *first] if first else []
+    blocks += [TextBlock(f"In order {titles[0]}."), *first] if first else []
     blocks += [Folded(f"In order {title}", inner) for title, inner in zip(titles[1:], others, strict=True) if inner]
     return [*blocks, *(_matrices(name, sequences) for name in sequences.methods if sequences.mode(name) == "continual")]
 
@@ -36,7 +36,7 @@ def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
     domains = sorted({domain for each in sequences.orders for domain in each})
     if drawings := sequence_figures.losses(sequences, order, domains):
         about = "Held-out loss after each domain, mean over seeds; dashed until a text's own domain is learnt (dot)."
-        blocks += [Text(about), Figures(drawings, sequence_figures.legend(sequences, domains))]
+        blocks += [TextBlock(about), Figures(drawings, sequence_figures.legend(sequences, domains))]
     noted = [table for name in sequences.methods for table in sequence_tables.noted(name, sequences.of(name, order))]
     return [*blocks, Folded("What methods noted", noted)] if noted else blocks
 

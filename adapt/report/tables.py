@@ -1,8 +1,8 @@
 """The tables of scores: the paper's table 5, the differences behind it, and every seed."""
 
 from adapt.report.blocks import NONE, Cell, Table
-from adapt.report.collect import METRICS, Group, Results, Row
-from adapt.report.compared import Compared, Found
+from adapt.report.collect import METRICS, Results, Row, RunGroup
+from adapt.report.compared import Compared, RecipeCompared
 from adapt.report.verdict import stars
 from adapt.statistics.seeds import spread
 from adapt.statistics.words import out_of_reach, p_value, points
@@ -11,7 +11,7 @@ MARKS = "* differs from the baseline (Holm-corrected p < .05), ** p < .01"
 TRANSDUCTIVE = "† transductive: pre-training has read the text of dev and test"
 
 
-def scores(results: Results, compared: Compared, without_leaks: bool = False) -> Table:
+def score_tables(results: Results, compared: Compared, without_leaks: bool = False) -> Table:
     """Tasks by recipes: mean and standard deviation over seeds, in points (Don't Stop Pretraining, table 5)."""
     header = ["task", *(_heading(results, recipe) for recipe in results.recipes)]
     body = [_scores_row(row, results, compared, without_leaks) for row in results.rows]
@@ -51,7 +51,7 @@ def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
     return Cell(f"{100 * sum(means) / len(means):.1f}")
 
 
-def differences(results: Results, compared: Compared) -> Table:
+def score_differences(results: Results, compared: Compared) -> Table:
     """Every comparison with its interval, p, and the smallest difference that could have been seen."""
     header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable", "resampled"]
     body = [_difference(f"{name}, {results.label(recipe)}", found) for (name, recipe), found in compared.tasks.items()]
@@ -72,7 +72,7 @@ def differences(results: Results, compared: Compared) -> Table:
     return Table(header, body, "Differences from the baseline", note)
 
 
-def _difference(name: str, found: Found) -> list[Cell | str]:
+def _difference(name: str, found: RecipeCompared) -> list[Cell | str]:
     one = found.comparison
     interval = NONE if one.low is None or one.high is None else f"{points(one.low)} to {points(one.high)}"
     ps = [NONE if p is None else p_value(p, bare=True) for p in (one.p, found.adjusted)]
@@ -96,7 +96,7 @@ def seeds(results: Results) -> Table:
     return Table(["task, recipe", *([""] * (width - 1))], filled, "Every seed", note)
 
 
-def _seed_cells(group: Group) -> list[Cell]:
+def _seed_cells(group: RunGroup) -> list[Cell]:
     return [
         Cell(f"{100 * one['score']:.1f}", f"seed {one['seed']}", "‡" if one.get("degenerate") else "")
         for one in group.metrics

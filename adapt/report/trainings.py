@@ -17,7 +17,7 @@ def exports_of(study: Study) -> list[Entry]:
     return [entry for entry in study.entries if entry.record.stage == "export"]
 
 
-def label(entry: Entry) -> str:
+def training_label(entry: Entry) -> str:
     """`tapt · TAPT · acl_arc`."""
     return " · ".join([entry.name, *entry.values.values()])
 
@@ -30,7 +30,7 @@ def pretraining(study: Study) -> Table:
         record, metrics = entry.record, entry.record.metrics
         rows.append(
             [
-                label(entry),
+                training_label(entry),
                 _corpus(study, record),
                 f"{metrics['steps']:,}" if metrics.get("steps") is not None else NONE,
                 _large(metrics.get("tokens")),
@@ -74,7 +74,7 @@ def _large(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
+def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
     """ChainFile by recipe: what it took for all tasks, and what it brought."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:

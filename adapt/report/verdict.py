@@ -1,18 +1,18 @@
 """The verdict: one sentence for the whole, one for each task, no stronger than the figures allow."""
 
-from adapt.report.blocks import Finding
+from adapt.report.blocks import FindingBlock
 from adapt.report.collect import METRICS, Results, Row
-from adapt.report.compared import Compared, Found
+from adapt.report.compared import Compared, RecipeCompared
 from adapt.report.cost import Cost, Trainings, hours
 from adapt.statistics.words import points, verdict
 
 
-def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[Finding]:
+def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[FindingBlock]:
     """The whole first, where there is more than one task; then the best recipe of each task."""
     if not results.rows:
-        return [Finding("Nothing to judge yet", "No fine-tuning run has finished.")]
+        return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
-        return [Finding("No comparison", _why_none(results)), *(_best_alone(row, results) for row in results.rows)]
+        return [FindingBlock("No comparison", _why_none(results)), *(_best_alone(row, results) for row in results.rows)]
     whole = [_whole(results, compared, trainings)] if len(results.rows) > 1 and compared.average else []
     return [*whole, *(_of_task(row, results, compared, trainings) for row in results.rows)]
 
@@ -23,13 +23,15 @@ def _why_none(results: Results) -> str:
     return f"Only the baseline, {results.baseline}, has finished."
 
 
-def _best_alone(row: Row, results: Results) -> Finding:
+def _best_alone(row: Row, results: Results) -> FindingBlock:
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     score = 100 * best.tested().scores.mean()
-    return Finding(row.name, f"Highest mean score: {results.label(best.recipe)}, {score:.1f} {METRICS[row.metric]}.")
+    return FindingBlock(
+        row.name, f"Highest mean score: {results.label(best.recipe)}, {score:.1f} {METRICS[row.metric]}."
+    )
 
 
-def _whole(results: Results, compared: Compared, trainings: Trainings) -> Finding:
+def _whole(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
     """The recipe that gains most on average, among those that were run on most tasks."""
     most = max(compared.shared.values())
     gains = {
@@ -42,10 +44,10 @@ def _whole(results: Results, compared: Compared, trainings: Trainings) -> Findin
     tasks = f"points on average over {most} tasks" if most > 1 else "points on the one task it shares with the baseline"
     text = _sentence(found, tasks)
     price = _price(trainings.of_recipe(results, best), trainings.general_changes(results, best))
-    return Finding(f"Overall: {results.label(best)}", f"{text}{price}.", found.tone)
+    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", found.tone)
 
 
-def _of_task(row: Row, results: Results, compared: Compared, trainings: Trainings) -> Finding:
+def _of_task(row: Row, results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
     found = {recipe: compared.tasks[row.name, recipe] for recipe in row.groups if (row.name, recipe) in compared.tasks}
     if not found:
         return _best_alone(row, results)
@@ -54,10 +56,10 @@ def _of_task(row: Row, results: Results, compared: Compared, trainings: Training
     change = trainings.general_change(group)
     price = _price(trainings.cost(group.trained), [] if change is None else [change])
     text = _sentence(found[best], f"{METRICS[row.metric]} on {row.name}")
-    return Finding(f"{row.name}: {results.label(best)}", f"{text}{price}.", found[best].tone)
+    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", found[best].tone)
 
 
-def _sentence(found: Found, unit: str) -> str:
+def _sentence(found: RecipeCompared, unit: str) -> str:
     text = verdict(found.comparison, found.adjusted, unit, found.recipes)
     text = f"worse than the baseline, though the best of the others: {text}" if found.tone == "worse" else text
     return text[0].upper() + text[1:]
@@ -83,12 +85,12 @@ def nats(change: float, digits: int = 2) -> str:
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else text[1:]
 
 
-def gain(found: Found) -> str:
+def gain(found: RecipeCompared) -> str:
     """A difference with the mark of its significance."""
     return points(found.comparison.difference) + stars(found)
 
 
-def stars(found: Found | None) -> str:
+def stars(found: RecipeCompared | None) -> str:
     """`*` for a corrected p below .05, `**` below .01."""
     if found is None or not found.significant or found.adjusted is None:
         return ""

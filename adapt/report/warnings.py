@@ -3,22 +3,24 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adapt.report.blocks import Finding
+from adapt.report.blocks import FindingBlock
 from adapt.report.collect import Results, Row
 from adapt.report.entry import Study
 from adapt.runner.record import Record
 
 
-def warnings(study: Study, results: Results) -> list[Finding]:
+def warnings(study: Study, results: Results) -> list[FindingBlock]:
     """All that might change how far the figures are trusted, the gravest first."""
-    found = [Finding("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
-    found += [Finding("Transductive", _transductive(results))] if results.transductive else []
+    found = (
+        [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
+    )
+    found += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
     for row in results.rows:
-        found += [Finding(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
-    found += [Finding("Not as recorded", text) for text in results.warnings]
-    found += [Finding("Versions", text) for text in _versions(study)]
-    found += [Finding("Chain", text) for text in study.warnings]
-    return [Finding(each.head, each.text, "warning") for each in found]
+        found += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
+    found += [FindingBlock("Not as recorded", text) for text in results.warnings]
+    found += [FindingBlock("Versions", text) for text in _versions(study)]
+    found += [FindingBlock("Chain", text) for text in study.warnings]
+    return [FindingBlock(each.head, each.text, "warning") for each in found]
 
 
 def _transductive(results: Results) -> str:

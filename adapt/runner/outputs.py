@@ -52,7 +52,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def check(record: Record) -> None:
+def check_outputs(record: Record) -> None:
     """Refuses a finished stage whose files are not those that its record lists.
 
     It is not run again unasked: that may cost days, and would write over what is left.

@@ -11,7 +11,7 @@ from adapt.runner.record import RECORD_FILE, Record
 R = TypeVar("R")
 
 
-def plain(result: Any) -> dict[str, Any]:
+def plain_values(result: Any) -> dict[str, Any]:
     """A result as JSON values.
 
     Raises:

@@ -14,7 +14,7 @@ from adapt.runner.lock import locked
 from adapt.runner.outputs import settle, sync_folder
 from adapt.runner.packages import ran_with
 from adapt.runner.record import Record
-from adapt.runner.result import plain
+from adapt.runner.result import plain_values
 from adapt.runner.stage import Done, Finished, Stage
 from adapt.runner.store import Store
 
@@ -90,7 +90,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         version=stage.version,
         what=dict(stage.what()),
         inputs={name: _told(done.records[needed.key]) for name, needed in stage.inputs.items()},
-        metrics=plain(outcome.result),
+        metrics=plain_values(outcome.result),
         cost={"seconds": round(seconds, 3), **outcome.cost},
         resources={"host": platform.node(), **outcome.resources},
         outputs=outputs,

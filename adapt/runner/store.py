@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.errors import StageError
 from adapt.runner.key import changes
-from adapt.runner.outputs import check
+from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 
 DIGITS = 16
@@ -33,11 +33,11 @@ class Store:
         """The record of a finished stage with this key, whose files are there, under the name it goes by now.
 
         Raises:
-            StageError: they are not (see `adapt.runner.outputs.check`), or as `known`.
+            StageError: they are not (see `adapt.runner.outputs.check_outputs`), or as `known`.
         """
         record = self.known(stage, name, key)
         if record:
-            check(record)
+            check_outputs(record)
         return record
 
     def known(self, stage: str, name: str, key: str) -> Record | None:

@@ -54,12 +54,14 @@ class Look(Stage[Evidence]):
             DataError: a corpus holds no text.
         """
         from adapt.advise.look import look
-        from adapt.advise.sample import sample_corpus, together
+        from adapt.advise.sample import joined_samples, sample_corpus
 
         start, most = self.start.made(done), self.config.advice.max_documents
         check_weights(start.model)
         samples = {
-            name: together([sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources])
+            name: joined_samples(
+                [sample_corpus(each.manifest, each.corpus, most // len(sources) or 1) for each in sources]
+            )
             for name, sources in self.texts.items()
         }
         tasks = {name: done[task].path for name, task in self.tasks.items()}

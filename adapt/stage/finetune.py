@@ -113,12 +113,12 @@ class Finetune(Stage[Finetuned]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""
-        from adapt.finetune.run import Run, finetune
+        from adapt.finetune.run import FinetuneRun, run_finetuning
         from adapt.runtime import connect
 
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
         connect(resources)
-        found = finetune(Run(self.config, start, str(done[self.task].path), self.seed), folder)
+        found = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
         finetuned = Finetuned(**found, transductive=self.start.knows(done))
         return Outcome(finetuned, cost_of(finetuned.device_seconds, resources.price_per_device_hour))

@@ -9,7 +9,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
 from adapt.stage.prepare import Prepared
-from adapt.train.schedule import Length, length_of, rows_of
+from adapt.train.schedule import RunLength, length_of, rows_of
 
 if TYPE_CHECKING:
     from adapt.corpus.mixture import Mixture
@@ -42,7 +42,7 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
     return replace(config, training=replace(training, global_batch_size=batch))
 
 
-def length_over(config: Config, mixture: "Mixture | None") -> Length:
+def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     """How long a training is.
 
     Args:

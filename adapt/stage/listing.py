@@ -69,7 +69,7 @@ class Files:
         return {**self.reading, "heldout_fraction": self.corpus.heldout_fraction}
 
 
-def files_of(context: Context, corpus: CorpusConfig, name: str, source: str = "") -> Files:
+def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str = "") -> Files:
     """Lists the files of a corpus, once for all stages that read them.
 
     Args:

@@ -78,7 +78,7 @@ class Prepare(Stage[Prepared]):
 
             check_and_connect(self.files.manifest, corpus, self.tokens, self.config)
             return Outcome(Prepared(**sample_heldout(Streamed.of(self).online(folder, done), folder)))
-        prepared = shards_of(
+        prepared = prepare_shards(
             self.files.manifest,
             corpus,
             self.tokens,
@@ -124,7 +124,7 @@ class Streamed:
         return Online.of(manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured)
 
 
-def shards_of(
+def prepare_shards(
     manifest: Manifest,
     corpus: CorpusConfig,
     tokens: Tokens,

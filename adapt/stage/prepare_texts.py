@@ -13,7 +13,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
-from adapt.stage.prepare import Prepared, shards_of
+from adapt.stage.prepare import Prepared, prepare_shards
 
 AS_IT_IS: dict[str, Any] = {
     "text_field": "text",
@@ -69,4 +69,4 @@ class PrepareTexts(Stage[Prepared]):
         corpus = replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE))
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
-        return Outcome(shards_of(manifest, corpus, self.tokens, self.config, folder, measured=measured))
+        return Outcome(prepare_shards(manifest, corpus, self.tokens, self.config, folder, measured=measured))

@@ -9,7 +9,7 @@ from adapt.config import TaskConfig, what
 from adapt.corpus.manifest import check_listed
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context, Tokens
-from adapt.stage.task_texts import Split
+from adapt.stage.task_texts import TaskSplit
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PrepareTask(Stage[TaskPrepared]):
 
     name: str
     task: TaskConfig
-    splits: tuple[Split, ...]
+    splits: tuple[TaskSplit, ...]
     tokens: Tokens
 
     def what(self) -> Mapping[str, Any]:
@@ -89,5 +89,5 @@ def task_of(context: Context, task: TaskConfig) -> PrepareTask:
     from adapt.task.prepare import check_task
 
     check_task(task)
-    splits = tuple(Split.of(task, split, context.digests) for split in ("train", "dev", "test"))
+    splits = tuple(TaskSplit.of(task, split, context.digests) for split in ("train", "dev", "test"))
     return PrepareTask(task.name, task, splits, context.tokens)

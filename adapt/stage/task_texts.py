@@ -25,7 +25,7 @@ class TextsWritten:
 
 
 @dataclass(frozen=True)
-class Split:
+class TaskSplit:
     """A split of a task, and its files."""
 
     task: TaskConfig
@@ -33,7 +33,7 @@ class Split:
     listed: Manifest
 
     @classmethod
-    def of(cls, task: TaskConfig, split: str, digests: Digests) -> "Split":
+    def of(cls, task: TaskConfig, split: str, digests: Digests) -> "TaskSplit":
         """Lists the files.
 
         Raises:
@@ -49,8 +49,8 @@ class TaskTexts(Stage[TextsWritten]):
     kind = "texts"
 
     name: str
-    wanted: tuple[Split, ...]
-    unseen: tuple[Split, ...] = ()
+    wanted: tuple[TaskSplit, ...]
+    unseen: tuple[TaskSplit, ...] = ()
     """Splits whose texts are left out, also where a wanted split holds them."""
 
     def what(self) -> Mapping[str, Any]:
@@ -84,7 +84,7 @@ class TaskTexts(Stage[TextsWritten]):
         return Outcome(TextsWritten(len(kept), len(texts) - len(kept)))
 
 
-def _identity(splits: Sequence[Split]) -> list[dict[str, Any]]:
+def _identity(splits: Sequence[TaskSplit]) -> list[dict[str, Any]]:
     named = ("kind", "text_field", "pair_field")
     return [
         {**{name: what(each.task)[name] for name in named}, "split": each.split, "digest": each.listed.digest}

@@ -19,8 +19,8 @@ from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.noted import Noted
 from adapt.stage.prepare import Prepared, Streamed
 from adapt.train.branch import start_from_branch
-from adapt.train.flops import mean_length, together
-from adapt.train.job import CHECKPOINTS, Job
+from adapt.train.flops import mean_length, summed_sizes
+from adapt.train.job import CHECKPOINTS, TrainingRun
 from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
 from adapt.train.track import anchored
 
@@ -154,8 +154,8 @@ class Train(Stage[Trained]):
 
         connect(config.resources)
         sources = [*self.corpora.values(), *([self.replay] if self.replay else [])]
-        check_memory(config, self.start.pretrained.model, together(done[text].record.metrics for text in sources))
-        job = Job(
+        check_memory(config, self.start.pretrained.model, summed_sizes(done[text].record.metrics for text in sources))
+        job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
             folder=str(folder),
@@ -200,7 +200,7 @@ class Train(Stage[Trained]):
             length = length_of(config.training, 2**63 - 1)
         tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
         corpora = [text for text in (*self.corpora.values(), self.replay) if text and text in done]
-        mean = mean_length(together(done[text].record.metrics for text in corpora))
+        mean = mean_length(summed_sizes(done[text].record.metrics for text in corpora))
         return forecast(config, dimensions, tokens, mean, Store(root_of(config)))
 
 

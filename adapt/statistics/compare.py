@@ -76,7 +76,7 @@ def compare(recipe: Tested, baseline: Tested, samples: int = SAMPLES, seed: int 
     return _comparison(difference, draws, nulls, None if paired else welch(recipe, baseline), (chance,))
 
 
-def average(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
+def average_over_tasks(comparisons: Sequence[Comparison], seed: int = 0) -> Comparison:
     """The mean difference of one recipe over tasks.
 
     Tasks are independent given the models, so their resampled differences are averaged draw by draw, and so are those

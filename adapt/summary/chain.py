@@ -14,7 +14,7 @@ START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""
 
 
-class Goal(Protocol):
+class ShownGoal(Protocol):
     """A stage that a chain is to finish; see `adapt.chain.build.Goal`."""
 
     @property
@@ -30,7 +30,7 @@ class Goal(Protocol):
         """What it stands for."""
 
 
-def show_goals(goals: Sequence[Goal], store: Store) -> dict[str, int]:
+def show_goals(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
     """One row an entry of the file: how many of its stages are finished, are being worked on, wait.
 
     Returns:

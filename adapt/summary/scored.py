@@ -23,8 +23,8 @@ def show_scores(record: Record, task: str) -> None:
     table = Table(title=title, title_justify="left")
     for column in ("mean", "deviation", "95% interval", "seeds", "always the most frequent class"):
         table.add_column(column)
-    scores = "  ".join(points(score) for score in metrics["scores"].values())
-    table.add_row(*_spread(metrics), scores, points(metrics["majority_score"]))
+    scores = "  ".join(in_points(score) for score in metrics["scores"].values())
+    table.add_row(*_spread(metrics), scores, in_points(metrics["majority_score"]))
     if metrics["without_leaks"]:
         table.add_row(*_spread(metrics["without_leaks"]), "without test texts that stand in train", "")
     show(table)
@@ -33,7 +33,7 @@ def show_scores(record: Record, task: str) -> None:
     log(f"{duration(record.cost['device_seconds'])} of device time")
 
 
-def points(score: float | None) -> str:
+def in_points(score: float | None) -> str:
     """A share as points of a hundred."""
     return "" if score is None else f"{100 * score:.1f}"
 
@@ -44,5 +44,5 @@ def marked(metrics: dict[str, Any]) -> str:
 
 
 def _spread(values: dict[str, Any]) -> tuple[str, str, str]:
-    interval = "" if values["low"] is None else f"{points(values['low'])} to {points(values['high'])}"
-    return points(values["mean"]), points(values["deviation"]), interval
+    interval = "" if values["low"] is None else f"{in_points(values['low'])} to {in_points(values['high'])}"
+    return in_points(values["mean"]), in_points(values["deviation"]), interval

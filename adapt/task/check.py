@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from adapt.config import TaskConfig
 from adapt.corpus.formats import Bad
 from adapt.errors import DataError
-from adapt.task.read import NO_LABEL, Example, files_of, read_file
+from adapt.task.read import NO_LABEL, Example, read_file, split_files
 
 _BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
 
@@ -42,7 +42,7 @@ def check_split(task: TaskConfig, split: str) -> Checked:
     unusable: Counter[str] = Counter()
     first_fault, empty, count = "", 0, 0
     places: dict[str, str] = {}
-    for file in files_of(task, split):
+    for file in split_files(task, split):
         for place, found in read_file(task, file, count):
             count += 1
             if isinstance(found, Bad):

@@ -13,7 +13,7 @@ from adapt.task.check import check_split, classes_of, metric_of_task, no_example
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.task.encode import Encoded, encode
 from adapt.task.leaks import find_leaks, find_repeats
-from adapt.task.read import Example, files_of, read_file
+from adapt.task.read import Example, read_file, split_files
 
 
 def check_task(task: TaskConfig) -> None:
@@ -30,7 +30,7 @@ def check_task(task: TaskConfig) -> None:
         )
     for split in SPLITS:
         is_usable, fault = False, ""
-        for file in files_of(task, split):
+        for file in split_files(task, split):
             for place, found in read_file(task, file):
                 if not isinstance(found, Bad):
                     is_usable = True

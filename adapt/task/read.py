@@ -9,7 +9,7 @@ from typing import Any
 from adapt.config import TaskConfig
 from adapt.corpus.formats import TABLES, Bad, format_of
 from adapt.corpus.lines import TOO_LONG
-from adapt.corpus.manifest import expand
+from adapt.corpus.manifest import expand_paths
 from adapt.corpus.records import Record, read_objects
 from adapt.errors import ConfigError, DataError
 
@@ -36,8 +36,8 @@ class Example:
     """One; `multi_label`: those that hold, each once, sorted; `tokens`: one a word."""
 
 
-def files_of(task: TaskConfig, split: str) -> list[str]:
-    """The files of a split, as `adapt.corpus.manifest.expand` lists them.
+def split_files(task: TaskConfig, split: str) -> list[str]:
+    """The files of a split, as `adapt.corpus.manifest.expand_paths` lists them.
 
     Raises:
         ConfigError: none is named.
@@ -48,7 +48,7 @@ def files_of(task: TaskConfig, split: str) -> list[str]:
     if not paths:
         raise ConfigError(f"task.{split} is empty", f"name its files: --task.{split} 'data/{split}.jsonl'")
     try:
-        return expand(paths)
+        return expand_paths(paths)
     except DataError as error:
         raise DataError(f"task.{split}: {error.what}", error.fix) from error
 

@@ -4,7 +4,7 @@ from adapt.config import TaskConfig
 from adapt.console import log
 from adapt.corpus.formats import Bad
 from adapt.task.check import check_count
-from adapt.task.read import files_of, read_file
+from adapt.task.read import read_file, split_files
 
 
 def texts_of(task: TaskConfig, split: str) -> list[str]:
@@ -13,12 +13,12 @@ def texts_of(task: TaskConfig, split: str) -> list[str]:
     Labels are not looked at: the text of examples without any is text too, to train on as to keep away from.
 
     Raises:
-        ConfigError, DataError, StorageError: as `adapt.task.read.files_of` and `read_file`.
+        ConfigError, DataError, StorageError: as `adapt.task.read.split_files` and `read_file`.
         DataError: too many records are unusable, or there is no text.
     """
     found: dict[str, None] = {}
     count, faults = 0, list[str]()
-    for file in files_of(task, split):
+    for file in split_files(task, split):
         for place, example in read_file(task, file, labelled=False):
             count += 1
             if isinstance(example, Bad):

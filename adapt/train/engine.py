@@ -31,7 +31,7 @@ _REDUCED_ELEMENTS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterPart:
     """What a rank holds of a parameter."""
 
     name: str
@@ -166,24 +166,24 @@ class Engine:
                 f"the gradient norm is {norm}", "lower training.learning_rate or use training.precision fp32"
             )
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ParameterPart]:
         """What this rank holds of each trained parameter; of the whole model, at stage 0."""
         for name, parameter in self._trained.items():
             if self.zero_stage == 0:
-                yield Part(name, 0, parameter.detach().view(-1))
+                yield ParameterPart(name, 0, parameter.detach().view(-1))
             elif self.zero_stage < 3:
                 if (held := parameter._hp_mapping) is not None:
-                    yield Part(name, held.lp_fragment_address.start, held.hp_fragment.detach())
+                    yield ParameterPart(name, held.lp_fragment_address.start, held.hp_fragment.detach())
             elif (part := self._third(name, parameter)) is not None:
                 yield part
 
-    def _third(self, name: str, parameter: Any) -> Part | None:
+    def _third(self, name: str, parameter: Any) -> ParameterPart | None:
         """The part at stage 3, where the last rank's part is padded to the size of the others."""
         begin = dist.get_rank() * parameter.partition_numel()
         count = min(parameter.partition_numel(), parameter.ds_numel - begin)
-        return Part(name, begin, safe_get_local_fp32_param(parameter)[:count].detach()) if count > 0 else None
+        return ParameterPart(name, begin, safe_get_local_fp32_param(parameter)[:count].detach()) if count > 0 else None
 
-    def change_gradients(self, change: Callable[[Part, torch.Tensor], torch.Tensor]) -> None:
+    def change_gradients(self, change: Callable[[ParameterPart, torch.Tensor], torch.Tensor]) -> None:
         """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
 
         Args:

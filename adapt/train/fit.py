@@ -56,11 +56,11 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
 
     if training.micro_batch != "auto":
         return tried(micro_batch(training, workers)[0])
-    candidates = map(tried, sizes(config, device.on_gpu))
+    candidates = map(tried, micro_batch_sizes(config, device.on_gpu))
     return next((each for each in candidates if each.memory.total <= USED * available), tried(1))
 
 
-def sizes(config: Config, on_gpu: bool) -> list[int]:
+def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
     """The micro-batches that `auto` chooses from, largest first: they divide a worker's share of the global batch.
 
     A method that compares rows has more to do in several passes than in one, so there one is tried first.

@@ -76,7 +76,7 @@ def mean_length(corpus: Mapping[str, Any]) -> float | None:
     return tokens / documents if documents and tokens else None
 
 
-def together(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def summed_sizes(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The sizes of several prepared corpora as if they were one, from their records' metrics."""
     each = list(corpora)
     return {name: sum(corpus.get(name) or 0 for corpus in each) for name in ("train_documents", "train_tokens")}

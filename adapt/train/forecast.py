@@ -51,10 +51,10 @@ class Forecast:
         found = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
-            parts = ", ".join(f"{name} {size(value)}" for name, value in memory.parts().items() if value >= 2**20)
-            found["memory a device"] = f"{size(memory.total)} of {size(chosen.available)}: {parts}"
+            parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20)
+            found["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
             if memory.host:
-                found["memory of its machine"] = f"{size(memory.host)} for what is offloaded"
+                found["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
             found["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
         if self.refusal:
             found["refused"] = self.refusal
@@ -132,6 +132,6 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
     return REACHED * fastest, f"{REACHED:.0%} of what large matrix products reach here"
 
 
-def size(number: float) -> str:
+def in_bytes(number: float) -> str:
     """Bytes for people."""
     return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"

@@ -18,7 +18,7 @@ def die_with_parent() -> None:
 
 
 @contextmanager
-def alone(folder: Path, rank: int) -> Iterator[None]:
+def only_run(folder: Path, rank: int) -> Iterator[None]:
     """Rank 0 waits until that of an earlier run, perhaps orphaned on another node, has gone; the others wait for it.
 
     Args:

@@ -24,7 +24,7 @@ CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingRun:
     """All that a worker is told."""
 
     config: Config

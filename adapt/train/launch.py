@@ -7,12 +7,12 @@ from typing import Any
 
 from adapt.runtime import await_resources, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.failure import as_ours
-from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, Job
+from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from adapt.train.retain import mend_run, prune
 from adapt.train.watch import following
 
 
-def launch(job: Job) -> dict[str, Any]:
+def launch(job: TrainingRun) -> dict[str, Any]:
     """Runs a training job on the cluster this process is connected to, resuming what an earlier run left.
 
     Returns:
@@ -54,7 +54,7 @@ def _fit(trainer: Any, folder: Path) -> None:
         raise as_ours(errors[0], folder) from errors[0]
 
 
-def _trainer(job: Job) -> Any:
+def _trainer(job: TrainingRun) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -84,6 +84,6 @@ def _trainer(job: Job) -> Any:
 def train_loop_per_worker(config: dict[str, Any]) -> None:
     """What Ray Train runs on each rank. The heavy imports happen there and not in the driver."""
     hide_unreserved_gpus()
-    from adapt.train.worker import work
+    from adapt.train.worker import train_rank
 
-    work(config["job"])
+    train_rank(config["job"])

@@ -41,7 +41,7 @@ def checkpoint(model: PreTrainedModel) -> None:
         ModelError: the architecture does not support it.
     """
     if not model.supports_gradient_checkpointing:
-        raise unsupported(model, "training.gradient_checkpointing")
+        raise unsupported_option(model, "training.gradient_checkpointing")
     # the reentrant form needs inputs with gradients, and breaks hooks
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -54,10 +54,10 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
     """
     found: list[torch.nn.Module] = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
     if not found:
-        raise unsupported(model, field)
+        raise unsupported_option(model, field)
     return found
 
 
-def unsupported(model: PreTrainedModel, field: str) -> ModelError:
+def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:
     """The error for an architecture without layers as transformers knows them."""
     return ModelError(f"{field} does not work with {type(model).__name__}", f"leave {field} off")

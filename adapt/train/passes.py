@@ -10,7 +10,7 @@ from adapt.model.size import ModelSize
 from adapt.objective.base import Objective
 from adapt.train.agree import least_of_ranks
 from adapt.train.device import found, limited
-from adapt.train.fit import fit, sizes
+from adapt.train.fit import fit, micro_batch_sizes
 from adapt.train.memory import Memory
 from adapt.train.precision import Precision
 from adapt.train.schedule import micro_batch
@@ -18,7 +18,7 @@ from adapt.train.trial import largest_that_runs, trial_pass
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank runs."""
 
     device: torch.device
@@ -33,7 +33,7 @@ def passes(
     model: torch.nn.Module,
     objective: Objective,
     method: Method,
-    place: Place,
+    place: RankPlace,
     document_length: float | None,
 ) -> tuple[int, int]:
     """The micro-batch and the passes in a step. All ranks call it.
@@ -55,7 +55,7 @@ def passes(
         return micro_batch(training, resources.workers)
     device = limited(found(place.local_workers), resources.device_memory_gib, resources.gpus_per_worker)
     device = replace(device, has_bf16=place.precision == "bf16")
-    candidates, reserved = sizes(config, device.on_gpu), 0
+    candidates, reserved = micro_batch_sizes(config, device.on_gpu), 0
     if dimensions:
         chosen = fit(config, dimensions, device, document_length)
         candidates = [number for number in candidates if number <= chosen.micro_batch]

@@ -11,7 +11,7 @@ PAPER_STEPS = 12_500
 
 
 @dataclass(frozen=True)
-class Length:
+class RunLength:
     """The length of a run."""
 
     steps: int
@@ -24,7 +24,7 @@ def rows_of(tokens: int, training: TrainingConfig) -> int:
     return ceil(tokens / training.sequence_length)
 
 
-def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> Length:
+def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> RunLength:
     """Steps of a run: the first of the configured limits that is reached.
 
     A corpus smaller than a batch fills it with further epochs of its rows.
@@ -46,7 +46,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
         training.epochs and ceil(training.epochs * epoch / batch),
     ]
     steps = min((limit for limit in limits if limit), default=PAPER_STEPS)
-    return Length(min(steps, ceil(most / batch)) if most else steps, epoch)
+    return RunLength(min(steps, ceil(most / batch)) if most else steps, epoch)
 
 
 def micro_batch(training: TrainingConfig, workers: int, most: int | None = None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from adapt.config import TrackingConfig, flat
 from adapt.errors import ConfigError
 from adapt.redact import has_password, redact
 from adapt.runner.files import write_atomically
-from adapt.train.job import METRICS_FILE, Job
+from adapt.train.job import METRICS_FILE, TrainingRun
 
 ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # without it MLflow refuses a folder, the one local store of mlflow-skinny
@@ -78,7 +78,7 @@ def anchored(tracking: TrackingConfig) -> TrackingConfig:
 class Trackers:
     """All trackers of a run, open while it trains. Only rank 0's is active."""
 
-    def __init__(self, job: Job, step: int, active: bool) -> None:
+    def __init__(self, job: TrainingRun, step: int, active: bool) -> None:
         self._trackers = _open(job, step) if active else []
 
     def __enter__(self) -> "Trackers":
@@ -107,7 +107,7 @@ class Trackers:
             tracker.log(metrics, int(metrics["step"]))
 
 
-def _open(job: Job, step: int) -> list[Tracker]:
+def _open(job: TrainingRun, step: int) -> list[Tracker]:
     tracking = job.config.tracking
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]
@@ -119,7 +119,7 @@ def _open(job: Job, step: int) -> list[Tracker]:
     return trackers
 
 
-def _name(job: Job, step: int) -> str:
+def _name(job: TrainingRun, step: int) -> str:
     """A new one for each training that begins, also under a key that was trained before: its steps are new ones.
 
     Trackers take steps once only, so they would pass over all of them in the run that they know.
@@ -130,7 +130,7 @@ def _name(job: Job, step: int) -> str:
     return file.read_text()
 
 
-def _settings(job: Job) -> dict[str, Any]:
+def _settings(job: TrainingRun) -> dict[str, Any]:
     """The configuration, but for the trackers' own."""
     settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
     return {name: _shown(value) for name, value in settings.items()}
@@ -168,7 +168,7 @@ def _step(line: str) -> float:
 class TensorBoard:
     """Event files in the stage's folder; `purge_step` hides what a crash took back."""
 
-    def __init__(self, job: Job, step: int) -> None:
+    def __init__(self, job: TrainingRun, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(Path(job.folder) / "tensorboard"), purge_step=step + 1)
@@ -186,7 +186,7 @@ class TensorBoard:
 class MLflow:
     """One MLflow run a training; a resumed job continues it. Credentials come from the environment only."""
 
-    def __init__(self, job: Job, name: str, uri: str) -> None:
+    def __init__(self, job: TrainingRun, name: str, uri: str) -> None:
         import mlflow
 
         mlflow.set_tracking_uri(uri)
@@ -215,7 +215,7 @@ class MLflow:
 class WandB:
     """One W&B run a training; a resumed job continues it. Credentials come from the environment only."""
 
-    def __init__(self, job: Job, name: str, project: str) -> None:
+    def __init__(self, job: TrainingRun, name: str, project: str) -> None:
         import wandb
 
         self._run = wandb.init(

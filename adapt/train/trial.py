@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from adapt.method.base import Method
-from adapt.method.gather import alone
+from adapt.method.gather import without_others
 from adapt.objective.base import Batch, Objective
 from adapt.train.precision import Precision
 
@@ -24,7 +24,7 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
     return size
 
 
-@alone()  # a rank whose memory runs out must not leave others waiting
+@without_others()  # a rank whose memory runs out must not leave others waiting
 def trial_pass(
     model: torch.nn.Module,
     objective: Objective,

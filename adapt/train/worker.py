@@ -34,20 +34,20 @@ from adapt.train.branch import BRANCHES
 from adapt.train.checkpoint import Checkpoints
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
-from adapt.train.flops import mean_length, together, workload
-from adapt.train.guard import alone, die_with_parent
-from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, Job
+from adapt.train.flops import mean_length, summed_sizes, workload
+from adapt.train.guard import die_with_parent, only_run
+from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
 from adapt.train.meter import peak_memory
 from adapt.train.options import apply_options
-from adapt.train.passes import Place, passes
+from adapt.train.passes import RankPlace, passes
 from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step
 from adapt.train.track import Trackers
 from adapt.train.utilization import Utilization
 
 
-def work(job: Job) -> None:
+def train_rank(job: TrainingRun) -> None:
     """The whole life of a rank.
 
     Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
@@ -55,12 +55,12 @@ def work(job: Job) -> None:
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
-    with portable_errors(), alone(Path(job.folder), rank):
+    with portable_errors(), only_run(Path(job.folder), rank):
         _train(job, rank)
 
 
-def _train(job: Job, rank: int) -> None:
-    parts = Parts.of(job)
+def _train(job: TrainingRun, rank: int) -> None:
+    parts = RankParts.of(job)
     folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
@@ -80,7 +80,7 @@ def _train(job: Job, rank: int) -> None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RankParts:
     """What a rank is built of."""
 
     loop: Loop
@@ -91,7 +91,7 @@ class Parts:
     """None where the model's dimensions are not known."""
 
     @classmethod
-    def of(cls, job: Job) -> "Parts":
+    def of(cls, job: TrainingRun) -> "RankParts":
         """Loads the model and wraps it for this rank's device."""
         config, context = job.config, ray.train.get_context()
         training, world = config.training, context.get_world_size()
@@ -107,7 +107,7 @@ class Parts:
         model.train().to(device)
         apply_options(model, training, device)
         dimensions, document_length = model_size(start.model), _document_length(job)
-        place = Place(device, precision, context.get_local_world_size())
+        place = RankPlace(device, precision, context.get_local_world_size())
         size, accumulation = passes(config, dimensions, model, objective, method, place, document_length)
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
@@ -145,7 +145,7 @@ class Parts:
         return figures
 
 
-def _setting(job: Job, device: torch.device, world: int) -> Setting:
+def _setting(job: TrainingRun, device: torch.device, world: int) -> Setting:
     """What the method is told."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
@@ -165,12 +165,12 @@ def _setting(job: Job, device: torch.device, world: int) -> Setting:
     )
 
 
-def _document_length(job: Job) -> float | None:
+def _document_length(job: TrainingRun) -> float | None:
     records = [load_record(Path(folder)) for folder in job.corpora]
-    return mean_length(together([record.metrics for record in records if record]))
+    return mean_length(summed_sizes([record.metrics for record in records if record]))
 
 
-def _feeding(job: Job, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
+def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
     """This rank's shares of the global batches, from a step on."""
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
@@ -220,7 +220,7 @@ def _carry(method: Method, folder: Path) -> None:
         target.rmdir()
 
 
-def _export(job: Job, state: dict[str, torch.Tensor], tokenizer: Any) -> None:
+def _export(job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any) -> None:
     folder = Path(job.folder) / MODEL_FOLDER
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".model-"))
     save_model(job.pretrained.model, state, tokenizer, aside, job.pretrained.trust_remote_code)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, Cost, Costs
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, Costs
 from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
 from adapt.advise.findings import Case
 from adapt.config import Config, FinetuneConfig, MixtureConfig
@@ -12,14 +12,14 @@ CORPUS = TextEvidence(20_000, 20_000_000, 5_000_000, True, 2000, fertility=1.1, 
 TASK = TaskEvidence("toy", 4000, 200_000, 3, 500, 900, 0, 1.1, 2.0, None, None)
 
 
-def cost(flops: float, hours: float | None = None) -> Cost:
-    return Cost(int(flops), flops, hours, None)
+def cost(flops: float, hours: float | None = None) -> CostAhead:
+    return CostAhead(int(flops), flops, hours, None)
 
 
 RECIPES = {AS_IT_IS: cost(1e3, 1), TAPT: cost(2e3, 2), DAPT: cost(3e3, 3), BOTH: cost(4e3, 4)}
 
 
-def case(recipes: dict[str, Cost] = RECIPES, config: Config | None = None, **evidence: Any) -> Case:
+def case(recipes: dict[str, CostAhead] = RECIPES, config: Config | None = None, **evidence: Any) -> Case:
     config = config or Config(finetune=FinetuneConfig(seeds=list(range(10))), mixture=MixtureConfig(replay_paths="g"))
     values = {"tasks": [TASK], "corpus": CORPUS, **evidence}
     return Case(config, Evidence(**values), Costs(recipes))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adapt.advise import rules
-from adapt.advise.advice import advise
+from adapt.advise.advice import recommend
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT
 from adapt.config import AdviceConfig, Config, TrainingConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
@@ -15,7 +15,7 @@ FAR = task(overlap=0.3, general_overlap=0.4)
 
 
 def order(*arguments, **evidence) -> list[str]:
-    return [recipe.name for recipe in advise(case(*arguments, **evidence), []).recipes]
+    return [recipe.name for recipe in recommend(case(*arguments, **evidence), []).recipes]
 
 
 def test_a_near_domain_brings_both_first() -> None:
@@ -32,32 +32,32 @@ def test_cheap_tapt_goes_first_even_where_both_are_best() -> None:
 
 
 def test_even_votes_go_by_cost() -> None:
-    assert [recipe.votes for recipe in advise(case(), []).recipes] == [2, 2, 0, 0]
+    assert [recipe.votes for recipe in recommend(case(), []).recipes] == [2, 2, 0, 0]
     assert order() == [TAPT, BOTH, AS_IT_IS, DAPT]
     assert order({**RECIPES, TAPT: cost(9e3, 9)}) == [BOTH, TAPT, AS_IT_IS, DAPT]
 
 
 def test_the_budget_goes_before_votes() -> None:
     config = Config(advice=AdviceConfig(budget_device_hours=3.5))
-    found = advise(case(config=config, tasks=[NEAR]), []).recipes
+    found = recommend(case(config=config, tasks=[NEAR]), []).recipes
     assert [(recipe.name, recipe.budget) for recipe in found] == [
         *((TAPT, "within"), (DAPT, "within"), (AS_IT_IS, "within"), (BOTH, "above")),
     ]
-    unknown = advise(case({DAPT: cost(1e3, None)}, config=config, tasks=[]), []).recipes
+    unknown = recommend(case({DAPT: cost(1e3, None)}, config=config, tasks=[]), []).recipes
     assert [recipe.budget for recipe in unknown] == ["not known"]
 
 
 def test_what_our_replication_refutes_gives_no_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rules.CHECKED, "tapt_gains", "does not hold")
     monkeypatch.setitem(rules.CHECKED, "both_are_best", "undecided")
-    found = advise(case(), [])
+    found = recommend(case(), [])
     assert {recipe.name: recipe.votes for recipe in found.recipes} == {AS_IT_IS: 0, TAPT: 0, DAPT: 0, BOTH: 2}
     assert {remark.rule: remark.checked for remark in found.remarks}["tapt_gains"] == "does not hold"
 
 
 def test_commands_take_over_the_arguments() -> None:
     arguments = ["--config", "my file.yaml", "--seed=3"]
-    found = {recipe.name: recipe.command for recipe in advise(case(), arguments).recipes}
+    found = {recipe.name: recipe.command for recipe in recommend(case(), arguments).recipes}
     given = "--config 'my file.yaml' --seed=3"
     assert found == {
         AS_IT_IS: f"python jobs/finetune.py {given}",
@@ -66,11 +66,11 @@ def test_commands_take_over_the_arguments() -> None:
         BOTH: f"python jobs/dapt.py {given} --training.epochs=1",
     }
     limited = replace(case().config, training=TrainingConfig(max_steps=5))
-    assert advise(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"
+    assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"
 
 
 def test_tapt_does_not_take_over_the_length_of_dapt() -> None:
     config = Config(training=TrainingConfig(max_steps=500))
-    found = {recipe.name: recipe.command for recipe in advise(case(config=config), ["--config=x.yaml"]).recipes}
+    found = {recipe.name: recipe.command for recipe in recommend(case(config=config), ["--config=x.yaml"]).recipes}
     assert found[TAPT].endswith("--training.epochs=100 --training.learning_rate=0.0001 --training.max_steps=null")
     assert found[DAPT] == "python jobs/dapt.py --config=x.yaml"

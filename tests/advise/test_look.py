@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from adapt.advise.evidence import Evidence
-from adapt.advise.look import look, overlaps
+from adapt.advise.look import look, word_overlaps
 from adapt.advise.sample import Sample
 from adapt.config import Config, EvaluationConfig
 from adapt.errors import DataError
@@ -95,6 +95,6 @@ def test_overlap_is_of_as_much_text_of_each() -> None:
         "long": [" ".join(words[950:] + words[:950])],
         "short": [" ".join(words[:100])],
     }
-    found = overlaps(texts)
+    found = word_overlaps(texts)
     assert found["task"] == [pytest.approx(0.5), pytest.approx(1.0)]
     assert found["long"] == [pytest.approx(0.5), pytest.approx(0.5)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.advise import sample
-from adapt.advise.sample import sample_corpus, together
+from adapt.advise.sample import joined_samples, sample_corpus
 from adapt.config import CorpusConfig
 from adapt.corpus.manifest import build_manifest
 from adapt.runner.digest import Digests
@@ -54,7 +54,7 @@ def test_a_large_one_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_sources_together(tmp_path: Path) -> None:
     first, second = sample.Sample(["a"], 10, 100, True), sample.Sample(["b"], 5, 50, False)
-    both = together([first, second])
+    both = joined_samples([first, second])
     assert (sorted(both.texts), both.documents, both.bytes, both.is_exact) == (["a", "b"], 15, 150, False)
-    unknown = together([first, sample.Sample(["c"], None, None, False)])
+    unknown = joined_samples([first, sample.Sample(["c"], None, None, False)])
     assert (unknown.documents, unknown.bytes) == (None, None)

@@ -8,7 +8,7 @@ import yaml
 
 from adapt.chain.arguments import read_command
 from adapt.chain.build import _start
-from adapt.chain.expand import Node, expand
+from adapt.chain.expand import Node, expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.chain.fill import fill
 from adapt.config import Config
@@ -46,7 +46,7 @@ def written(tmp_path: Path, **changes: Any) -> str:
 
 
 def nodes(tmp_path: Path, only: dict[str, list[str]] | None = None, **changes: Any) -> dict[str, Node]:
-    return {node.label: node for node in expand(read_chain(written(tmp_path, **changes)), only)}
+    return {node.label: node for node in expand_chain(read_chain(written(tmp_path, **changes)), only)}
 
 
 def test_an_entry_stands_for_every_combination(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_the_shipped_chains_can_be_read() -> None:
     chains = [file for file in sorted(folder.glob("*.yaml")) if "\nstages:" in file.read_text()]
     assert chains
     for file in chains:
-        assert expand(read_chain(str(file)))
+        assert expand_chain(read_chain(str(file)))
     assert len((folder / "study.yaml").read_text().splitlines()) <= 60
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.build import Chain, build, study
-from adapt.chain.expand import expand
+from adapt.chain.build import Chain, build_chain, study
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.collect import collect
 from adapt.report.entry import Study
@@ -31,7 +31,7 @@ def chain_of(folder: Path, model: Path, task: str) -> Chain:
     }
     file = folder / "chain.yaml"
     file.write_text(yaml.safe_dump(content))
-    return build(expand(read_chain(str(file))))
+    return build_chain(expand_chain(read_chain(str(file))))
 
 
 def finish(stage: Stage[Any], chain: Chain) -> Record:

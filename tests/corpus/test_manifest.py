@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.manifest import Manifest, Part, build_manifest, expand
+from adapt.corpus.manifest import Manifest, Part, build_manifest, expand_paths
 from adapt.errors import ConfigError, DataError
 from adapt.runner.digest import Digests
 
@@ -34,7 +34,7 @@ def digests(tmp_path: Path) -> Digests:
 
 
 def names(paths: str | list[str], folder: Path) -> list[str]:
-    return [str(Path(path).relative_to(folder)) for path in expand(paths)]
+    return [str(Path(path).relative_to(folder)) for path in expand_paths(paths)]
 
 
 def manifest(paths: str | list[str], digests: Digests) -> Manifest:
@@ -44,7 +44,7 @@ def manifest(paths: str | list[str], digests: Digests) -> Manifest:
 def test_files_come_in_the_order_given(folder: Path) -> None:
     assert names(["data/c.txt", "data/b.jsonl", "data/a.jsonl.gz"], folder) == ["c.txt", "b.jsonl", "a.jsonl.gz"]
     assert names("data/c.txt", folder) == ["c.txt"]
-    assert all(Path(path).is_absolute() for path in expand("data/c.txt"))
+    assert all(Path(path).is_absolute() for path in expand_paths("data/c.txt"))
 
 
 def test_a_folder_gives_its_corpus_files_sorted(folder: Path) -> None:
@@ -78,7 +78,7 @@ def test_each_file_once_at_its_first_place(folder: Path) -> None:
 @pytest.mark.parametrize("absent", ["data/absent.jsonl", "data/absent*.jsonl", "absent", "data/absent/**/*.txt"])
 def test_missing(folder: Path, absent: str) -> None:
     with pytest.raises(DataError, match="matches no file") as caught:
-        expand(["data/c.txt", absent])
+        expand_paths(["data/c.txt", absent])
     assert absent in caught.value.what
 
 
@@ -86,19 +86,19 @@ def test_folder_without_corpus_files(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "empty" / "notes.md").write_text("x")
     with pytest.raises(DataError, match=r"data/empty holds no corpus file") as caught:
-        expand("data/empty")
+        expand_paths("data/empty")
     assert ".parquet" in caught.value.fix
 
 
 @pytest.mark.parametrize("path", ["data/notes.md", "data/*.md", "data/*"])
 def test_files_of_unknown_format_are_refused_and_not_left_out(folder: Path, path: str) -> None:
     with pytest.raises(DataError, match="has no known format"):
-        expand(path)
+        expand_paths(path)
 
 
 def test_nothing_given() -> None:
     with pytest.raises(ConfigError, match=r"corpus\.paths is empty"):
-        expand([])
+        expand_paths([])
 
 
 def test_parts(folder: Path, digests: Digests) -> None:
@@ -203,18 +203,20 @@ def store() -> Iterator[Any]:
 
 
 def test_folders_globs_and_files_of_a_store(store: Any) -> None:
-    assert expand("memory://bucket") == [f"memory://bucket/{name}" for name in ("a.jsonl.gz", "b.jsonl", "deep/c.txt")]
-    assert expand("memory://bucket/") == expand("memory://bucket")
-    assert expand("memory://bucket/*.jsonl*") == ["memory://bucket/a.jsonl.gz", "memory://bucket/b.jsonl"]
-    assert expand("memory://bucket/**/*.txt") == ["memory://bucket/deep/c.txt"]
-    assert expand(["memory://bucket/b.jsonl", "memory://bucket"])[:2] == [
+    assert expand_paths("memory://bucket") == [
+        f"memory://bucket/{name}" for name in ("a.jsonl.gz", "b.jsonl", "deep/c.txt")
+    ]
+    assert expand_paths("memory://bucket/") == expand_paths("memory://bucket")
+    assert expand_paths("memory://bucket/*.jsonl*") == ["memory://bucket/a.jsonl.gz", "memory://bucket/b.jsonl"]
+    assert expand_paths("memory://bucket/**/*.txt") == ["memory://bucket/deep/c.txt"]
+    assert expand_paths(["memory://bucket/b.jsonl", "memory://bucket"])[:2] == [
         "memory://bucket/b.jsonl",
         "memory://bucket/a.jsonl.gz",
     ]
     with pytest.raises(DataError, match=r"memory://bucket/x\*\.txt matches no file"):
-        expand("memory://bucket/x*.txt")
+        expand_paths("memory://bucket/x*.txt")
     with pytest.raises(DataError, match="has no known format"):
-        expand("memory://bucket/notes.md")
+        expand_paths("memory://bucket/notes.md")
 
 
 def test_content_is_the_identity_wherever_it_lies(store: Any, folder: Path, digests: Digests) -> None:
@@ -254,7 +256,7 @@ def test_stores_that_need_a_package_or_are_not_known(
 ) -> None:
     monkeypatch.setattr("adapt.corpus.location.find_spec", lambda _: None)
     with pytest.raises(ConfigError) as caught:
-        expand(location)
+        expand_paths(location)
     assert message in caught.value.what
     assert "secret" not in caught.value.what
     assert fix in caught.value.fix

@@ -15,7 +15,7 @@ from adapt.corpus import online as module
 from adapt.corpus import sample
 from adapt.corpus.form import PLAIN, Form
 from adapt.corpus.heldout import Measured, is_heldout, key_of
-from adapt.corpus.index import Index
+from adapt.corpus.index import ItemIndex
 from adapt.corpus.manifest import build_manifest
 from adapt.corpus.online import Online
 from adapt.corpus.sample import sample_heldout
@@ -115,7 +115,7 @@ def test_killed_and_resumed(online: Online, seed: int) -> None:
 
 def test_a_resumed_run_reads_one_item_and_what_follows(online: Online, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = [plain(batch) for batch in online.batches(0, False)]
-    lengths = Index.open(online.index).tokens
+    lengths = ItemIndex.open(online.index).tokens
     assert len(lengths) == len(online.items) == FILES
     read: list[int] = []
     here = Online._here
@@ -177,16 +177,16 @@ def test_too_many_unreadable_records(tiny_bert: Path, tmp_path: Path, monkeypatc
 
 def test_index_lines(tmp_path: Path) -> None:
     file = tmp_path / "new" / "items.txt"
-    index = Index.open(file)
+    index = ItemIndex.open(file)
     for position, tokens in enumerate((10, 0, 5)):
         index.add(position, tokens)
     index.add(1, 0)
-    assert Index.open(file).tokens == [10, 0, 5]
+    assert ItemIndex.open(file).tokens == [10, 0, 5]
     assert [index.item_at(token, 3) for token in (0, 9, 10, 14, 15, 99)] == [0, 0, 2, 2, 3, 3]
     assert [index.begin(position) for position in range(4)] == [0, 10, 10, 15]
     with file.open("a") as more:
         more.write("4 7\n3 1")
-    assert Index.open(file).tokens == [10, 0, 5]  # neither what follows a gap nor half a line
+    assert ItemIndex.open(file).tokens == [10, 0, 5]  # neither what follows a gap nor half a line
 
 
 @pytest.mark.parametrize(
@@ -195,24 +195,24 @@ def test_index_lines(tmp_path: Path) -> None:
 def test_an_index_whose_writer_died_in_the_middle_of_a_line_goes_on(tmp_path: Path, torn: str) -> None:
     file = tmp_path / "items.txt"
     file.write_text("0 10\n1 0\n" + torn)
-    index = Index.open(file)
+    index = ItemIndex.open(file)
     assert index.tokens == [10, 0]
     index.add(2, 5)
     index.add(3, 7)
     for _ in range(2):  # every later start
-        assert Index.open(file).tokens == [10, 0, 5, 7]
+        assert ItemIndex.open(file).tokens == [10, 0, 5, 7]
 
 
 def test_an_index_of_bytes_that_are_no_text_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "items.txt").write_bytes(b"\xff\xfe" * 9)
-    assert Index.open(tmp_path / "items.txt").tokens == []
+    assert ItemIndex.open(tmp_path / "items.txt").tokens == []
 
 
 def test_looking_at_a_whole_index_writes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "items.txt"
-    Index.open(file).add(0, 10)
+    ItemIndex.open(file).add(0, 10)
     before = file.stat()
-    assert Index.open(file).tokens == [10]
+    assert ItemIndex.open(file).tokens == [10]
     assert (file.stat().st_ino, file.stat().st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 

@@ -21,7 +21,7 @@ import zstandard
 
 from adapt.corpus.fields import check_field
 from adapt.corpus.formats import SUFFIXES, Bad
-from adapt.corpus.manifest import expand
+from adapt.corpus.manifest import expand_paths
 from adapt.corpus.records import Reading, read_records
 from adapt.errors import DataError
 
@@ -138,7 +138,7 @@ def test_arrow(tmp_path: Path, kind: str, type_: str) -> None:
 
 def test_what_the_datasets_library_saves(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(tmp_path / "saved")
-    assert [text for path in expand(str(tmp_path / "saved")) for text in read(Path(path))] == TEXTS
+    assert [text for path in expand_paths(str(tmp_path / "saved")) for text in read(Path(path))] == TEXTS
 
 
 def test_another_field(tmp_path: Path) -> None:

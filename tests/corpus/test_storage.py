@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from adapt.corpus import retry, storage
-from adapt.corpus.manifest import expand
+from adapt.corpus.manifest import expand_paths
 from adapt.corpus.records import Reading, read_records
 from adapt.corpus.storage import check_unchanged, content_digest, open_file, state
 from adapt.errors import DataError, StorageError
@@ -228,14 +228,14 @@ def test_what_a_web_server_refuses(
         503: (StorageError, "cannot read http.*a.txt: 503.*, 6 times in a row"),
     }[code]
     with pytest.raises(kind, match=message) as caught:
-        expand(url)
+        expand_paths(url)
     assert "secret" not in str(caught.value)
     assert len(pauses) == (len(retry.WAITS_S) if code == 503 else 0)
 
 
 def test_a_web_server_that_is_not_there(pauses: list[float]) -> None:
     with pytest.raises(StorageError, match=r"cannot read http://127\.0\.0\.1:9/a\.txt: .*6 times in a row"):
-        expand("http://127.0.0.1:9/a.txt")
+        expand_paths("http://127.0.0.1:9/a.txt")
     assert pauses == list(retry.WAITS_S)
 
 

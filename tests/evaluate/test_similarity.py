@@ -9,7 +9,7 @@ from scipy.stats import entropy
 
 from adapt.corpus.tokens import write_shard
 from adapt.evaluate import similarity as module
-from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarity
+from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarities
 
 CELLS = ["cells divide", "cells grow", "cells the of divide", "mice eat cells"]
 CODE = ["programs divide work", "programs grow", "programs the of run", "programs divide"]
@@ -18,22 +18,22 @@ CODE = ["programs divide work", "programs grow", "programs the of run", "program
 def test_overlap_of_the_most_frequent_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "TOP_WORDS", 3)
     # cells 4, divide 2, then eat, grow, mice with 1 by name: {cells, divide, eat}; programs 4, divide 2, grow 1
-    found = similarity({"cells": CELLS, "code": CODE})
+    found = similarities({"cells": CELLS, "code": CODE})
     assert found.overlap == [[1, pytest.approx(1 / 3)], [pytest.approx(1 / 3), 1]]
     assert found.documents == [4, 4]
 
 
 def test_jaccard_of_words_in_three_documents():
     # {cells} and {cells, divide, programs}
-    assert similarity({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)
-    assert similarity({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
+    assert similarities({"a": CELLS, "b": CELLS + CODE}).jaccard[0][1] == pytest.approx(1 / 3)
+    assert similarities({"a": CELLS, "b": CODE}).jaccard == [[1, 0], [0, 1]]
 
 
 def test_cross_loss_is_the_divergence_of_word_frequencies():
     words = ["cells", "divide", "eat", "grow", "mice", "programs", "run", "work"]
     cells = np.array([4, 2, 1, 1, 1, 0, 0, 0]) + SMOOTHING
     code = np.array([0, 2, 0, 1, 0, 4, 1, 1]) + SMOOTHING
-    found = similarity({"cells": CELLS, "code": CODE}).cross_loss
+    found = similarities({"cells": CELLS, "code": CODE}).cross_loss
     assert len(words) == len(cells)
     assert found[0][1] == pytest.approx(entropy(code / code.sum(), cells / cells.sum()))  # cells' model, code's text
     assert found[1][0] == pytest.approx(entropy(cells / cells.sum(), code / code.sum()))
@@ -41,7 +41,7 @@ def test_cross_loss_is_the_divergence_of_word_frequencies():
 
 
 def test_a_domain_without_words_is_unlike_any():
-    found = similarity({"none": ["the of and"], "code": CODE})
+    found = similarities({"none": ["the of and"], "code": CODE})
     assert found.overlap[0][1] == 0
     assert found.jaccard[0][1] == 0
     assert math.isfinite(found.cross_loss[0][1])

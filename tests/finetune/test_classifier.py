@@ -9,8 +9,8 @@ from torch import Tensor
 
 from adapt.config import FinetuneConfig
 from adapt.finetune.classifier import Classifier, layer_states, new_classifier
-from adapt.finetune.examples import Batch, Examples
-from adapt.finetune.loss import Loss
+from adapt.finetune.examples import ExampleBatch, Examples
+from adapt.finetune.loss import TaskLoss
 from adapt.finetune.predict import in_passes
 from adapt.finetune.words import TrainedWords, train_all_words, train_used_words
 from adapt.model.apart import keep_documents_apart
@@ -105,7 +105,7 @@ def test_the_states_of_all_layers(tmp_path: Path) -> None:
 
 def test_gradients_of_used_words_are_those_of_the_table(tmp_path: Path) -> None:
     classifier, _, examples = setting("bert", tmp_path, "single_label", "first")
-    batch, loss = examples.batch(ALL, CPU), Loss("single_label")
+    batch, loss = examples.batch(ALL, CPU), TaskLoss("single_label")
     before = classifier(batch)
     loss(before, batch.targets).backward()
     expected = classifier.encoder.get_input_embeddings().weight.grad
@@ -143,7 +143,7 @@ def test_examples_without_any_labelled_token() -> None:
     split = Split(["a", "b"], tokens, [np.zeros_like(each, np.int8) for each in tokens], labels, [False, False])
     examples = Examples.of(split, facts, 10, [])
     assert examples.units.tolist() == [0, 1]
-    batch: Batch = examples.batch(np.array([1, 0]), CPU)
+    batch: ExampleBatch = examples.batch(np.array([1, 0]), CPU)
     assert batch.places is not None
     assert batch.places.tolist() == [1]
     assert batch.targets.tolist() == [1]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from adapt.finetune.entities import Found
+from adapt.finetune.entities import EntityCounts
 from adapt.statistics.spans import spans
 
 LABELS = ["O", "B-X", "I-X", "B-Y", "I-Y"]
@@ -56,7 +56,7 @@ def test_all_short_texts() -> None:
 def test_counts() -> None:
     draw = random.Random(0)
     pairs = [tuple([draw.choice(LABELS) for _ in range(6)] for _ in range(2)) for _ in range(50)]
-    found = Found.of(pairs)  # type: ignore[arg-type]
+    found = EntityCounts.of(pairs)  # type: ignore[arg-type]
     true = {(number, *each) for number, (labels, _) in enumerate(pairs) for each in by_definition(labels)}
     guess = {(number, *each) for number, (_, labels) in enumerate(pairs) for each in by_definition(labels)}
     for kind, scores in [("", found.total), *found.by_type.items()]:
@@ -74,5 +74,5 @@ def test_counts() -> None:
 
 
 def test_nothing_to_find() -> None:
-    assert Found.of([(["O"], ["O"])]).total == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
-    assert Found.of([(["O"], ["B-X"])]).by_type == {"X": {"precision": 0, "recall": 0, "f1": 0, "support": 0}}
+    assert EntityCounts.of([(["O"], ["O"])]).total == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
+    assert EntityCounts.of([(["O"], ["B-X"])]).by_type == {"X": {"precision": 0, "recall": 0, "f1": 0, "support": 0}}

@@ -7,7 +7,7 @@ from torch import nn
 
 from adapt.config import FinetuneConfig
 from adapt.finetune.loop import Course, History, train
-from adapt.finetune.settings import Settings
+from adapt.finetune.settings import FinetuneSettings
 
 INPUTS = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
 TARGETS = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 1)).astype(np.float32))
@@ -27,7 +27,7 @@ def run(scores: list[float], patience: int = 3, rate: float = 0.1) -> tuple[nn.L
         return nn.functional.mse_loss(module(INPUTS[chosen]), TARGETS[chosen])
 
     finetune = FinetuneConfig(batch_size=8, learning_rate=rate, patience=patience, warmup_fraction=0.2)
-    settings = Settings(finetune, epochs=len(scores), pooling="first", max_length=1)
+    settings = FinetuneSettings(finetune, epochs=len(scores), pooling="first", max_length=1)
     return module, seen, train(Course(module, loss, dev_score, len(INPUTS)), settings, seed=5)
 
 

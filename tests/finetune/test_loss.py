@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
-from adapt.finetune.loss import Loss, balanced
+from adapt.finetune.loss import TaskLoss, balanced
 from adapt.task.data import IGNORED
 
 LOGITS = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 3)))
@@ -34,7 +34,7 @@ def test_balanced_weights_of_several_labels() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_cross_entropy(weighted: bool) -> None:
-    loss = Loss("single_label", balanced(TARGETS, 3) if weighted else None)
+    loss = TaskLoss("single_label", balanced(TARGETS, 3) if weighted else None)
     probabilities = loss.probabilities(LOGITS).double().numpy()
     weights = compute_sample_weight("balanced", TARGETS) if weighted else None
     found = loss(LOGITS, torch.from_numpy(TARGETS)).item()
@@ -42,7 +42,7 @@ def test_cross_entropy(weighted: bool) -> None:
 
 
 def test_binary_cross_entropy() -> None:
-    loss = Loss("multi_label")
+    loss = TaskLoss("multi_label")
     probabilities = loss.probabilities(LOGITS).double().numpy()
     expected = [log_loss(SEVERAL[:, c], probabilities[:, c], labels=[0, 1]) for c in range(3)]
     assert loss(LOGITS, torch.from_numpy(SEVERAL)).item() == pytest.approx(np.mean(expected), rel=1e-5)
@@ -55,6 +55,6 @@ def test_a_label_of_all_examples_is_learned_too() -> None:
 
 def test_a_batch_without_labelled_tokens() -> None:
     logits = torch.zeros(0, 3, requires_grad=True)
-    loss = Loss("tokens")(logits, torch.zeros(0, dtype=torch.int64))
+    loss = TaskLoss("tokens")(logits, torch.zeros(0, dtype=torch.int64))
     loss.backward()
     assert loss.item() == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, brier_score_loss, confusion_matrix, f1_score, log_loss
 
-from adapt.finetune.scores import metric_of, predictions, scores
+from adapt.finetune.scores import metric_of, predictions, task_scores
 from adapt.task.data import Facts
 
 RNG = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def sure(*labels: int) -> np.ndarray:
 
 def test_single_label_is_what_sklearn_says() -> None:
     guess = PROBABILITIES.argmax(1)
-    found = scores(single(), TRUTH, PROBABILITIES, [False] * 80)
+    found = task_scores(single(), TRUTH, PROBABILITIES, [False] * 80)
     assert found["score"] == found["macro_f1"] == pytest.approx(f1_score(TRUTH, guess, average="macro"))
     assert found["micro_f1"] == pytest.approx(f1_score(TRUTH, guess, average="micro"))
     assert found["micro_f1"] == pytest.approx(found["accuracy"]) == pytest.approx(accuracy_score(TRUTH, guess))
@@ -62,7 +62,7 @@ def test_single_label_is_what_sklearn_says() -> None:
 
 def test_multi_label_is_what_sklearn_says() -> None:
     guess = SIGMOIDS >= 0.5
-    found = scores(multi(), held(), SIGMOIDS, [False] * 80)
+    found = task_scores(multi(), held(), SIGMOIDS, [False] * 80)
     assert found["macro_f1"] == pytest.approx(f1_score(HELD, guess, average="macro", zero_division=0))
     assert found["micro_f1"] == pytest.approx(f1_score(HELD, guess, average="micro"))
     assert found["accuracy"] == pytest.approx((guess == HELD).all(1).mean())
@@ -81,7 +81,7 @@ def test_multi_label_at_the_threshold_and_without_any() -> None:
 def test_entities_and_words() -> None:
     truth = [[-100, 0, 2, -100, 3, -100], [1, 3, 0, 2], [3]]
     probabilities = [sure(1, 0, 2, 2, 3, 1), sure(1, 0, 3, 3), sure(3)]
-    found = scores(NER, truth, probabilities, [False] * 3)
+    found = task_scores(NER, truth, probabilities, [False] * 3)
     assert (found["precision"], found["recall"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     assert found["score"] == found["entity_f1"] == found["micro_f1"] == pytest.approx(2 / 3)
     assert found["per_class"]["X"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}
@@ -110,9 +110,9 @@ def test_the_score_is_that_of_the_metric_with_and_without_leaks(case: str) -> No
     facts, truth, probabilities = CASES[case]
     leaked = [number % 3 == 0 for number in range(len(truth))]
     clean = [number for number, leaks in enumerate(leaked) if not leaks]
-    found = scores(facts, truth, probabilities, leaked)
+    found = task_scores(facts, truth, probabilities, leaked)
     assert found["score"] == found[facts.metric] == metric_of(facts, truth, predictions(facts, probabilities))
-    alone = scores(facts, [truth[n] for n in clean], [probabilities[n] for n in clean], [False] * len(clean))
+    alone = task_scores(facts, [truth[n] for n in clean], [probabilities[n] for n in clean], [False] * len(clean))
     assert found["score_without_leaks"] == pytest.approx(alone["score"])
     assert (found["examples"], found["examples_without_leaks"]) == (len(truth), len(clean))
     assert alone["score_without_leaks"] is None
@@ -120,5 +120,5 @@ def test_the_score_is_that_of_the_metric_with_and_without_leaks(case: str) -> No
 
 
 def test_all_leaked() -> None:
-    found = scores(single(), TRUTH, PROBABILITIES, [True] * 80)
+    found = task_scores(single(), TRUTH, PROBABILITIES, [True] * 80)
     assert (found["score_without_leaks"], found["examples_without_leaks"]) == (None, 0)

@@ -17,16 +17,16 @@ from transformers import (
 from adapt.config import Config, FinetuneConfig, ModelConfig
 from adapt.errors import ConfigError
 from adapt.finetune.classifier import new_classifier
-from adapt.finetune.place import Place
+from adapt.finetune.place import FinetunePlace
 from adapt.finetune.problem import Problem
-from adapt.finetune.settings import Settings, check_savable
-from adapt.finetune.tune import add_lora, count, tune
+from adapt.finetune.settings import FinetuneSettings, check_savable
+from adapt.finetune.tune import add_lora, trained_numbers, tune
 from adapt.model.load import load_model
 from adapt.task.data import IGNORED, Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy
 
-CPU = Place(torch.device("cpu"), "fp32")
+CPU = FinetunePlace(torch.device("cpu"), "fp32")
 
 
 def test_lora_leaves_the_weights_and_trains_its_additions(tiny_bert: Path, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_lora_leaves_the_weights_and_trains_its_additions(tiny_bert: Path, tmp_p
     encoder = load_model(tiny_bert, causal=False).base_model
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     finetune = FinetuneConfig(mode="lora", epochs=1, learning_rate=1e-2, lora_rank=4)
-    learned = tune(encoder, problem, Settings(finetune, 1, "first", 128), 0, CPU)
+    learned = tune(encoder, problem, FinetuneSettings(finetune, 1, "first", 128), 0, CPU)
     after = {name.replace(".base_layer", ""): tensor for name, tensor in encoder.state_dict().items()}
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     trained = {name for name, parameter in learned.classifier.named_parameters() if parameter.requires_grad}
@@ -51,10 +51,10 @@ def test_lora_begins_where_the_model_is(tiny_bert: Path, tmp_path: Path) -> None
     model = load_model(tiny_bert, causal=False)
     classifier = new_classifier(model.base_model, FinetuneConfig(), "first", "single_label", 3).eval()
     batch = problem.examples["dev"].batch(np.arange(5), CPU.device)
-    before, parameters = classifier(batch), count(classifier)
+    before, parameters = classifier(batch), trained_numbers(classifier)
     add_lora(classifier.encoder, FinetuneConfig())
     torch.testing.assert_close(classifier.eval()(batch), before)
-    assert count(classifier) < parameters
+    assert trained_numbers(classifier) < parameters
 
 
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
@@ -69,7 +69,7 @@ def test_a_saved_model_needs_transformers_alone(learn: Learn, tmp_path: Path, ki
 
 
 def test_a_saved_roberta(tiny_bert: Path, tmp_path: Path) -> None:
-    from adapt.finetune.work import work
+    from adapt.finetune.work import finetune_work
     from adapt.model.locate import Pretrained
 
     shape = BertConfig.from_pretrained(tiny_bert).to_dict()
@@ -79,7 +79,7 @@ def test_a_saved_roberta(tiny_bert: Path, tmp_path: Path) -> None:
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "roberta")
     toy(tmp_path / "task-single_label")
     start = Pretrained(tmp_path / "roberta", tiny_bert)
-    found = work(
+    found = finetune_work(
         Config(finetune=FinetuneConfig(epochs=1, save_model=True), model=ModelConfig()),
         start,
         tmp_path / "task-single_label",
@@ -113,15 +113,15 @@ def _check(folder: Path, lines: list[dict], kind: str) -> None:
     ],
 )
 def test_what_cannot_be_saved(tiny_bert: Path, changes: dict, message: str) -> None:
-    settings = Settings.of(FinetuneConfig(save_model=True, **changes), tiny_bert, False, 10)
+    settings = FinetuneSettings.of(FinetuneConfig(save_model=True, **changes), tiny_bert, False, 10)
     with pytest.raises(ConfigError, match=message):
         check_savable(settings, tiny_bert, "single_label")
 
 
 def test_defaults(tiny_bert: Path) -> None:
-    few, many = (Settings.of(FinetuneConfig(), tiny_bert, False, number) for number in (5000, 5001))
+    few, many = (FinetuneSettings.of(FinetuneConfig(), tiny_bert, False, number) for number in (5000, 5001))
     assert (few.epochs, many.epochs) == (10, 3)
     assert (few.pooling, few.max_length) == ("first", 128)
     assert few.optimization.learning_rate == 2e-5
-    assert Settings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).pooling == "last"
-    assert Settings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).optimization.learning_rate == 2e-4
+    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).pooling == "last"
+    assert FinetuneSettings.of(FinetuneConfig(mode="lora"), tiny_bert, True, 1).optimization.learning_rate == 2e-4

@@ -9,8 +9,8 @@ import pytest
 
 from adapt.config import Config, FinetuneConfig
 from adapt.errors import ClusterError, DataError, TrainingError
-from adapt.finetune.run import GPU_PARTS, Run, finetune, gpus_per_seed
-from adapt.finetune.work import work
+from adapt.finetune.run import GPU_PARTS, FinetuneRun, gpus_per_seed, run_finetuning
+from adapt.finetune.work import finetune_work
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
 from tests.finetune.conftest import Learn
@@ -90,7 +90,7 @@ def test_a_class_that_train_lacks(tiny_bert: Path, tmp_path: Path, mode: str) ->
         split.labels[0] = 3
         split.save(tmp_path, name)
     config = Config(finetune=FinetuneConfig(mode=mode, epochs=1, class_weights="balanced"))
-    found = work(config, Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
+    found = finetune_work(config, Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
     assert all(len(line["probabilities"]) == 4 for line in found.predictions["test"])
     assert np.isfinite(found.metrics["score"])
 
@@ -99,7 +99,7 @@ def test_an_empty_split(tiny_bert: Path, tmp_path: Path) -> None:
     toy(tmp_path)
     Split([], [], [], [], []).save(tmp_path, "dev")
     with pytest.raises(DataError, match="task toy has no dev examples"):
-        work(Config(), Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
+        finetune_work(Config(), Pretrained(tiny_bert, tiny_bert), tmp_path, 0, tmp_path / "out")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -118,7 +118,7 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
     toy(tmp_path / "task")
     config = Config(finetune=FinetuneConfig(epochs=1, seeds=[0, 3]))
     folder = tmp_path / "out"
-    metrics = finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
+    metrics = run_finetuning(FinetuneRun(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
     lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     test = Split.load(tmp_path / "task", "test")
     assert [line["id"] for line in lines] == test.ids
@@ -131,14 +131,14 @@ def test_through_ray(ray_cluster: None, tiny_bert: Path, tmp_path: Path) -> None
     assert metrics["device_seconds"] == metrics["seconds"] > 0
     Split([], [], [], [], []).save(tmp_path / "task", "test")
     with pytest.raises(DataError, match="has no test examples"):
-        finetune(Run(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
+        run_finetuning(FinetuneRun(config, Pretrained(tiny_bert, tiny_bert), str(tmp_path / "task"), 3), folder)
 
 
 @pytest.mark.parametrize("asked", [{"cpus_per_seed": 1000.0}, {"gpus_per_seed": 1000.0}])
 def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path: Path, asked: dict) -> None:
-    run = Run(Config(finetune=FinetuneConfig(**asked)), Pretrained(tiny_bert, tiny_bert), str(tmp_path), 0)
+    run = FinetuneRun(Config(finetune=FinetuneConfig(**asked)), Pretrained(tiny_bert, tiny_bert), str(tmp_path), 0)
     with pytest.raises(ClusterError, match=r"1000 [CG]PU") as caught:
-        finetune(run, tmp_path)
+        run_finetuning(run, tmp_path)
     assert "finetune.cpus_per_seed" in caught.value.fix
 
 

@@ -27,7 +27,7 @@ from adapt.runner import Outcome, Record, Stage, Store, ensure
 from adapt.schema import TOKENS, marks_of
 from adapt.stage.context import Context
 from adapt.stage.train import RAN_ON
-from adapt.train.job import Job
+from adapt.train.job import TrainingRun
 from tests.fuzz.grammar import World
 from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
@@ -128,7 +128,7 @@ def reading(model: Path) -> Iterator[None]:
         yield
 
 
-def _read(job: Job, model: Path) -> dict[str, Any]:
+def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
     """Goes through the batches of a training, notes what they were, and leaves a model."""
     _stream.cache_clear()  # shards of a folder that was written again
     digest, steps, pieces = hashlib.sha256(), 0, dict[int, list[int]]()
@@ -151,7 +151,7 @@ def _read(job: Job, model: Path) -> dict[str, Any]:
     return {**dict.fromkeys(RAN_ON), **counts, **spent}
 
 
-def _batches(job: Job) -> Iterator[dict[str, np.ndarray]]:
+def _batches(job: TrainingRun) -> Iterator[dict[str, np.ndarray]]:
     training = job.config.training
     if job.online:
         return job.online.batches(0, parallel=False)

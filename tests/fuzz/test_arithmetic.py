@@ -12,7 +12,7 @@ from adapt.corpus.order import permute, samples
 from adapt.corpus.window import Columns, Cut
 from adapt.errors import AdaptError
 from adapt.schema import STARTS, TOKENS
-from adapt.train.schedule import Length, branch_step, learning_rate, length_of, micro_batch
+from adapt.train.schedule import RunLength, branch_step, learning_rate, length_of, micro_batch
 
 MOST = 3000
 """Samples that are written out."""
@@ -144,7 +144,7 @@ trainings = st.builds(
 def test_a_run_has_a_step_at_least_and_rates_that_never_pass_the_peak(
     training: TrainingConfig, epoch: int, most: int | None
 ) -> None:
-    length: Length = length_of(training, epoch, most)
+    length: RunLength = length_of(training, epoch, most)
     assert length.steps >= 1
     branch = branch_step(training, length.steps)
     assert branch is None or branch > 0

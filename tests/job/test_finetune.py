@@ -10,7 +10,7 @@ from adapt.config import Config, FinetuneConfig, TaskConfig
 from adapt.errors import ConfigError
 from adapt.job.finetune import JOB, finetune, runs
 from adapt.job.tapt import tapt
-from adapt.parse import check
+from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
 from tests.job.worlds import SPLITS, differing, task_world
@@ -122,4 +122,4 @@ def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(conf
 )
 def test_a_task_that_cannot_be_taught_is_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check(replace(config, **wrong), JOB.kind)
+        check_config(replace(config, **wrong), JOB.kind)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from adapt.chain.arguments import read_job
-from adapt.chain.build import build
-from adapt.chain.expand import expand
+from adapt.chain.build import build_chain
+from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config, flat
 from adapt.config.kinds import DAPT, Kind
@@ -27,7 +27,7 @@ from adapt.job.run import carry_out
 from adapt.parse import parse, parse_values
 from adapt.runner import Finished, Stage, ensure
 from adapt.stage.context import Context
-from adapt.stage.listing import Listing, files_of
+from adapt.stage.listing import Listing, listed_files
 from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
@@ -146,9 +146,9 @@ COMMON = ("model.path", "storage.root", "training.sequence_length", "evaluation.
 
 
 def test_a_chain_file_may_have_every_job(fields: dict[str, Any], tmp_path: Path) -> None:
-    nodes = expand(read_chain(chain_of(NAMES, fields, tmp_path)))
+    nodes = expand_chain(read_chain(chain_of(NAMES, fields, tmp_path)))
     assert {node.name: node.job for node in nodes} == {f"my-{name}": JOBS[name] for name in NAMES}
-    goals = build(nodes).goals
+    goals = build_chain(nodes).goals
     assert {goal.job.name for goal in goals} == {*NAMES}
     seeds = [goal.values["seed"] for goal in goals if goal.job.name == "finetune"]
     assert seeds == [str(seed) for seed in Config().finetune.seeds]  # its parts, and not what sums them up
@@ -236,7 +236,7 @@ def test_an_unknown_job_cannot_be_planned(fields: dict[str, Any], plan: Plan) ->
 
 
 def toy_final(context: Context) -> Listing:
-    return files_of(context, context.config.corpus, context.config.name).listing
+    return listed_files(context, context.config.corpus, context.config.name).listing
 
 
 def toy_show(context: Context, finished: Finished[Any], given: Any) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def test_a_job_more_is_a_line_more(
     assert "as jobs/count.py would run it" in plan("--job=count", *arguments(values))[1]
     file = tmp_path / "chain.yaml"
     file.write_text(yaml.safe_dump({"stages": {"mine": {"job": "count", **values}}}))
-    chain = build(expand(read_chain(str(file))))
+    chain = build_chain(expand_chain(read_chain(str(file))))
     (goal,) = chain.goals
     assert (goal.label, goal.config.seed) == ("mine", 7)
     assert ensure(goal.stage, chain.store).result.parts == 2
@@ -286,5 +286,5 @@ def test_a_job_that_leaves_no_model_is_none_to_start_from(toy: Job, fields: dict
     after = {"job": "dapt", "corpus.paths": "one.jsonl", "from": "mine"}
     file.write_text(yaml.safe_dump({"stages": {"mine": mine, "after": after}}))
     with pytest.raises(ConfigError, match="unknown key mine in after"):
-        expand(read_chain(str(file)))
+        expand_chain(read_chain(str(file)))
     assert replace(toy, training=lambda stage: None).training is not None

@@ -16,7 +16,7 @@ from adapt.stage.context import Context
 from adapt.stage.prepare import Prepare
 from adapt.stage.sequence import Sequence
 from adapt.stage.train import Train
-from adapt.train.schedule import Length
+from adapt.train.schedule import RunLength
 from tests.job.worlds import DOMAINS, sequence_world, source
 from tests.stage.done import record_of
 
@@ -205,7 +205,7 @@ def test_a_forecast_gives_sources_their_weights(
     training = trainings(built(weighted, order=["cs", "reviews"], mode=mode))[0]
     mixtures: list[Any] = []
 
-    def length_over(config: Config, mixture: Any) -> Length:
+    def length_over(config: Config, mixture: Any) -> RunLength:
         mixtures.append(mixture)
         return real(config, mixture)
 

@@ -13,7 +13,7 @@ from adapt.errors import ConfigError
 from adapt.method.base import Method
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.method.table import METHODS, check_method, method_class, method_of, sections
+from adapt.method.table import METHODS, check_method, method_class, method_of, option_sections
 
 OWN = '''
 """A user's own."""
@@ -124,10 +124,10 @@ def test_sections_are_called_like_their_methods(own: Path) -> None:
     assert [section_of(kind) for kind in ("das", "a.b:PullBack", "a:L2SPPlus", "a:EWC")] == [
         *("das", "pull_back", "l2_sp_plus", "ewc")
     ]
-    assert {"das", "l2sp"} == set(sections("plain"))
-    assert set(sections("own_method:PullBack")) - set(sections("plain")) == {"pull_back"}
+    assert {"das", "l2sp"} == set(option_sections("plain"))
+    assert set(option_sections("own_method:PullBack")) - set(option_sections("plain")) == {"pull_back"}
     with pytest.raises(ConfigError, match="section `training`"):
-        sections("own_method:Training")
+        option_sections("own_method:Training")
 
 
 def test_messages_and_trackers_see_the_options_of_the_chosen_method_alone() -> None:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from adapt.model.card import CardFacts, LossChange, model_card, verdict
+from adapt.model.card import CardFacts, LossChange, card_verdict, model_card
 
 
 def result(text: str, before: float, after: float, half: float = 0.05) -> LossChange:
@@ -73,7 +73,7 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
 def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
     sure = result("domain", 4, 3)
     few = replace(sure, **{name: None for name in vars(sure) if name.endswith(("_low", "_high"))})
-    assert verdict([few]) == (
+    assert card_verdict([few]) == (
         "On domain text the held-out loss changed by -1.000, of too few documents to tell it from chance."
     )
     row = next(line for line in model_card(facts(results=[few])).splitlines() if line.startswith("| domain"))
@@ -81,13 +81,13 @@ def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> No
 
 
 def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
-    assert verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
+    assert card_verdict([result("domain", 4.0, 3.0), result("general", 3.0, 3.2)]) == (
         "On domain text the held-out loss fell by 1.000 (95% interval 0.950 to 1.050) and "
         "on general text the held-out loss rose by 0.200 (95% interval 0.150 to 0.250)."
     )
-    undecided = verdict([result("domain", 4.0, 3.99)])
+    undecided = card_verdict([result("domain", 4.0, 3.99)])
     assert undecided == (
         "On domain text the held-out loss did not change measurably (-0.010, 95% interval -0.060 to +0.040)."
     )
-    assert verdict([]) == "Its effect was not measured."
+    assert card_verdict([]) == "Its effect was not measured."
     assert "Not measured." in model_card(facts(results=[]))

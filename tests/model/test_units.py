@@ -12,7 +12,7 @@ from adapt.errors import ModelError
 from adapt.model.packed import Packed
 from adapt.model.pattern import layers_of
 from adapt.model.states import hidden_states
-from adapt.model.units import KINDS, Gates, Kind, by_parameter, ones, sizes
+from adapt.model.units import KINDS, Gates, Kind, by_parameter, ones, unit_counts
 from tests.model.families import FAMILIES, WIDTH, documents, ready
 
 TOKENS = torch.cat(documents(9, 6))
@@ -39,7 +39,7 @@ def ablated(model: Any, kind: Kind, unit: int) -> Any:
 
     with torch.no_grad():
         if kind == "head":
-            width = by_input(out).shape[0] // sizes(model)["head"]
+            width = by_input(out).shape[0] // unit_counts(model)["head"]
             by_input(out)[unit * width : (unit + 1) * width] = 0
         elif kind == "inner":
             by_input(outer)[unit] = 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.objective.noise import uniform
-from adapt.objective.units import at_least_one, heads_of, sizes, take
+from adapt.objective.units import at_least_one, heads_of, take_units, unit_lengths
 
 shapes = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=12)
 
@@ -23,7 +23,7 @@ def row_of(units: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
 def test_heads_and_sizes(units: list[tuple[int, int]]) -> None:
     starts, eligible = row_of(units)
     heads = heads_of(starts)
-    size = sizes(heads, eligible)
+    size = unit_lengths(heads, eligible)
     place = 0
     for tokens, count in units:
         assert heads[0, place : place + tokens].tolist() == [place] * tokens
@@ -45,11 +45,11 @@ def by_hand(order: list[float], size: list[int], budget: float, crossing: float)
 @given(shapes, st.floats(0, 1), st.integers(0, 99))
 def test_units_are_taken_as_by_hand(units: list[tuple[int, int]], share: float, seed: int) -> None:
     starts, eligible = row_of(units)
-    size = sizes(heads_of(starts), eligible)
+    size = unit_lengths(heads_of(starts), eligible)
     budget = share * float(eligible.sum())
     order = uniform(seed, 0, torch.tensor([0]), torch.tensor([0]), eligible.shape[1])
     crossing = uniform(seed, 1, torch.tensor([0]), torch.tensor([0]), 1)[:, 0]
-    taken = take(order, size, torch.tensor([budget], dtype=torch.float64), crossing)
+    taken = take_units(order, size, torch.tensor([budget], dtype=torch.float64), crossing)
     assert taken[0].tolist() == by_hand(order[0].tolist(), size[0].tolist(), budget, float(crossing))
 
 
@@ -59,7 +59,9 @@ def test_the_expected_number_of_tokens_is_the_budget() -> None:
     numbers = torch.arange(rows)
     order = uniform(3, 0, torch.zeros_like(numbers), numbers, size.shape[1])
     crossing = uniform(3, 1, torch.zeros_like(numbers), numbers, 1)[:, 0]
-    counts = (take(order, size, torch.full((rows,), budget, dtype=torch.float64), crossing) * size).sum(1).double()
+    counts = (
+        (take_units(order, size, torch.full((rows,), budget, dtype=torch.float64), crossing) * size).sum(1).double()
+    )
     assert abs(float(counts.mean()) - budget) < 4 * float(counts.std()) / sqrt(rows)
     assert counts.max() < budget + 9
 

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.report.entry import Entry, Study
 from adapt.report.lineage import lineage
-from adapt.report.lineage_svg import draw
+from adapt.report.lineage_svg import draw_lineage
 from tests.report.fake import Fake
 
 
@@ -43,7 +43,7 @@ def test_columns_grow_along_arrows(nodes):
 
 
 def test_boxes_do_not_overlap_and_lie_inside(nodes):
-    svg = ElementTree.fromstring(draw(nodes))
+    svg = ElementTree.fromstring(draw_lineage(nodes))
     width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
     boxes = [
         [float(r.attrib[k]) for k in ("x", "y", "width", "height")]
@@ -60,7 +60,7 @@ def test_boxes_do_not_overlap_and_lie_inside(nodes):
 
 
 def test_arrows_end_at_boxes(nodes):
-    svg = ElementTree.fromstring(draw(nodes))
+    svg = ElementTree.fromstring(draw_lineage(nodes))
     space = "{http://www.w3.org/2000/svg}"
     edges = {(float(r.attrib["x"]), float(r.attrib["y"]) + 19) for r in svg.iter(f"{space}rect")}
     ends = [path.attrib["d"].split()[-2:] for path in svg.iter(f"{space}path") if path.get("class") == "arrow"]

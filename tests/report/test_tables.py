@@ -10,7 +10,7 @@ from adapt.report.blocks import NONE, Cell
 from adapt.report.collect import collect
 from adapt.report.compared import compare_all
 from adapt.report.details import best_recipe
-from adapt.report.losses import compared_models, similarity
+from adapt.report.losses import compared_models, similarity_tables
 from tests.report.fake import RECIPES, fake_study
 
 
@@ -20,7 +20,7 @@ def compared(results):
 
 
 def test_scores_are_means_and_deviations_in_points(results, compared):
-    table = tables.scores(results, compared)
+    table = tables.score_tables(results, compared)
     assert table.header == ["task", "RoBERTa (baseline)", "DAPT", "TAPT", "DAPT+TAPT†", "¬DAPT"]
     for row, cells in zip(results.rows, table.rows, strict=False):
         for recipe, cell in zip(results.recipes, cells[1:], strict=True):
@@ -34,20 +34,20 @@ def test_scores_are_means_and_deviations_in_points(results, compared):
 
 
 def test_the_average_is_of_the_rows_above(results, compared):
-    table = tables.scores(results, compared)
+    table = tables.score_tables(results, compared)
     columns = [[float(cell.text) for cell in row[1:]] for row in table.rows]
     assert columns[-1] == pytest.approx(np.mean(columns[:-1], axis=0), abs=0.11)
 
 
 def test_a_recipe_that_misses_a_task_has_no_average(results, compared):
     rows = [replace(results.rows[0], groups={"RoBERTa": results.rows[0].groups["RoBERTa"]}), *results.rows[1:]]
-    table = tables.scores(replace(results, rows=rows), compared)
+    table = tables.score_tables(replace(results, rows=rows), compared)
     assert table.rows[0][2].text == table.rows[-1][2].text == "\N{EN DASH}"
     assert table.rows[-1][1].text != "\N{EN DASH}"
 
 
 def test_differences_have_a_row_for_each_comparison(results, compared):
-    table = tables.differences(results, compared)
+    table = tables.score_differences(results, compared)
     assert len(table.rows) == 12 + 4
     name, difference, interval, p, adjusted, detectable, over = table.rows[0]
     one = compared.tasks["acl_arc", "DAPT"].comparison
@@ -63,7 +63,7 @@ def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_pa
     """Three seeds a side give a p of .1 at best; four .029, which three comparisons make .086."""
     study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=seeds)
     made = collect(study)
-    table = tables.differences(made, compare_all(made))
+    table = tables.score_differences(made, compare_all(made))
     assert [dict(zip(table.header, row, strict=True))["detectable"] for row in table.rows] == [NONE] * (recipes - 1)
 
 
@@ -100,7 +100,7 @@ def test_the_lowest_loss_of_a_column_is_darkest(study):
 
 def test_similarity_has_a_heatmap_a_measure(study):
     record = next(entry.record for entry in study.entries if entry.record.stage == "similarity")
-    overlap, cross = similarity(record)
+    overlap, cross = similarity_tables(record)
     assert (overlap.rows[0][2].text, overlap.rows[0][2].shade) == ("41%", 0.41)
     assert (cross.rows[0][1].text, cross.rows[0][1].shade) == ("0.00", 1.0)
 

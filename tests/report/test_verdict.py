@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adapt.report.compared import Compared, Found, compare_all
+from adapt.report.compared import Compared, RecipeCompared, compare_all
 from adapt.report.cost import Trainings
 from adapt.report.entry import Study
 from adapt.report.verdict import span, stars, verdicts
 from adapt.statistics.compare import Comparison
 
 
-def found(difference: float, p: float, adjusted: float) -> Found:
+def found(difference: float, p: float, adjusted: float) -> RecipeCompared:
     low, high = difference - 0.02, difference + 0.02
-    return Found(Comparison(difference, low, high, 0.01, p, 0.001, ("seeds",), np.empty(0), {}), adjusted)
+    return RecipeCompared(Comparison(difference, low, high, 0.01, p, 0.001, ("seeds",), np.empty(0), {}), adjusted)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from adapt.errors import StageError
 from adapt.runner import Outcome, Store, ensure
 from adapt.runner.record import Record, load_record
-from adapt.runner.result import plain, read_result
+from adapt.runner.result import plain_values, read_result
 from adapt.runner.stage import Stage
 from tests.runner.made import made_up
 from tests.runner.test_record import record
@@ -68,7 +68,7 @@ RESULTS: list[type[Any]] = list(dict.fromkeys(kind.result_type() for kind in KIN
 
 def through_a_record(result: Any, folder: Path) -> Any:
     """What is read from the file of a record."""
-    record(folder, metrics=plain(result)).save()
+    record(folder, metrics=plain_values(result)).save()
     loaded = load_record(folder)
     assert loaded is not None
     return read_result(type(result), loaded)
@@ -140,8 +140,8 @@ def test_every_type_of_field(tmp_path_factory: pytest.TempPathFactory, result: E
 
 def test_a_record_keeps_plain_values() -> None:
     part = Part(0.5, ("x",))
-    assert plain(part) == {"share": 0.5, "names": ["x"]}
-    found = plain(made_up(Everything, choice="a", pair=(1, "x"), maybe=part, by_number={3: [None]}, mapping={}))
+    assert plain_values(part) == {"share": 0.5, "names": ["x"]}
+    found = plain_values(made_up(Everything, choice="a", pair=(1, "x"), maybe=part, by_number={3: [None]}, mapping={}))
     assert (found["maybe"], found["by_number"], found["path"]) == ({"share": 0.5, "names": ["x"]}, {"3": [None]}, ".")
     assert json.loads(json.dumps(found)) == found
 
@@ -149,7 +149,7 @@ def test_a_record_keeps_plain_values() -> None:
 @pytest.mark.parametrize("given", [{"lines": 3}, None, 3, Part])
 def test_a_result_that_is_no_dataclass_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match="the result of a stage is a dataclass, not "):
-        plain(given)
+        plain_values(given)
 
 
 @dataclass(frozen=True)

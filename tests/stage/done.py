@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runner import Done, Record, Stage
-from adapt.runner.result import plain
+from adapt.runner.result import plain_values
 from tests.runner.made import made_up
 
 
@@ -17,7 +17,7 @@ def record_of(stage: Stage[Any], cost: dict[str, Any] | None = None, **figures: 
         figures: of its result; the others are made up.
     """
     none: dict[str, Any] = {}
-    result = plain(made_up(stage.result_type(), **figures))
+    result = plain_values(made_up(stage.result_type(), **figures))
     return Record(
         stage.kind, stage.name, stage.key, stage.version, none, none, result, cost or {}, none, none, none, "",
         Path(stage.kind) / stage.name,

@@ -17,11 +17,11 @@ from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select import TEXTS_FILE
 from adapt.select.base import Selection
 from adapt.stage.context import Context
-from adapt.stage.listing import files_of
+from adapt.stage.listing import listed_files
 from adapt.stage.prepare import Prepared
 from adapt.stage.select import Select, Selected
 from adapt.stage.task import task_of
-from adapt.stage.task_texts import Split, TaskTexts
+from adapt.stage.task_texts import TaskSplit, TaskTexts
 from tests.corpus.test_heldout import shards
 from tests.samples import with_labels, write
 
@@ -51,13 +51,13 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 def built(config: Config, *measured: Stage[Prepared], transductive: bool = False) -> Select:
     context, task = Context.of(config), config.task
-    unseen = TaskTexts("unseen", tuple(Split.of(task, split, context.digests) for split in ("dev", "test")))
+    unseen = TaskTexts("unseen", tuple(TaskSplit.of(task, split, context.digests) for split in ("dev", "test")))
     return Select(
         name="selected",
         select=config.select,
         per_example=config.tapt.random_per_example or 0,
         seed=config.seed,
-        pool=files_of(context, pooled_corpus(config), "pool"),
+        pool=listed_files(context, pooled_corpus(config), "pool"),
         tasks=tuple(task_of(context, each) for each in (task, *config.tasks)),
         unseen=None if transductive else unseen,
         measured=measured,

@@ -13,7 +13,7 @@ from adapt.errors import DataError
 from adapt.runner import Finished, Stage, Store, ensure
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
-from adapt.stage.task_texts import Split, TaskTexts, TextsWritten
+from adapt.stage.task_texts import TaskSplit, TaskTexts, TextsWritten
 from tests.samples import with_labels, write
 
 TRAIN = ["the first text", "the second text", "The  DEV text", "the first text", "the test text"]
@@ -32,8 +32,8 @@ def task(tmp_path: Path) -> TaskConfig:
 
 def texts_of(task: TaskConfig, splits: Sequence[str], unseen: Sequence[TaskConfig] = ()) -> TaskTexts:
     """Without those of dev and test of some tasks."""
-    hidden = tuple(Split.of(each, split, Digests()) for each in unseen for split in ("dev", "test"))
-    return TaskTexts("texts", tuple(Split.of(task, split, Digests()) for split in splits), hidden)
+    hidden = tuple(TaskSplit.of(each, split, Digests()) for each in unseen for split in ("dev", "test"))
+    return TaskTexts("texts", tuple(TaskSplit.of(task, split, Digests()) for split in splits), hidden)
 
 
 def run(stage: Stage[TextsWritten], root: Path) -> tuple[list[str], Finished[TextsWritten]]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.compare import average, compare
+from adapt.statistics.compare import average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
 from tests.statistics.made import outcomes
 
@@ -137,7 +137,7 @@ def test_the_interval_covers_the_truth():
 def test_the_average_over_tasks_has_the_error_of_independent_tasks():
     rng = np.random.default_rng(0)
     found = [compare(*sides(rng, examples=n)) for n in (100, 200, 400)]
-    pooled = average(found)
+    pooled = average_over_tasks(found)
     assert pooled.difference == pytest.approx(np.mean([each.difference for each in found]))
     assert pooled.error == pytest.approx(sum((each.error or 0) ** 2 for each in found) ** 0.5 / 3, rel=0.06)
     assert pooled.p is not None
@@ -146,14 +146,14 @@ def test_the_average_over_tasks_has_the_error_of_independent_tasks():
 
 def test_the_average_of_one_is_itself():
     found = compare(*sides(np.random.default_rng(0)))
-    pooled = average([found])
+    pooled = average_over_tasks([found])
     assert (pooled.difference, pooled.low, pooled.p) == (found.difference, found.low, found.p)
 
 
 def test_the_averages_p_is_that_of_all_arrangements():
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(0.02, 0.03, 3), rng.normal(0, 0.03, 3)) for _ in range(2)]
-    found = average([compare(Tested(b), Tested(a)) for b, a in pairs])
+    found = average_over_tasks([compare(Tested(b), Tested(a)) for b, a in pairs])
     nulls = [compare(Tested(b), Tested(a)).nulls["seeds"][0].values for b, a in pairs]
     all_of_them = np.abs(nulls[0][:, None] + nulls[1][None, :]) / 2
     assert found.p == pytest.approx(np.mean(all_of_them >= abs(found.difference) - 1e-12), abs=0.03)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from adapt.statistics.compare import Comparison, average, compare
+from adapt.statistics.compare import Comparison, average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
 from adapt.statistics.power import Chance, Side, detectable
 
@@ -71,7 +71,9 @@ def test_more_tasks_show_smaller_differences_and_the_power_is_as_said():
 
     def study() -> Comparison:
         scores = rng.normal(0, NOISE, (3, 2, 5))
-        return average([compare(Tested(ours + difference), Tested(theirs), samples=20) for ours, theirs in scores])
+        return average_over_tasks(
+            [compare(Tested(ours + difference), Tested(theirs), samples=20) for ours, theirs in scores]
+        )
 
     assert power(study, 250) == pytest.approx(0.8, abs=0.07)
 

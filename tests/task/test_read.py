@@ -13,7 +13,7 @@ from adapt.config import TaskConfig
 from adapt.corpus.formats import Bad
 from adapt.corpus.records import read_objects
 from adapt.errors import ConfigError, DataError
-from adapt.task.read import Example, files_of, read_file
+from adapt.task.read import Example, read_file, split_files
 
 RECORDS = [
     {"key": "k1", "text": "one, two", "pair": "2", "label": "a|b"},
@@ -182,11 +182,11 @@ def test_whole_records_with_all_fields(tmp_path: Path) -> None:
 def test_files_of(tmp_path: Path) -> None:
     for name in ("b.jsonl", "a.csv", "note.md"):
         (tmp_path / name).touch()
-    assert files_of(TaskConfig(dev=str(tmp_path)), "dev") == [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]
+    assert split_files(TaskConfig(dev=str(tmp_path)), "dev") == [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]
     with pytest.raises(ConfigError, match=r"task\.test is empty"):
-        files_of(TaskConfig(), "test")
+        split_files(TaskConfig(), "test")
     with pytest.raises(DataError, match=r"task\.dev: .*absent\.jsonl matches no file"):
-        files_of(TaskConfig(dev="absent.jsonl"), "dev")
+        split_files(TaskConfig(dev="absent.jsonl"), "dev")
 
 
 def test_half_a_character_in_an_id(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from adapt.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.model.locate import Pretrained
 from adapt.train import launch
 from adapt.train.failure import as_ours, portable_errors
-from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, Job
+from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from adapt.train.retain import checkpoints, is_whole, step_of
 from adapt.train.verdict import EndAtOnce
 from tests.train.ranks import Ranks
@@ -30,7 +30,7 @@ from tests.train.ranks import Ranks
 STEPS, LENGTH = 4, 16
 
 
-def a_job(folder: Path, model: Path, max_failures: int = 3) -> Job:
+def a_job(folder: Path, model: Path, max_failures: int = 3) -> TrainingRun:
     """Four steps on two workers, a checkpoint each."""
     training = TrainingConfig(
         max_steps=STEPS,
@@ -42,7 +42,7 @@ def a_job(folder: Path, model: Path, max_failures: int = 3) -> Job:
         log_interval_steps=1,
     )
     config = Config("failing", training=training, resources=ResourcesConfig(workers=2, max_failures=max_failures))
-    return Job(config, "ab" * 32, str(folder), (), None, Pretrained(model, model), STEPS)
+    return TrainingRun(config, "ab" * 32, str(folder), (), None, Pretrained(model, model), STEPS)
 
 
 # --- every phase of a rank's life, with the real worker on two ranks without Ray
@@ -69,7 +69,7 @@ def _columns(step: int, rank: int) -> dict[str, np.ndarray]:
     return {"tokens": tokens, "lengths": np.full(2, LENGTH), "epochs": rows * 0, "rows": rows, "starts": starts}
 
 
-def live(job: Job, phase: str, at_rank: int) -> list[Any]:
+def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
     """A rank's life with an error in one phase: what comes out of it and after how long [s], and the steps saved then.
 
     The other rank goes on in a thread, as far as it gets alone, and its checkpoints take a while to be stored.
@@ -92,7 +92,7 @@ def live(job: Job, phase: str, at_rank: int) -> list[Any]:
         raise DataError(f"broken while {phase}", "mend it")
 
     @contextmanager
-    def feeding(_: Job, first: int, __: Any) -> Iterator[Iterator[dict[str, np.ndarray]]]:
+    def feeding(_: TrainingRun, first: int, __: Any) -> Iterator[Iterator[dict[str, np.ndarray]]]:
         yield (worker._columns(step, rank) for step in range(first, STEPS))  # type: ignore[attr-defined]
 
     def store(metrics: Any, checkpoint: Any, checkpoint_dir_name: str, **_: Any) -> None:
@@ -110,11 +110,11 @@ def live(job: Job, phase: str, at_rank: int) -> list[Any]:
             patch.setattr(holder, name, fail)
         ended = Path(job.folder) / "ended"
         if rank != at_rank:
-            threading.Thread(target=worker.work, args=(job,), daemon=True).start()
+            threading.Thread(target=worker.train_rank, args=(job,), daemon=True).start()
             _eventually(ended.exists)
             return []
         try:
-            worker.work(job)
+            worker.train_rank(job)
         except Exception as error:
             seconds, whole = time.monotonic() - broken, filter(is_whole, checkpoints(run_folder))
             return [type(error), str(error), seconds, [step_of(each) for each in whole]]

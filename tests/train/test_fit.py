@@ -13,7 +13,7 @@ from adapt.errors import ConfigError
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse
 from adapt.train.device import Device
-from adapt.train.fit import CPU_TOKENS, GPU_TOKENS, USED, check_fits, fit, sizes
+from adapt.train.fit import CPU_TOKENS, GPU_TOKENS, USED, check_fits, fit, micro_batch_sizes
 from adapt.train.memory import GIB, Demand, estimate
 from tests.train.test_memory import ROBERTA
 
@@ -58,18 +58,24 @@ def test_a_configured_micro_batch_is_kept() -> None:
 
 
 def test_sizes_go_down_to_one() -> None:
-    assert sizes(config(), on_gpu=False) == [16, 8, 4, 2, 1]
-    assert sizes(config(), on_gpu=True) == [128, 64, 32, 16, 8, 4, 2, 1]
-    assert sizes(config(global_batch_size=6, workers=2), on_gpu=True) == [3, 1]
-    assert sizes(config(sequence_length=16_384), on_gpu=False) == [1]
+    assert micro_batch_sizes(config(), on_gpu=False) == [16, 8, 4, 2, 1]
+    assert micro_batch_sizes(config(), on_gpu=True) == [128, 64, 32, 16, 8, 4, 2, 1]
+    assert micro_batch_sizes(config(global_batch_size=6, workers=2), on_gpu=True) == [3, 1]
+    assert micro_batch_sizes(config(sequence_length=16_384), on_gpu=False) == [1]
 
 
 def test_one_pass_is_tried_first_where_several_cost_more() -> None:
     """The contrast of DAS makes its views twice then; two passes are no better than many."""
     das = replace(config(), method=MethodConfig("das"))
-    assert sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
-    assert sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [16, 8, 4, 2, 1]
-    assert sizes(replace(das, training=TrainingConfig(global_batch_size=8)), on_gpu=False)[0] == 8
+    assert micro_batch_sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
+    assert micro_batch_sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [
+        16,
+        8,
+        4,
+        2,
+        1,
+    ]
+    assert micro_batch_sizes(replace(das, training=TrainingConfig(global_batch_size=8)), on_gpu=False)[0] == 8
     assert fit(das, ROBERTA, gpu(2000)).micro_batch == 256
     assert fit(das, ROBERTA, gpu(80)).micro_batch == 128
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.runner.lock import locked
-from adapt.train.guard import alone
+from adapt.train.guard import only_run
 from adapt.train.job import METRICS_FILE, NOTICE_FILE
 from adapt.train.watch import following
 
@@ -16,7 +16,7 @@ def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:
     """A rank that does nothing, in a thread."""
 
     def run() -> None:
-        with alone(folder, rank):
+        with only_run(folder, rank):
             begun.set()
 
     thread = threading.Thread(target=run, daemon=True)

@@ -13,7 +13,7 @@ from adapt.method.das.contrast import Contrast
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.das.soft_mask import SoftMask
-from adapt.method.gather import alone
+from adapt.method.gather import without_others
 from adapt.model.apart import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
 from adapt.model.units import Gates, ones
@@ -258,7 +258,7 @@ def test_views_are_what_autograd_keeps(cost: str, copies: float, name: str, tmp_
     contrast = Contrast(DasOptions(contrast_cost=cost), Gates(model.train()), importance)
 
     def loss() -> torch.Tensor:
-        with alone():
+        with without_others():
             total, added, _ = next(contrast.losses(model, [rows()]))
         return total + added
 

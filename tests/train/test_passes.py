@@ -14,7 +14,7 @@ from adapt.objective.causal import CausalLanguageModelling
 from adapt.train import passes as module
 from adapt.train.device import Device
 from adapt.train.memory import GIB
-from adapt.train.passes import Place, passes
+from adapt.train.passes import RankPlace, passes
 from adapt.train.trial import largest_that_runs, trial_pass
 from tests.model.architectures import random_model
 from tests.train.test_memory import ROBERTA
@@ -99,7 +99,7 @@ def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dic
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "found", pretended)
         patch.setattr(module, "trial_pass", trial)
-        place = Place(CPU, "fp32", 1)
+        place = RankPlace(CPU, "fp32", 1)
         return passes(
             config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None
         )

@@ -17,7 +17,7 @@ from transformers import (
 
 from adapt.config import TrainingConfig
 from adapt.errors import ConfigError, DataError
-from adapt.train.schedule import Length, branch_step, check_warmup, learning_rate, length_of, micro_batch, rows_of
+from adapt.train.schedule import RunLength, branch_step, check_warmup, learning_rate, length_of, micro_batch, rows_of
 
 
 def config(**settings: object) -> TrainingConfig:
@@ -50,7 +50,7 @@ def config(**settings: object) -> TrainingConfig:
     ],
 )
 def test_the_first_limit_that_is_reached(limits: dict[str, float], steps: int) -> None:
-    assert length_of(config(**limits), 125) == Length(steps, 125)
+    assert length_of(config(**limits), 125) == RunLength(steps, 125)
 
 
 @given(st.integers(1, 10**10), st.integers(1, 5000), st.integers(1, 50))

@@ -20,7 +20,7 @@ from adapt.corpus.mixture import Mixture
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.train import track
-from adapt.train.job import METRICS_FILE, Job
+from adapt.train.job import METRICS_FILE, TrainingRun
 from adapt.train.track import ENVIRONMENT, File, Trackers, anchored, check_trackers, mlflow_folder
 
 KEY = "0a1b2c3d" * 8
@@ -40,17 +40,17 @@ def _environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / "home" / name))
 
 
-def a_job(folder: Path, key: str = KEY, **tracking: str) -> Job:
+def a_job(folder: Path, key: str = KEY, **tracking: str) -> TrainingRun:
     config = Config("tracked", training=TrainingConfig(learning_rate=0.25), tracking=TrackingConfig(**tracking))
     mixture, pretrained = Mixture.of([8], 0), Pretrained(folder, folder, False)
-    return Job(config, key, str(folder / "train"), ("corpus",), mixture, pretrained, 8)
+    return TrainingRun(config, key, str(folder / "train"), ("corpus",), mixture, pretrained, 8)
 
 
 def report(step: int, attempt: int) -> dict[str, Any]:
     return {"step": step, "steps": 8, "loss": attempt + 1 / step, "learning_rate": 1e-4}
 
 
-def train(job: Job, first: int, last: int, attempt: int = 1) -> None:
+def train(job: TrainingRun, first: int, last: int, attempt: int = 1) -> None:
     """Reports steps as a run that starts from the checkpoint of step `first` does."""
     Path(job.folder).mkdir(exist_ok=True)
     with Trackers(job, first, active=True) as trackers:
@@ -62,7 +62,7 @@ class CrashError(Exception):
     pass
 
 
-def crash(job: Job, last: int) -> None:
+def crash(job: TrainingRun, last: int) -> None:
     """Reports steps up to `last`, then fails."""
     with suppress(CrashError), Trackers(job, 0, active=True) as trackers:
         for step in range(1, last + 1):

@@ -63,7 +63,7 @@ def edited(text: str, edits: Iterable[Edit]) -> str:
     return Tagged.of(changed, moved) if isinstance(text, Tagged) else changed
 
 
-def count(changes: dict[str, int], what: str, number: int = 1) -> None:
+def count_change(changes: dict[str, int], what: str, number: int = 1) -> None:
     """Adds to a count of changes, if there are any."""
     if number:
         changes[what] = changes.get(what, 0) + number

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from adapt.config import PositiveInt
-from adapt.corpus.cleaning.block import Block, Drop, Edit, count, edited
+from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
 
 _NOTICE = re.compile(
     r"""\b(?:
@@ -49,9 +49,9 @@ class Boilerplate(Block):
                 continue
             seen[content] = seen.get(content, 0) + 1
             if notice := _NOTICE.search(content):
-                count(changes, "boilerplate notices")
+                count_change(changes, "boilerplate notices")
             elif seen[content] > self.max_repeats:
-                count(changes, "boilerplate repeats")
+                count_change(changes, "boilerplate repeats")
             if notice or seen[content] > self.max_repeats:
                 edits.append(Edit(start, start + len(line)))
         return edited(text, edits) if edits else text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from adapt.corpus.cleaning.block import Block, Drop, Edit, count, edited
+from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Pii(Block):
             if not any(masked[edit.start : edit.end]):
                 masked[edit.start : edit.end] = b"\1" * (edit.end - edit.start)
                 edits.append(edit)
-                count(changes, f"pii {kind}")
+                count_change(changes, f"pii {kind}")
         return edited(text, sorted(edits, key=lambda edit: edit.start)) if edits else text
 
 

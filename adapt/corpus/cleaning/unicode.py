@@ -5,7 +5,7 @@ from __future__ import annotations  # the catalogue reads the options' ranges by
 from dataclasses import dataclass
 from typing import ClassVar
 
-from adapt.corpus.cleaning.block import Block, Drop, count
+from adapt.corpus.cleaning.block import Block, Drop, count_change
 
 
 @dataclass(frozen=True)
@@ -27,5 +27,5 @@ class FixUnicode(Block):
         import ftfy
 
         fixed = ftfy.fix_text(text, uncurl_quotes=self.uncurl_quotes)
-        count(changes, self.name, fixed != text)
+        count_change(changes, self.name, fixed != text)
         return fixed

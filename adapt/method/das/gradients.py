@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from adapt.method.das.measure import Loss, Settings, Sums
+    from adapt.method.das.measure import Judged, MeasureSettings, Sums
     from adapt.objective.base import Batch
     from adapt.train.over_rows import Share
 
@@ -69,7 +69,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
         return gate_sizes(model, gates, loss, _batches(measuring, share, marks, device), settings)
 
 
-def _loss(measuring: Measuring) -> tuple[Loss, tuple[str, ...]]:
+def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
     """What units are judged by, and the columns that it needs beside the tokens."""
     from adapt.method.das.views import Disagreement
     from adapt.model.load import load_tokenizer
@@ -83,16 +83,16 @@ def _loss(measuring: Measuring) -> tuple[Loss, tuple[str, ...]]:
     return objective, objective.columns()
 
 
-def measure_settings(measuring: Measuring, precision: str) -> Settings:
+def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
     """How gradients are taken in a precision that the device has."""
     import torch
 
-    from adapt.method.das.measure import Settings
+    from adapt.method.das.measure import MeasureSettings
 
     config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
     training, views = config.training, 2 if is_general else 1
     most = max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch
-    return Settings(
+    return MeasureSettings(
         granularity=das.granularity,
         dropout_seed=config.seed if is_general else None,
         embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from adapt.errors import ModelError, StageError
 from adapt.model.pattern import layers_of
-from adapt.model.units import KINDS, Kind, sizes
+from adapt.model.units import KINDS, Kind, unit_counts
 from adapt.runner.files import ASIDE, storage_errors
 
 IMPORTANCE_FILE = "importance.safetensors"
@@ -88,7 +88,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
     return found
 
 
-def joined(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
+def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
     """The larger importance of each token, where either is known."""
     if previous is None or new is None:
         return previous if new is None else new
@@ -97,5 +97,5 @@ def joined(previous: Tensor | None, new: Tensor | None) -> Tensor | None:
 
 def _sizes(model: Any) -> dict[str, int]:
     vocabulary = len(model.get_input_embeddings().weight)
-    units = {str(kind): size for kind, size in sizes(model).items()}
+    units = {str(kind): size for kind, size in unit_counts(model).items()}
     return {"layers": len(layers_of(model)), **units, "vocabulary": vocabulary}

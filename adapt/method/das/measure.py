@@ -20,7 +20,7 @@ from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Corrupted
 
 
-class Loss(Protocol):
+class Judged(Protocol):
     """What units may matter for: an objective, or `adapt.method.das.views.Disagreement`."""
 
     def corrupt(self, batch: Batch) -> Corrupted:
@@ -31,7 +31,7 @@ class Loss(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class MeasureSettings:
     """How gradients are taken."""
 
     granularity: Literal["batch", "example"] = "batch"
@@ -70,7 +70,9 @@ class Sums:
         return {kind: each / max(self.groups, 1) for kind, each in self.units.items()}
 
 
-def gate_sizes(model: Any, gates: Gates, loss: Loss, batches: Iterable[tuple[int, Batch]], settings: Settings) -> Sums:
+def gate_sizes(
+    model: Any, gates: Gates, loss: Judged, batches: Iterable[tuple[int, Batch]], settings: MeasureSettings
+) -> Sums:
     """Sizes of the gradients of a loss at the gates of all units.
 
     Weights, their gradients, the mode of the model and the state of random numbers are afterwards what they were.
@@ -95,7 +97,7 @@ def gate_sizes(model: Any, gates: Gates, loss: Loss, batches: Iterable[tuple[int
 
 
 def _of_batch(
-    model: Any, gates: Gates, loss: Loss, batch: Batch, settings: Settings, at_tokens: TokenGradients | None
+    model: Any, gates: Gates, loss: Judged, batch: Batch, settings: MeasureSettings, at_tokens: TokenGradients | None
 ) -> Sums:
     seen = loss.corrupt(batch)
     rows = len(seen.input_ids)
@@ -127,7 +129,7 @@ def _of_batch(
 def _value(
     model: Any,
     gates: Gates,
-    loss: Loss,
+    loss: Judged,
     part: Corrupted,
     leaves: dict[Kind, Tensor],
     owner: Tensor | None,

@@ -182,7 +182,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     """
     import torch
 
-    from adapt.method.das.importance import Importance, joined, load_importance, save_importance
+    from adapt.method.das.importance import Importance, joined_importance, load_importance, save_importance
     from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, plasticity
 
     das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
@@ -191,7 +191,9 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
     own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
     known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
     together = accumulate(known, own) if known else own
-    save_importance(Importance(together, joined(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder)
+    save_importance(
+        Importance(together, joined_importance(known_tokens, own_tokens), torch.from_numpy(rows)), model, folder
+    )
     left = plasticity(together)
     return {
         "rows": len(rows),

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from transformers import AutoModelForMaskedLM, BertConfig
 
 from adapt.errors import ModelError, StageError
-from adapt.method.das.importance import IMPORTANCE_FILE, Importance, joined, load_importance, save_importance
+from adapt.method.das.importance import IMPORTANCE_FILE, Importance, joined_importance, load_importance, save_importance
 from adapt.model.units import ones
 from tests.model.families import BERT, FAMILIES, ready
 
@@ -94,9 +94,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None) -> No
 
 def test_tokens_are_joined_where_they_are_known() -> None:
     first, second = torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])
-    assert joined(None, None) is None
-    assert joined(first, None) is first
-    assert joined(None, first) is first
-    found = joined(first, second)
+    assert joined_importance(None, None) is None
+    assert joined_importance(first, None) is first
+    assert joined_importance(None, first) is first
+    found = joined_importance(first, second)
     assert found is not None
     assert torch.equal(found, torch.tensor([0.5, 0.9]))

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from adapt.config import ObjectiveConfig
-from adapt.method.das.measure import Loss, Settings, Sums, gate_sizes
+from adapt.method.das.measure import Judged, MeasureSettings, Sums, gate_sizes
 from adapt.model.pattern import is_transposed, layers_of
-from adapt.model.units import KINDS, Gates, Kind, sizes
+from adapt.model.units import KINDS, Gates, Kind, unit_counts
 from adapt.objective.base import Batch, Objective
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.objective.mlm import MaskedLanguageModelling
@@ -48,8 +48,8 @@ def batch(seed: int = 0, rows: int = 5) -> Batch:
     return Batch(tokens, lengths, torch.zeros(rows).long(), torch.arange(rows) + 100 * seed, starts)
 
 
-def measured(model: Any, loss: Loss, batches: list[Batch], **settings: Any) -> Sums:
-    return gate_sizes(model, Gates(model), loss, enumerate(batches), Settings(**settings))
+def measured(model: Any, loss: Judged, batches: list[Batch], **settings: Any) -> Sums:
+    return gate_sizes(model, Gates(model), loss, enumerate(batches), MeasureSettings(**settings))
 
 
 def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
@@ -65,7 +65,7 @@ def summed_loss(model: Any, loss: Objective, rows: Batch) -> tuple[Tensor, int]:
 
 def by_parameters(model: Any, loss: Objective, groups: list[Batch]) -> dict[Kind, Tensor]:
     """A gate's gradient is that of the parameters behind it times themselves: g W x has dL/dg = <dL/dW, W> at g = 1."""
-    found = {kind: torch.zeros(2, size) for kind, size in sizes(model).items()}
+    found = {kind: torch.zeros(2, size) for kind, size in unit_counts(model).items()}
     for rows in groups:
         model.zero_grad()
         total, count = summed_loss(model, loss, rows)
@@ -148,7 +148,7 @@ def test_batches_may_be_measured_anywhere() -> None:
     whole = measured(ready("bert"), loss, batches, embeddings="frequency")
     numbered = list(enumerate(batches))
     model = ready("bert")
-    gates, settings = Gates(model), Settings(embeddings="frequency")
+    gates, settings = Gates(model), MeasureSettings(embeddings="frequency")
     parts = [gate_sizes(model, gates, loss, share, settings) for share in (numbered[::2][::-1], numbered[1::2])]
     total = parts[0] + parts[1]
     close(total.means, whole.means, rtol=1e-6)
@@ -179,7 +179,11 @@ def test_nothing_is_left_behind(dropout_seed: int | None) -> None:
     before, state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     hooks = Gates(model)
     gate_sizes(
-        model, hooks, objective("bert"), [(0, batch())], Settings(dropout_seed=dropout_seed, embeddings="gradient")
+        model,
+        hooks,
+        objective("bert"),
+        [(0, batch())],
+        MeasureSettings(dropout_seed=dropout_seed, embeddings="gradient"),
     )
     assert torch.equal(torch.get_rng_state(), state)
     assert [m.training for m in model.modules()] == modes

@@ -17,7 +17,7 @@ from adapt.corpus.tokens import write_shard
 from adapt.errors import DataError, ModelError
 from adapt.method.das.gradients import gradients_on_cluster, measure_share
 from adapt.method.das.importance import IMPORTANCE_FILE, Importance, load_importance
-from adapt.method.das.measure import Settings, gate_sizes
+from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.normalize import normalize, normalize_tokens, random_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import EPOCH, Measuring, measure_importance, plasticity_under, saturated
@@ -136,7 +136,7 @@ def test_is_what_the_rows_give_by_hand(tiny_bert: Path, corpus: Path, tmp_path: 
         Batch(padded[rows], lengths[rows], torch.full((4,), EPOCH), rows, begins[rows])
         for rows in found.sample.split(4)
     ]
-    sums = gate_sizes(model, Gates(model), objective, enumerate(batches), Settings(embeddings="frequency"))
+    sums = gate_sizes(model, Gates(model), objective, enumerate(batches), MeasureSettings(embeddings="frequency"))
     expected = normalize(sums.means, "positive")
     for kind in KINDS:
         torch.testing.assert_close(found.units[kind], expected[kind], atol=1e-5, rtol=1e-4)

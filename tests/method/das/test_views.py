@@ -10,7 +10,7 @@ from scipy.special import softmax
 from scipy.stats import entropy, spearmanr
 
 from adapt.errors import ModelError
-from adapt.method.das.measure import Settings, Sums, gate_sizes
+from adapt.method.das.measure import MeasureSettings, Sums, gate_sizes
 from adapt.method.das.views import Disagreement, has_dropout, injected
 from adapt.model.pattern import layers_of
 from adapt.model.states import last_hidden_state
@@ -29,7 +29,7 @@ def differing(model: Any) -> AbstractContextManager[None]:
 
 
 def measured(model: Any, batches: list[Batch], seed: int | None = 0) -> Sums:
-    return gate_sizes(model, Gates(model), Disagreement(), enumerate(batches), Settings(dropout_seed=seed))
+    return gate_sizes(model, Gates(model), Disagreement(), enumerate(batches), MeasureSettings(dropout_seed=seed))
 
 
 def test_is_the_mean_divergence_of_both_directions() -> None:
@@ -82,7 +82,7 @@ def test_ranks_are_stable_over_seeds(family: str, more: dict[str, int]) -> None:
 
 def test_dropout_is_that_of_seed_and_number() -> None:
     model, batches = ready("bert"), [batch(0), batch(1)]
-    gates, settings = Gates(model), Settings(dropout_seed=5)
+    gates, settings = Gates(model), MeasureSettings(dropout_seed=5)
     numbered = list(enumerate(batches))
     torch.manual_seed(1)
     whole = gate_sizes(model, gates, Disagreement(), numbered, settings)
@@ -142,7 +142,7 @@ def test_no_dropout_at_all() -> None:
 
 def test_tokens_of_both_views_have_gradients() -> None:
     model, rows = ready("bert"), batch()
-    settings = Settings(dropout_seed=0, embeddings="gradient", rows=2)
+    settings = MeasureSettings(dropout_seed=0, embeddings="gradient", rows=2)
     tokens = gate_sizes(model, Gates(model), Disagreement(), [(0, rows)], settings).tokens
     assert tokens is not None
     assert set(tokens.nonzero().flatten().tolist()) == set(rows.tokens[rows.real].tolist())
