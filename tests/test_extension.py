@@ -106,7 +106,7 @@ def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(conf
     assert json.loads(prepared.read_text())["metrics"]["dropped"] == {"shouting": 1}
 
     # the job of the page finds the same prepared text, and so needs no cluster
-    density = [sys.executable, str(mine / "mine" / "density.py"), "--config", str(config_file), "--method.kind=plain"]
+    density = [sys.executable, str(mine / "mine" / "density.py"), "--config", str(config_file)]
     ended = subprocess.run(density, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     text = json.loads(prepared.read_text())["metrics"]

@@ -2,26 +2,21 @@
 
 from typing import Any
 
-from adapt.config import OBJECTIVES, Config, what
-from adapt.errors import ConfigError
-from adapt.nearest import nearest
+from adapt.config import Config, what
 from adapt.plugin import imported, plugged, source_digest
 
 
 def check_objective(config: Config) -> None:
-    """Refuses an objective that is not known.
+    """Refuses a user's own objective that is none. Parsing knows the others.
 
     Raises:
-        ConfigError: names the nearest; or a user's own cannot be imported.
+        ConfigError: it cannot be imported, or is no way of masking.
     """
     kind = config.objective.kind
     if ":" in kind:
         from adapt.objective.masking import Masking
 
         plugged("objective.kind", kind, {}, Masking)  # type: ignore[type-abstract]
-    elif kind not in OBJECTIVES:
-        others = f"use one of {', '.join(OBJECTIVES)}, or package.module:Class for your own"
-        raise ConfigError(f"objective.kind: there is no {kind!r}", nearest(kind, OBJECTIVES, others))
 
 
 def objective_what(config: Config) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from adapt.config import RANGES, Config, CorpusConfig, SourceConfig, section_of
+from adapt.config import OBJECTIVES, RANGES, Config, CorpusConfig, SourceConfig, section_of
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 
@@ -21,6 +21,11 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         ConfigError: names them.
     """
     _check_ranges(config)
+    kind = config.objective.kind
+    if ":" not in kind and kind not in OBJECTIVES:
+        raise ConfigError(
+            f"objective.kind takes {', '.join(OBJECTIVES)} or package.module:Class, not {kind}", "see --help"
+        )
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
     if shares > 1:
         raise ConfigError(
