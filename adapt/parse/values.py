@@ -21,11 +21,10 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         ConfigError: names them.
     """
     _check_ranges(config)
-    kind = config.objective.kind
-    if ":" not in kind and kind not in OBJECTIVES:
-        raise ConfigError(
-            f"objective.kind takes {', '.join(OBJECTIVES)} or package.module:Class, not {kind}", "see --help"
-        )
+    objective = config.objective.kind
+    if ":" not in objective and objective not in OBJECTIVES:
+        known = f"{', '.join(OBJECTIVES)} or package.module:Class"
+        raise ConfigError(f"objective.kind takes {known}, not {objective}", "see --help")
     shares = config.objective.mask_token_fraction + config.objective.random_token_fraction
     if shares > 1:
         raise ConfigError(
