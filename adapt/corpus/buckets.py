@@ -5,7 +5,6 @@ bucket. A partition is a range of buckets, so it is a slice of every sorted file
 into memory. Nothing is moved between machines but what a partition reads.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.minhash import estimated_jaccard
+from adapt.runner.files import file_aside
 
 Key = Sequence[int] | np.ndarray
 """Source, item and chunk."""
@@ -166,10 +166,8 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 def _write(path: Path, table: pa.Table) -> None:
     """Written aside, so that a task that died and runs again leaves no half of a file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_batch(table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema))
-    os.replace(aside, path)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

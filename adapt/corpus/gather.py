@@ -1,13 +1,11 @@
 """Several prepared sources as one corpus to measure on: their held-out shards side by side, and their counts summed."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from adapt.runner import Record
-from adapt.runner.files import storage_errors
+from adapt.runner.files import link_or_copy, storage_errors
 from adapt.schema import HELDOUT_GLOB
 
 
@@ -20,15 +18,7 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
     with storage_errors(folder):
         for place, source in enumerate(sources):
             for shard in sorted(source.path.glob(HELDOUT_GLOB)):
-                _link(shard, folder / shard.name.replace("-", f"-{place:03d}-", 1))
+                link_or_copy(shard, folder / shard.name.replace("-", f"-{place:03d}-", 1))
     names = dict.fromkeys(name for source in sources for name in source.metrics)
     values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
     return {name: sum(each) for name, each in values.items() if all(type(value) is int for value in each)}
-
-
-def _link(file: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(file, target)  # without a second copy, where the file system allows it
-    except OSError:
-        shutil.copy2(file, target)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from adapt.corpus.clean import Check, Reject, Sieve
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.decontaminate import Shared, evaluation_index
 from adapt.corpus.heldout import Measured
-from adapt.runner.files import storage_errors
+from adapt.runner.files import file_aside
 
 REJECTS = "rejects"
 """Folder of the dropped documents, one file for each item of reading."""
@@ -90,12 +89,8 @@ def _rejects(folder: Path | None, item: int) -> Iterator[Reject | None]:
         yield None
         return
     path = folder / f"rejects-{item:06d}.jsonl.gz"
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with storage_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-            yield partial(_write, packed)
-        os.replace(aside, path)
+    with file_aside(path) as aside, aside.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+        yield partial(_write, packed)
 
 
 def _write(file: gzip.GzipFile, reason: str, source: str, record: int, text: str) -> None:

@@ -9,7 +9,6 @@ bit each.
 
 import bisect
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.errors import DataError
-from adapt.runner.files import storage_errors
+from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.schema import KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
 
@@ -47,11 +46,8 @@ def write_shard(
     columns = [pa.array(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
     if keys is not None:
         schema, columns = schema.append(pa.field(KEYS, pa.uint64())), [*columns, pa.array(keys, pa.uint64())]
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with storage_errors(path):
-        with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-        os.replace(aside, path)
+    with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
 
 
 @dataclass(frozen=True)

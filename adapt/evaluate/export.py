@@ -1,7 +1,5 @@
 """The trained model as a folder to hand over, with a card that says what it gained and lost."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from adapt.model.card import CardFacts, LossChange, model_card
 from adapt.model.start import MODEL_FOLDER
 from adapt.redact import redact, redacted
 from adapt.runner import Record
-from adapt.runner.files import storage_errors, write_atomically
+from adapt.runner.files import link_or_copy, storage_errors, write_atomically
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,7 @@ def _link(source: Path, folder: Path) -> None:
     """The model's files without a second copy where the file system allows it."""
     with storage_errors(folder):
         for file in source.iterdir():
-            target = folder / file.name
-            target.unlink(missing_ok=True)
-            try:
-                os.link(file, target)
-            except OSError:
-                shutil.copy2(file, target)
+            link_or_copy(file, folder / file.name)
 
 
 def _facts(handover: Handover) -> CardFacts:

@@ -1,6 +1,5 @@
 """A model on a device of the cluster, ready to be measured: what the measuring tasks share."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from adapt.config import ResourcesConfig
 from adapt.model.locate import Pretrained
 from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.train.threads import use_threads
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ def ready(pretrained: Pretrained, causal: bool) -> Ready:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        use_threads()
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     torch.nn.Module.to(model, device)

@@ -13,6 +13,7 @@ from adapt.errors import ClusterError
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
 from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
+from adapt.train.threads import use_threads
 
 PREDICTIONS_FILE = "predictions.jsonl"
 DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
@@ -91,5 +92,5 @@ def _work(run: FinetuneRun, folder: Path) -> Any:
     from adapt.finetune.work import finetune_work
 
     if not torch.cuda.is_available():
-        torch.set_num_threads(max(1, int(run.config.finetune.cpus_per_seed)))
+        use_threads(run.config.finetune.cpus_per_seed)
     return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from adapt.finetune.settings import SAVABLE
 from adapt.model.load import load_config
 from adapt.model.quiet import quiet
 from adapt.model.start import MODEL_FOLDER
+from adapt.runner.files import folder_aside
 from adapt.task.data import Facts
 
 _TRIED = 4
@@ -53,15 +53,11 @@ def save_classifier(
     with quiet():
         model = _filled(classifier, start, facts)
         _check(model, classifier, examples)
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".{MODEL_FOLDER}"
-        shutil.rmtree(aside, ignore_errors=True)  # of a run that died
-        model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-    for file in aside.glob("*.safetensors"):  # safetensors lets only the owner read them
-        file.chmod(0o644)
-    shutil.rmtree(folder / MODEL_FOLDER, ignore_errors=True)
-    aside.rename(folder / MODEL_FOLDER)
+        with folder_aside(folder / MODEL_FOLDER) as aside:
+            model.save_pretrained(aside)
+            tokenizer.save_pretrained(aside)
+            for file in aside.glob("*.safetensors"):  # safetensors lets only the owner read them
+                file.chmod(0o644)
 
 
 def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,25 +20,64 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         StorageError: the folder cannot be written or the disk is full.
     """
+    with file_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def file_aside(path: Path) -> Iterator[Path]:
+    """An empty file beside `path`, to be written; it takes the place of `path` where the block ends well.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
+    """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ASIDE)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ASIDE)
+        os.close(descriptor)
+        aside = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
+            yield aside
+            aside.chmod(0o644)
+            aside.replace(path)
         except BaseException:
-            os.unlink(aside)
+            aside.unlink(missing_ok=True)
             raise
 
 
+@contextmanager
+def folder_aside(folder: Path) -> Iterator[Path]:
+    """An empty folder beside `folder`, to be filled; it takes the place of `folder` where the block ends well.
+
+    Only one process at a time may write a folder.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
+    """
+    aside = folder.with_name(f".{folder.name}{ASIDE}")
+    with storage_errors(folder):
+        shutil.rmtree(aside, ignore_errors=True)  # of a run that died
+        aside.mkdir(parents=True)
+        yield aside
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Puts a file that never changes in a second place, without a second copy where the file system allows it."""
+    Path(target).unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 def remove_asides(folder: Path) -> None:
-    """Removes what a kill left in the middle of `write_atomically`. Only for who has the folder alone."""
-    for aside in folder.rglob(f".*{ASIDE}"):
-        aside.unlink()
+    """Removes what a kill left of files and folders written aside. Only for who has the folder alone."""
+    for aside in list(folder.rglob(f".*{ASIDE}")):
+        shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
 @contextmanager

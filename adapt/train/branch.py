@@ -5,7 +5,6 @@ of (seed, step). So it starts from that state: constant rate with cooldowns, Hä
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from adapt.config import TrainingConfig
 from adapt.console import log
 from adapt.runner import Record, Stage, Store
+from adapt.runner.files import folder_aside, link_or_copy
 from adapt.runner.key import canonical
 from adapt.train.progress import as_inherited
 from adapt.train.retain import STATE_FILE, checkpoints, is_whole, newest_whole, rewrite, step_of
@@ -92,18 +92,7 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
 
 def _link(source: Path, run_folder: Path) -> None:
     """Copies a state by links, where the file system has them, since files never change; leaves out the cost so far."""
-    aside = run_folder / f".{source.name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(source, aside, copy_function=_link_or_copy)
-    state = json.loads((aside / STATE_FILE).read_text())
-    rewrite(aside, STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))
-    target = run_folder / source.name
-    shutil.rmtree(target, ignore_errors=True)  # torn, or it would have been the newest
-    aside.rename(target)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+    with folder_aside(run_folder / source.name) as aside:  # what is there is torn, or it would have been the newest
+        shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
+        state = json.loads((aside / STATE_FILE).read_text())
+        rewrite(aside, STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))

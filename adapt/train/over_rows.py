@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.train.threads import use_threads
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +71,6 @@ def on_device(function: OnRows[R], share: Share, precision: str, workers: int) -
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
+        use_threads(shared_by=workers)
     chosen = resolve(precision, device)
     return function(device, chosen, share), time.monotonic() - start, chosen

@@ -15,6 +15,7 @@ from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError
 from adapt.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.device import Device, found, has_gpu, limited, matmul_rate, this_machine
+from adapt.train.threads import use_threads
 
 PROBE_S = 120
 
@@ -89,7 +90,7 @@ def main() -> None:
     precision, workers = sys.argv[1], int(sys.argv[2])
     device = found(workers)
     if not device.on_gpu:
-        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+        use_threads(torch.get_num_threads(), workers)
     print(json.dumps({"device": asdict(device), "rate": matmul_rate(device.kind, device.precision(precision))}))
 
 

@@ -1,9 +1,7 @@
 """One rank of a training job: builds model, objective, engine and stream, resumes, trains, hands over."""
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -27,7 +25,7 @@ from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
 from adapt.objective.base import Objective
 from adapt.objective.build import make
-from adapt.runner.files import write_atomically
+from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.agree import agreed_precision
 from adapt.train.branch import BRANCHES
@@ -43,6 +41,7 @@ from adapt.train.options import apply_options
 from adapt.train.passes import RankPlace, passes
 from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step
+from adapt.train.threads import use_threads
 from adapt.train.track import Trackers
 from adapt.train.utilization import Utilization
 
@@ -202,7 +201,7 @@ def _device(local_world: int) -> torch.device:
     if torch.cuda.is_available():
         device: torch.device = get_device()
         return device
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world))
+    use_threads(shared_by=local_world)
     return torch.device("cpu")
 
 
@@ -221,9 +220,5 @@ def _carry(method: Method, folder: Path) -> None:
 
 
 def _export(job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any) -> None:
-    folder = Path(job.folder) / MODEL_FOLDER
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".model-"))
-    save_model(job.pretrained.model, state, tokenizer, aside, job.pretrained.trust_remote_code)
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.chmod(0o755)
-    aside.rename(folder)
+    with folder_aside(Path(job.folder) / MODEL_FOLDER) as aside:
+        save_model(job.pretrained.model, state, tokenizer, aside, job.pretrained.trust_remote_code)

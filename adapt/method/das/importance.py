@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from adapt.errors import ModelError, StageError
 from adapt.model.pattern import layers_of
 from adapt.model.units import KINDS, Kind, unit_counts
-from adapt.runner.files import ASIDE, storage_errors
+from adapt.runner.files import file_aside
 
 IMPORTANCE_FILE = "importance.safetensors"
 
@@ -43,15 +42,8 @@ def save_importance(importance: Importance, model: Any, folder: Path) -> None:
     if importance.embedding is not None:
         tensors["embedding"] = importance.embedding
     content = save(tensors, {"model_type": model.config.model_type, "sizes": json.dumps(_sizes(model))})
-    path = folder / IMPORTANCE_FILE
-    aside = path.with_name(f".{path.name}.{os.getpid()}{ASIDE}")
-    with storage_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(aside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+    with file_aside(folder / IMPORTANCE_FILE) as aside:
+        aside.write_bytes(content)
 
 
 def load_importance(folder: Path, model: Any) -> Importance:

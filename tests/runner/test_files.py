@@ -1,0 +1,66 @@
+"""Files and folders that are written aside."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import StorageError
+from adapt.runner.files import file_aside, folder_aside, link_or_copy, remove_asides
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()}
+
+
+def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with pytest.raises(TypeError), file_aside(path) as aside:
+        aside.write_bytes("half")  # type: ignore[arg-type]
+    assert names(path.parent) == set()
+    for text in ("first", "second"):
+        with file_aside(path) as aside:
+            aside.write_text(text)
+        assert (names(path.parent), path.read_text()) == ({"file"}, text)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_folder_takes_the_place_of_the_one_before_when_it_is_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for name in ("first", "second"):
+        with folder_aside(folder) as aside:
+            (aside / name).touch()
+        assert (names(tmp_path), names(folder)) == ({"model"}, {name})
+    with pytest.raises(StorageError), folder_aside(folder) as aside:
+        aside.mkdir()
+    assert names(folder) == {"second"}
+    (tmp_path / ".model.aside" / "left").touch()  # of the one that failed
+    with folder_aside(folder) as aside:
+        assert names(aside) == set()
+    assert names(tmp_path) == {"model"}
+
+
+def test_what_was_left_aside_is_removed_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".file.x.aside").touch()
+    (tmp_path / "a" / ".model.aside").mkdir()
+    (tmp_path / "a" / ".model.aside" / ".weights.aside").touch()
+    (tmp_path / "a" / "kept").touch()
+    remove_asides(tmp_path)
+    assert names(tmp_path / "a") == {"kept"}
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_a_file_in_a_second_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text("new")
+    target.write_text("old")
+    if not can_link:
+
+        def refuse(*_: object) -> None:
+            raise OSError
+
+        monkeypatch.setattr(os, "link", refuse)
+    link_or_copy(source, target)
+    assert target.read_text() == "new"
+    assert target.samefile(source) is can_link
