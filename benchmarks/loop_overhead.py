@@ -83,7 +83,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     import torch
 
     from adapt.corpus.stream import Feed
-    from adapt.model.load import load_masked_lm, load_tokenizer
+    from adapt.model.load import load_model, load_tokenizer
     from adapt.objective.base import Batch
     from adapt.objective.mlm import MaskedLanguageModelling
     from adapt.train.options import apply_options
@@ -92,7 +92,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     device, training = torch.device("cpu"), _training(steps)
-    model = load_masked_lm(model_folder).train()
+    model = load_model(model_folder).train()
     apply_options(model, training, device)
     objective = MaskedLanguageModelling(ObjectiveConfig(), load_tokenizer(model_folder), seed)
     decayed = [p for p in model.parameters() if p.ndim >= 2]

@@ -16,7 +16,7 @@ from torch import Tensor
 from adapt.config import ObjectiveConfig, TrainingConfig
 from adapt.method.base import Method
 from adapt.model.literal import load_text_tokenizer
-from adapt.model.load import load_masked_lm
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.objective.base import Batch, Objective
 from adapt.objective.build import make
@@ -86,7 +86,7 @@ class Domains:
 
     def model(self, state: Mapping[str, Tensor] | None = None) -> Any:
         """The model as it came, or with these weights, in evaluation mode."""
-        model = load_masked_lm(self.base)
+        model = load_model(self.base)
         if state:
             model.load_state_dict(state)
         return model

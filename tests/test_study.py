@@ -9,7 +9,7 @@ import yaml
 from adapt.chain.build import Chain, ahead, build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.model.load import load_masked_lm
+from adapt.model.load import load_model
 from adapt.report.write import write_report
 from adapt.runner import Record, Store
 from adapt.stage.running import run_stages
@@ -70,7 +70,7 @@ def test_tapt_trains_further_what_dapt_made(records: dict[str, Record]) -> None:
     training = records["tapt"].inputs["training"]
     start = json.loads((Path(training["path"]) / "stage.json").read_text())["inputs"]["start.training"]
     assert start["key"] == records["dapt"].inputs["training"]["key"]
-    dapt, tapt = (load_masked_lm(records[name].path).state_dict() for name in ("dapt", "tapt"))
+    dapt, tapt = (load_model(records[name].path).state_dict() for name in ("dapt", "tapt"))
     assert any(not (dapt[name] == tapt[name]).all() for name in dapt)
 
 

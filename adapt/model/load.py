@@ -61,18 +61,8 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_masked_lm(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Load a masked language model; see `load_model`."""
-    return load_model(folder, causal=False, trust_remote_code=trust_remote_code)
-
-
-def load_causal_lm(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
-    """Load a causal language model; see `load_model`."""
-    return load_model(folder, causal=True, trust_remote_code=trust_remote_code)
-
-
 def load_model(
-    folder: Path, causal: bool, trust_remote_code: bool = False, attention_dropout: float | None = None
+    folder: Path, causal: bool = False, trust_remote_code: bool = False, attention_dropout: float | None = None
 ) -> PreTrainedModel:
     """Load a language model with its head, complete and from safetensors only.
 

@@ -23,7 +23,7 @@ from adapt.corpus.stream import Feed
 from adapt.evaluate.fill import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.model.export import save_model
-from adapt.model.load import load_causal_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.objective.base import Batch
 from adapt.objective.build import make
@@ -61,7 +61,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(folder)
-    model = load_causal_lm(folder)
+    model = load_model(folder, causal=True)
     objective = make(CAUSAL, tokenizer, 0)
     sample = Heldout.sample(folder / "corpus", EVALUATION, objective.columns())
     before, counts = heldout_losses(model, objective, sample, EVALUATION, CPU)
@@ -91,7 +91,7 @@ def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
 
 
 def test_next_words_are_guessed_from_what_is_before(folder: Path) -> None:
-    tokenizer, model = load_tokenizer(folder), load_causal_lm(folder)
+    tokenizer, model = load_tokenizer(folder), load_model(folder, causal=True)
     sample = Heldout.sample(folder / "corpus", EVALUATION)
     examples = next_words(model, tokenizer, sample, 6, CPU)
     assert len(examples) == 6

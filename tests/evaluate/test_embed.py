@@ -9,7 +9,7 @@ import torch
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.embed import knn_accuracy, mean_features, nearest_neighbours
 from adapt.evaluate.results import TaskNeighbours
-from adapt.model.load import load_masked_lm
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
 
@@ -43,7 +43,7 @@ def padded_states(folder: Path, texts: list[np.ndarray], segments: list[np.ndarr
 def test_features_are_the_means_of_transformers_states(tiny_bert: Path) -> None:
     texts = split(7)
     expected = [states.mean(0).numpy() for states in padded_states(tiny_bert, texts.tokens, texts.segments)]
-    found = mean_features(load_masked_lm(tiny_bert), texts, EVALUATION, CPU)
+    found = mean_features(load_model(tiny_bert), texts, EVALUATION, CPU)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -55,7 +55,7 @@ def test_long_texts_pass_in_pieces(tiny_bert: Path) -> None:
         cuts = range(32, len(text), 32)
         states = padded_states(tiny_bert, np.split(text, cuts), np.split(second, cuts))
         expected.append(torch.cat(states).mean(0).numpy())
-    found = mean_features(load_masked_lm(tiny_bert), texts, EVALUATION, CPU)
+    found = mean_features(load_model(tiny_bert), texts, EVALUATION, CPU)
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

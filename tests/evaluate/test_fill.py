@@ -16,7 +16,7 @@ from transformers import (
 
 from adapt.evaluate.fill import LONGEST, SHORTEST, TOP, filled_masks
 from adapt.evaluate.mlm_loss import Heldout
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from tests.samples import WORDS, sentences
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def tokenizer(tiny_bert: Path) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def model(tiny_bert: Path) -> PreTrainedModel:
-    return load_masked_lm(tiny_bert)
+    return load_model(tiny_bert)
 
 
 def sample_of(texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Heldout:

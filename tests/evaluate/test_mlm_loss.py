@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.objective.base import Batch
 from adapt.objective.mlm import MaskedLanguageModelling
 
@@ -42,7 +42,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tiny_bert: Path) -> PreTrainedModel:
-    return load_masked_lm(tiny_bert)
+    return load_model(tiny_bert)
 
 
 @pytest.fixture(scope="module")

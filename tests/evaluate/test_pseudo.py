@@ -10,7 +10,7 @@ from adapt.config import ComparisonConfig, Config, EvaluationConfig
 from adapt.corpus.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.pseudo import perplexities, pseudo_losses
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import Pretrained
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def test_equals_the_loop(tiny_bert: Path, micro_batch: int) -> None:
     texts = [*documents(4, 40), [2, 3], [2, 1, 3]]  # two without an ordinary token
     sample = Heldout(list(range(len(texts))), [np.array(text, np.uint16) for text in texts])
     evaluation = EvaluationConfig(sequence_length=16, micro_batch=micro_batch)
-    losses, counts = pseudo_losses(load_masked_lm(tiny_bert), load_tokenizer(tiny_bert), sample, evaluation, CPU)
+    losses, counts = pseudo_losses(load_model(tiny_bert), load_tokenizer(tiny_bert), sample, evaluation, CPU)
     for text, loss, count in zip(texts, losses, counts, strict=True):
         pieces = [text[start : start + 16] for start in range(0, len(text), 16)]
         expected, number = one_by_one(tiny_bert, pieces)

@@ -10,7 +10,7 @@ from adapt.config import Config, EvaluationConfig, ObjectiveConfig
 from adapt.corpus.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.evaluate.texts_loss import loss_on
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.objective.mlm import MaskedLanguageModelling
 
 CPU = torch.device("cpu")
@@ -21,7 +21,7 @@ def test_equals_the_heldout_loss(tiny_bert: Path, tmp_path: Path, kind) -> None:
     draw = np.random.default_rng(0)
     texts = [[2, *draw.integers(5, 154, draw.integers(1, 60)).tolist(), 3] for _ in range(12)]
     write_shard(tmp_path / "heldout-000000-000000.arrow", texts, 154)
-    model, tokenizer = load_masked_lm(tiny_bert), load_tokenizer(tiny_bert)
+    model, tokenizer = load_model(tiny_bert), load_tokenizer(tiny_bert)
     evaluation = EvaluationConfig(sequence_length=32)
     sample = Heldout.sample(tmp_path, evaluation)
     in_order = sorted(zip(sample.documents, sample.tokens, strict=True), key=lambda pair: pair[0])

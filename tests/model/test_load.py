@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
-from adapt.model.load import load_causal_lm, load_masked_lm, load_model, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]
@@ -106,7 +106,7 @@ def test_broken_tokenizer_file(bert: Path) -> None:
 
 
 def test_model_loads_whole_in_fp32_and_in_silence(bert: Path, said: Said) -> None:
-    model = load_masked_lm(bert)
+    model = load_model(bert)
     assert isinstance(model, BertForMaskedLM)
     assert not model.training
     assert {p.dtype for p in model.parameters()} == {torch.float32}
@@ -119,14 +119,14 @@ def test_model_loads_whole_in_fp32_and_in_silence(bert: Path, said: Said) -> Non
 
 def test_weights_stored_in_half_precision_become_fp32(bert: Path) -> None:
     BertForMaskedLM(bert_config()).to(torch.float16).save_pretrained(bert)
-    assert {p.dtype for p in load_masked_lm(bert).parameters()} == {torch.float32}
+    assert {p.dtype for p in load_model(bert).parameters()} == {torch.float32}
 
 
 def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) -> None:
     BertModel(bert_config()).save_pretrained(bert)
     said()
     with pytest.raises(ModelError, match=r"cls.predictions.bias") as caught:
-        load_masked_lm(bert)
+        load_model(bert)
     assert "decoder.weight" not in caught.value.what  # tied to the embeddings, which are there
     assert said() == ""
 
@@ -134,7 +134,7 @@ def test_checkpoint_without_the_head_is_refused_by_name(bert: Path, said: Said) 
 def test_weights_of_another_shape_are_named(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, intermediate_size=20)
     with pytest.raises(ModelError, match=r"bert.encoder.layer.0.intermediate.dense.bias \(16,\) instead of \(20,\)"):
-        load_masked_lm(bert)
+        load_model(bert)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 200, -100])
@@ -142,45 +142,45 @@ def test_truncated_weights_are_named(bert: Path, keep: int) -> None:
     file = bert / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ModelError, match=r"model.safetensors cannot be read"):
-        load_masked_lm(bert)
+        load_model(bert)
 
 
 def test_truncated_shard_is_named(bert: Path) -> None:
     BertForMaskedLM(bert_config()).save_pretrained(bert, max_shard_size="4KB")
     (bert / "model.safetensors").unlink()
-    load_masked_lm(bert)
+    load_model(bert)
     shard = sorted(bert.glob("model-*.safetensors"))[1]
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(ModelError, match=f"{shard.name} cannot be read"):
-        load_masked_lm(bert)
+        load_model(bert)
 
 
 def test_decoder_is_refused_for_masked_words(tmp_path: Path) -> None:
     GPT2LMHeadModel(gpt2_config()).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="GPT2LMHeadModel, but masked language modelling needs an encoder") as caught:
-        load_masked_lm(tmp_path)
+        load_model(tmp_path)
     assert "objective.kind to causal" in caught.value.fix
 
 
 def test_encoder_is_refused_for_next_words(bert: Path) -> None:
     with pytest.raises(ModelError, match="BertForMaskedLM, but causal language modelling needs a decoder") as caught:
-        load_causal_lm(bert)
+        load_model(bert, causal=True)
     assert "objective.kind to mlm" in caught.value.fix
 
 
 def test_model_that_encodes_and_decodes_is_refused_for_both(tmp_path: Path) -> None:
     T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
-    for load in (load_masked_lm, load_causal_lm):
+    for causal in (False, True):
         with pytest.raises(ModelError, match="holds a T5ForConditionalGeneration"):
-            load(tmp_path)
+            load_model(tmp_path, causal)
 
 
 def test_encoder_set_up_as_decoder_counts_as_one(bert: Path, edit_config: Edit) -> None:
     edit_config(bert, is_decoder=True)
     with pytest.raises(ModelError, match="needs an encoder"):
-        load_masked_lm(bert)
+        load_model(bert)
     BertLMHeadModel(bert_config(is_decoder=True)).save_pretrained(bert)
-    assert isinstance(load_causal_lm(bert), BertLMHeadModel)
+    assert isinstance(load_model(bert, causal=True), BertLMHeadModel)
 
 
 def test_decoder_loads_and_needs_neither_mask_nor_padding(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_decoder_loads_and_needs_neither_mask_nor_padding(tmp_path: Path) -> Non
         else:
             tokenizer = load_tokenizer(tmp_path)
             assert (tokenizer.mask_token_id, tokenizer.pad_token_id) == (None, None)
-    model = load_causal_lm(tmp_path)
+    model = load_model(tmp_path, causal=True)
     assert isinstance(model, GPT2LMHeadModel)
     assert not model.training
     assert model.lm_head.weight is model.transformer.wte.weight
@@ -204,7 +204,7 @@ def test_decoder_loads_and_needs_neither_mask_nor_padding(tmp_path: Path) -> Non
 def test_impossible_config_is_refused_in_one_line(bert: Path, edit_config: Edit, changes: dict[str, object]) -> None:
     edit_config(bert, **changes)
     with pytest.raises(ModelError, match="cannot be loaded") as caught:
-        load_masked_lm(bert)
+        load_model(bert)
     assert "\n" not in caught.value.what
 
 
@@ -212,7 +212,7 @@ def test_code_in_the_checkpoint_is_not_run_unasked(bert: Path, edit_config: Edit
     (bert / "mine.py").write_text("raise SystemExit('ran')")
     edit_config(bert, model_type="mine", auto_map={"AutoConfig": "mine.C", "AutoModelForMaskedLM": "mine.M"})
     with pytest.raises(ModelError, match="needs Python code") as caught:
-        load_masked_lm(bert)
+        load_model(bert)
     assert "model.trust_remote_code" in caught.value.fix
 
 
@@ -220,7 +220,7 @@ def test_tied_weights_that_differ_in_the_file_stay_apart(bert: Path) -> None:
     weights = load_file(bert / "model.safetensors")
     weights["cls.predictions.decoder.weight"] = torch.zeros_like(weights["bert.embeddings.word_embeddings.weight"])
     save_file(weights, bert / "model.safetensors", metadata={"format": "pt"})
-    model = load_masked_lm(bert)
+    model = load_model(bert)
     assert not model.cls.predictions.decoder.weight.any()
     assert model.bert.embeddings.word_embeddings.weight.any()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.config import ObjectiveConfig
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.objective.base import Batch, Corrupted
 from adapt.objective.mlm import MaskedLanguageModelling
 
@@ -28,7 +28,7 @@ def tokenizer(tiny_bert: Path) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="module")
 def model(tiny_bert: Path) -> PreTrainedModel:
-    return load_masked_lm(tiny_bert)
+    return load_model(tiny_bert)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_summed_and_divided_once_the_sharding_does_not_matter(
     objective: MaskedLanguageModelling, tiny_bert: Path
 ) -> None:
     """Loss and gradient of a step: rows of unequal length, so that the mean of means would be another number."""
-    model = load_masked_lm(tiny_bert)
+    model = load_model(tiny_bert)
     corrupted = objective.corrupt(batch_of(random_rows(12, 1, 60)))
     count = len(corrupted.targets)
 

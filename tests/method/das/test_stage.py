@@ -21,7 +21,7 @@ from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.normalize import normalize, normalize_tokens, random_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import EPOCH, Measuring, measure_importance, plasticity_under, saturated
-from adapt.model.load import load_masked_lm, load_tokenizer
+from adapt.model.load import load_model, load_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.model.units import KINDS, Gates
 from adapt.objective.base import Batch
@@ -60,7 +60,7 @@ def measuring(job: Config, model: Path, corpus: Path, about: Any = "domain", pre
 
 
 def loaded(folder: Path, model: Path) -> Importance:
-    return load_importance(folder, load_masked_lm(model))
+    return load_importance(folder, load_model(model))
 
 
 def every(importance: Importance) -> Tensor:
@@ -124,7 +124,7 @@ def test_does_not_depend_on_the_number_of_tasks(
 def test_is_what_the_rows_give_by_hand(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
     job = config(embeddings="frequency", normalize="positive")
     metrics = measure_importance(measuring(job, tiny_bert, corpus), tmp_path)
-    model, found = load_masked_lm(tiny_bert), loaded(tmp_path, tiny_bert)
+    model, found = load_model(tiny_bert), loaded(tmp_path, tiny_bert)
     objective = make(ObjectiveConfig(), load_tokenizer(tiny_bert), seed=3)
     shards = sorted(corpus.glob("train-*"))
     stream = torch.cat([tokens(shard) for shard in shards])
@@ -162,7 +162,7 @@ def test_adds_to_what_was_important(tiny_bert: Path, corpus: Path, tmp_path: Pat
     general = config(general_importance="random", embeddings="frequency")
     first = measure_importance(measuring(general, tiny_bert, corpus, "general"), before)
     assert (first["rows"], first["tokens"], first["device_seconds"]) == (0, 0, 0.0)
-    expected = normalize(random_sizes(load_masked_lm(tiny_bert), 3), "paper")
+    expected = normalize(random_sizes(load_model(tiny_bert), 3), "paper")
     assert torch.equal(loaded(before, tiny_bert).units["inner"], expected["inner"])
 
     job = config(embeddings="frequency")
