@@ -40,8 +40,8 @@ def file_aside(path: Path) -> Iterator[Path]:
         aside = Path(name)
         try:
             yield aside
-            aside.chmod(0o644)
-            aside.replace(path)
+            os.chmod(aside, 0o644)
+            os.replace(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
