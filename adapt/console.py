@@ -14,7 +14,8 @@ from adapt.redact import redact, redacted
 
 def log(message: str) -> None:
     """One plain line on stderr, without passwords in URLs."""
-    print(redact(message), file=sys.stderr, flush=True)
+    sys.stderr.write(f"{redact(message)}\n")  # in one call, so that lines of several threads stay whole
+    sys.stderr.flush()
 
 
 def duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ LOCAL_ENVIRONMENT = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, and nobody takes this machine away
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",
+    "RAY_worker_niceness": "0",  # added to the parent's; Ray's 15 starves training beside anything else that runs
 }
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 

@@ -133,13 +133,13 @@ def evaluation_index(corpus: CorpusConfig) -> EvaluationIndex:
 
 @dataclass(frozen=True)
 class Shared:
-    """A check that tasks fetch from Ray's object store, once a process and without a copy of its arrays."""
+    """A check in Ray's object store, which tasks fetch without a copy of its arrays."""
 
     reference: Any
 
-    def __call__(self, text: str) -> Drop | None:
-        """Calls the check."""
+    def fetch(self) -> Check:
+        """The check. To be called once an item: a call takes as long as checking a short document."""
         import ray
 
         check: Check = ray.get(self.reference)
-        return check(text)
+        return check

@@ -26,11 +26,11 @@ REJECTS = "rejects"
 class Screen:
     """The same for all items of a source."""
 
-    contaminated: Check | None = None
+    contaminated: Shared | None = None
     """Says which texts an evaluation set knows."""
     duplicates: Path | None = None
     """The file of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted."""
-    measured: Check | None = None
+    measured: Shared | None = None
     """Says which texts are measured."""
     rejects: Path | None = None
     """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
@@ -41,7 +41,7 @@ class Screen:
     def of(self, item: int) -> Iterator[Sieve]:
         """What the documents of an item must pass."""
         with _rejects(self.rejects, item) as reject:
-            yield Sieve(self.contaminated, self.measured, _ordinals(self.duplicates, item), reject)
+            yield Sieve(_fetched(self.contaminated), _fetched(self.measured), _ordinals(self.duplicates, item), reject)
 
 
 PASS = Screen()
@@ -70,6 +70,10 @@ def screen_of(
         return Screen(None, duplicates, known, rejects)
     index = evaluation_index(corpus)
     return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
+
+
+def _fetched(shared: Shared | None) -> Check | None:
+    return shared.fetch() if shared else None
 
 
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:
