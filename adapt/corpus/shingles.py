@@ -20,6 +20,8 @@ _INVISIBLE = re.compile(
 )
 """Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
 characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
+_IN_ASCII = {number: None for number in range(128) if _INVISIBLE.match(chr(number))}
+"""The same for texts in ASCII alone, for which Python has a way that is many times faster."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -43,7 +45,8 @@ def normalised(text: str) -> str:
 
     Those go first: one between a letter and its accent would keep the two from becoming one character.
     """
-    return " ".join(unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).lower().split())
+    seen = text.translate(_IN_ASCII) if text.isascii() else _INVISIBLE.sub("", text)
+    return " ".join(unicodedata.normalize("NFKC", seen).lower().split())
 
 
 def words(text: str) -> list[str]:

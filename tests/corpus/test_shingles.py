@@ -79,3 +79,8 @@ def test_texts_without_words_are_told_apart() -> None:
     assert shingles("!!!", 5).tolist() != shingles("???", 5).tolist()
     assert shingles("", 5).dtype == np.uint64
     assert len(shingles("", 5)) == 1
+
+
+@given(st.text(st.characters(max_codepoint=127)))
+def test_a_text_in_ascii_is_normalised_as_any_other(text: str) -> None:
+    assert normalised(text) == normalised(f"{text} é").removesuffix("é").rstrip(" ")
