@@ -82,7 +82,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     """Seconds of each step."""
     import torch
 
-    from adapt.corpus.stream import Feed
+    from adapt.corpus.batches.stream import Feed
     from adapt.model.load import load_model, load_tokenizer
     from adapt.objective.base import Batch
     from adapt.objective.mlm import MaskedLanguageModelling

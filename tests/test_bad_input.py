@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 
 import adapt.runtime
 from adapt.console import run_job
-from adapt.corpus import retry
-from adapt.corpus.prepare import numbered_items
+from adapt.corpus.files import retry
+from adapt.corpus.shards.prepare import numbered_items
 from adapt.errors import ConfigError
 from adapt.job.dapt import JOB
 from adapt.job.run import carry_out
@@ -173,7 +173,7 @@ def test_files_that_do_not_agree(run_early: Run, tmp_path: Path) -> None:
 
 
 def test_a_store_that_needs_a_package(run_early: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.corpus.location.find_spec", lambda _: None)
+    monkeypatch.setattr("adapt.corpus.files.location.find_spec", lambda _: None)
     check(
         run_early(corpus__paths="s3://bucket/a.jsonl"), 2, "s3://bucket/a.jsonl needs the package s3fs", "dontstop[s3]"
     )
@@ -293,7 +293,7 @@ def test_a_file_that_changes_while_it_is_read(run_late: Run, tmp_path: Path, mon
             file.write(line("another text, written by somebody else"))
         return items
 
-    monkeypatch.setattr("adapt.corpus.prepare.numbered_items", listed)
+    monkeypatch.setattr("adapt.corpus.shards.prepare.numbered_items", listed)
     check(run_late(), 3, f"DataError: {tmp_path}/corpus.jsonl has changed since", "run the same command again")
 
 

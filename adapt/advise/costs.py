@@ -11,8 +11,8 @@ from adapt.config.kinds import TAPT_LENGTH
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.runner.store import Store
-from adapt.train.flops import Workload, forward_flops, training_flops, workload
-from adapt.train.forecast import forecast
+from adapt.train.capacity.flops import Workload, forward_flops, training_flops, workload
+from adapt.train.capacity.forecast import forecast
 from adapt.train.schedule import length_of
 
 AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Tally, clean
-from adapt.corpus.formats import MIB, TABLES, format_of
-from adapt.corpus.manifest import Manifest
-from adapt.corpus.order import permute
-from adapt.corpus.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.batches.order import permute
+from adapt.corpus.files.formats import MIB, TABLES, format_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.screening.clean import Tally, clean
 
 READ_BYTES = 64 * MIB
 """Text that is read, about. A corpus with less is known exactly."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, section_of, what
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.model.card import CardFacts, LossChange, model_card

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from adapt.config import EvaluationConfig
-from adapt.corpus.order import permute
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.batches.order import permute
+from adapt.corpus.shards.tokens import TokenStream
 from adapt.objective.base import Batch, Objective
 from adapt.schema import HELDOUT_GLOB
 

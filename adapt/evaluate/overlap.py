@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapt.console import log
-from adapt.corpus.heldout import Measured
+from adapt.corpus.screening.heldout import Measured
 from adapt.runner import Record
 from adapt.runner.record import load_record
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from adapt.config import Config, TaskConfig
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.job.text import beside, deduplicated, prepared_files
 from adapt.parse.keys import unknown

@@ -6,7 +6,7 @@ from typing import Any
 
 from adapt.config import TaskConfig
 from adapt.config.kinds import Kind
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, tasks_of
 from adapt.job.general import after_training, before_training
 from adapt.job.job import Job

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adapt.config import Config, CorpusConfig
+from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
 from adapt.corpus.shared import shared_with
-from adapt.corpus.sources import sources_of
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.dedup import Dedup
@@ -143,7 +143,7 @@ def deduplicated(
 
     Args:
         context: of the job.
-        sources: in the order of `adapt.corpus.sources.sources_of`.
+        sources: in the order of `adapt.corpus.files.sources.sources_of`.
         before: text that stays as it is.
         unseen: texts that the sources must not hold.
     """

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.report.blocks import NONE, Cell, Table
-from adapt.report.verdict import nats
+from adapt.report.page.blocks import NONE, Cell, Table
+from adapt.report.tasks.verdict import nats
 from adapt.runner.record import Record
 
 MEASURES = {

@@ -8,8 +8,8 @@ from typing import Any
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
-from adapt.corpus.form import Form
-from adapt.corpus.manifest import Manifest
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.shards.form import Form
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
@@ -20,7 +20,7 @@ from adapt.runner import Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.packages import deciding
 from adapt.train.schedule import micro_batch
-from adapt.train.track import check_trackers
+from adapt.train.tracking.track import check_trackers
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,

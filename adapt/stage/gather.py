@@ -29,6 +29,6 @@ class Gather(Stage[Prepared]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Links the shards and sums what was counted."""
-        from adapt.corpus.gather import gather
+        from adapt.corpus.shards.gather import gather
 
         return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
+from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.identity import reading_identity
-from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import write_atomically
 from adapt.stage.context import Context

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from adapt.config import Config, CorpusConfig, EvaluationSet
-from adapt.corpus.manifest import Manifest
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import sources_of
 from adapt.preflight import check_memory, check_weights
 from adapt.runner import Done
 from adapt.select import TEXTS_FILE

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TaskConfig, what
-from adapt.corpus.manifest import check_listed
+from adapt.corpus.files.manifest import check_listed
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context, Tokens
 from adapt.stage.task_texts import TaskSplit

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, TaskConfig, what
-from adapt.corpus.manifest import Manifest, build_manifest, check_listed
+from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.errors import DataError
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests

@@ -18,15 +18,15 @@ from adapt.stage.cost import cost_of
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.noted import Noted
 from adapt.stage.prepare import Prepared, Streamed
-from adapt.train.branch import start_from_branch
-from adapt.train.flops import mean_length, summed_sizes
+from adapt.train.capacity.flops import mean_length, summed_sizes
+from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
 from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
-from adapt.train.track import anchored
+from adapt.train.tracking.track import anchored
 
 if TYPE_CHECKING:
-    from adapt.corpus.mixture import Mixture
-    from adapt.train.forecast import Forecast
+    from adapt.corpus.batches.mixture import Mixture
+    from adapt.train.capacity.forecast import Forecast
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
@@ -183,7 +183,7 @@ class Train(Stage[Trained]):
         Args:
             records: of finished stages, by key.
         """
-        from adapt.train.forecast import forecast
+        from adapt.train.capacity.forecast import forecast
 
         dimensions = model_size(self.start.pretrained.model)
         if dimensions is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import Bad
+from adapt.corpus.files.formats import Bad
 from adapt.errors import DataError
 from adapt.task.read import NO_LABEL, Example, read_file, split_files
 

@@ -7,10 +7,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import TABLES, Bad, format_of
-from adapt.corpus.lines import TOO_LONG
-from adapt.corpus.manifest import expand_paths
-from adapt.corpus.records import Record, read_objects
+from adapt.corpus.files.formats import TABLES, Bad, format_of
+from adapt.corpus.files.lines import TOO_LONG
+from adapt.corpus.files.manifest import expand_paths
+from adapt.corpus.files.records import Record, read_objects
 from adapt.errors import ConfigError, DataError
 
 NO_LABEL = Bad("no label")
@@ -37,7 +37,7 @@ class Example:
 
 
 def split_files(task: TaskConfig, split: str) -> list[str]:
-    """The files of a split, as `adapt.corpus.manifest.expand_paths` lists them.
+    """The files of a split, as `adapt.corpus.files.manifest.expand_paths` lists them.
 
     Raises:
         ConfigError: none is named.

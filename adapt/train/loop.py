@@ -11,13 +11,13 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import TrainingConfig
-from adapt.corpus.order import mix
+from adapt.corpus.batches.order import mix
 from adapt.errors import TrainingError
 from adapt.method.base import Method
 from adapt.objective.base import Batch, Objective
-from adapt.train.meter import Meter
-from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step, learning_rate
+from adapt.train.tracking.meter import Meter
+from adapt.train.tracking.progress import Progress
 
 if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapt.corpus.entities import Span
-from adapt.corpus.marks import Marker
+from adapt.corpus.shards.marks import Marker
 from adapt.objective.base import Batch
 
 NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adapt.config import ObjectiveConfig
-from adapt.corpus.form import Form
+from adapt.corpus.shards.form import Form
 from adapt.objective.base import Corrupted
 from adapt.objective.build import make
 from tests.objective.rows import packed, wrapped

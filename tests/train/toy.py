@@ -18,7 +18,7 @@ from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
 from adapt.train.precision import Precision
-from adapt.train.progress import Progress
+from adapt.train.tracking.progress import Progress
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from adapt.corpus.tokens import TokenStream
+    from adapt.corpus.shards.tokens import TokenStream
     from adapt.model.units import Kind
 
 About = Literal["general", "domain"]
@@ -139,7 +139,7 @@ class Measuring:
     @property
     def text(self) -> TokenStream:
         """What rows are taken from: all of it as one stream."""
-        from adapt.corpus.tokens import TokenStream
+        from adapt.corpus.shards.tokens import TokenStream
 
         streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in self.corpora)
         return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
@@ -152,7 +152,7 @@ class Measuring:
         """
         import numpy as np
 
-        from adapt.corpus.order import permute
+        from adapt.corpus.batches.order import permute
 
         if self.about == "general" and self.options.general_importance == "random":
             return np.zeros(0, np.int64)
