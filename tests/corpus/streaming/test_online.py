@@ -12,6 +12,7 @@ from transformers import AutoTokenizer
 
 from adapt.config import CorpusConfig, ObjectiveConfig
 from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.screening.decontaminate import Shared
 from adapt.corpus.screening.heldout import Measured, is_heldout, key_of
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.tokens import TokenStream, write_shard
@@ -237,12 +238,13 @@ def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny
 
 
 def test_what_is_measured_elsewhere_is_neither_streamed_nor_sampled(
-    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path
+    corpus: CorpusConfig, tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Shared, "fetch", lambda shared: shared.reference)  # there is no Ray here to hold it
     with_general = of(corpus, tiny_bert, tmp_path)
     general = [text.upper() for text in TEXTS[::7]]
     write_shard(tmp_path / "heldout-000000-000000.arrow", [[1]] * len(general), 10, keys=[*map(key_of, general)])
-    measured = Measured.of([tmp_path])
+    measured = Shared(Measured.of([tmp_path]))
     read = replace(with_general.read, screen=replace(with_general.read.screen, measured=measured))
     with_general = replace(with_general, read=read)
     tokenizer, rest = AutoTokenizer.from_pretrained(tiny_bert), [t for n, t in enumerate(TEXTS) if n % 7]
