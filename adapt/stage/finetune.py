@@ -9,9 +9,9 @@ from adapt.config import Config, what
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.cost import cost_of
 from adapt.runner.packages import deciding
 from adapt.stage.context import Context
-from adapt.stage.cost import cost_of
 from adapt.stage.task import PrepareTask, task_of
 
 PACKAGES = {"feature_extraction": ("scikit-learn",), "lora": ("peft",)}

@@ -13,8 +13,8 @@ from adapt.model.start import Start
 from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
+from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
-from adapt.stage.cost import cost_of
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.noted import Noted
 from adapt.stage.prepare import Prepared, Streamed
