@@ -2,15 +2,11 @@
 
 import pytest
 
-from adapt.config import (
-    Config,
-)
+from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.parse import parse
 
 PATHS = "--corpus.paths=a"  # the one field that has to be given
-
-
 DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
 
 

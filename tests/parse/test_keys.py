@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.config import (
-    SourceConfig,
-)
+from adapt.config import SourceConfig
 from adapt.errors import ConfigError
 from tests.parse.calls import PATHS, parsed, refused, sources
 

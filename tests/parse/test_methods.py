@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import (
-    flat,
-)
+from adapt.config import flat
 from adapt.job.registry import JOBS
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse, parse_values

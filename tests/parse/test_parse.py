@@ -5,13 +5,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from adapt.config import (
-    Config,
-    CorpusConfig,
-    ResourcesConfig,
-    TrainingConfig,
-    flat,
-)
+from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
 from adapt.job.registry import JOBS
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused

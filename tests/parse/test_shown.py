@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.config import (
-    Config,
-    MethodConfig,
-    continual,
-    flat,
-    job,
-    measuring,
-    running,
-    tasks,
-    text,
-    training,
-)
+from adapt.config import Config, MethodConfig, continual, flat, job, measuring, running, tasks, text, training
 from adapt.method import l2sp
 from adapt.method.das import options as das_options
 from adapt.method.table import METHODS, method_class, option_sections

@@ -5,11 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from adapt.config import (
-    Config,
-    CorpusConfig,
-    TrainingConfig,
-)
+from adapt.config import Config, CorpusConfig, TrainingConfig
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.parse import check_config, parse
