@@ -28,7 +28,7 @@ def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> t
     """
     place = known.get(name, name)
     if ":" not in place:
-        others = f"use one of {', '.join(sorted(known))}, or package.module:Class for your own"
+        others = f"use {', '.join(sorted(known))}, or package.module:Class for your own"
         raise ConfigError(f"{field}: there is no {name!r}", nearest(name, known, others))
     found = imported(field, place)
     if not (isinstance(found, type) and issubclass(found, base)):

@@ -7,7 +7,6 @@ from adapt.select.base import Selection
 
 SELECTIONS = {
     "random": "adapt.select.random:Random",
-    "longest": "adapt.select.longest:Longest",
 }
 """Where each stands. A further one is its file, its test and a line here."""
 
