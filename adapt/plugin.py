@@ -62,7 +62,10 @@ def imported(field: str, place: str) -> Any:
 
 
 def source_digest(kind: type[Any]) -> str:
-    """Of the file that a class stands in: what decides what a user's own part does enters the keys of stages."""
+    """The digest of the file that defines a class.
+
+    It enters the keys of stages, so that a change of a user's own part is noticed.
+    """
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 
 

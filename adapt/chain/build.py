@@ -66,7 +66,10 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
 
 
 def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]:
-    """What a node is to finish, once a seed where it has several; notes the model that it makes, for later nodes."""
+    """The goals of a node: one for each seed, or one in all.
+
+    The model that the node makes is put into `starts`, for later nodes.
+    """
     if node.job.parts:
         parts = node.job.parts(context)
         return [
@@ -79,7 +82,7 @@ def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
-    """A model that a node begins with, or compares."""
+    """The model that a node begins with, or compares."""
     if label not in starts:  # domains learnt apart leave no model that has learnt all
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which has none that learnt all domains: its sequence.mode is"
@@ -105,7 +108,7 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
 
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
-    """Some stages and all that they need, each once."""
+    """Some stages and all stages that they read, directly or not, each once."""
     found: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
@@ -135,7 +138,7 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
-    """Those of a stage's inputs that are finished."""
+    """The records of a stage's finished inputs, added to those of `done`."""
     known = {each.key: store.known(each.kind, each.name, each.key) for each in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 

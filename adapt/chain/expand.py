@@ -22,24 +22,24 @@ class Node:
     """One job of a chain."""
 
     name: str
-    """Of its entry in the file."""
+    """The name of its entry in the file."""
     job: Job
     values: Mapping[str, str]
-    """Set -> member."""
+    """The member that it stands for of each set, by the set's name."""
     config: Config
     start: str | None
-    """Label of the node whose model is taken further."""
+    """The label of the node whose model it starts from; None for model.path."""
     compared: tuple[str, ...] = ()
-    """`evaluate`: labels of the nodes whose models are compared."""
+    """For `evaluate`, the labels of the nodes whose models are compared."""
 
     @property
     def label(self) -> str:
-        """`finetune[DAPT, acl_arc]`."""
+        """What it is called, as `finetune[DAPT, acl_arc]`."""
         return node_label(self.name, list(self.values.values()))
 
 
 def node_label(name: str, members: list[str]) -> str:
-    """How a node is called."""
+    """What a node is called: the name of its entry and the members of sets."""
     return f"{name}[{', '.join(members)}]" if members else name
 
 

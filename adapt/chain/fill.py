@@ -10,7 +10,7 @@ from adapt.parse.keys import unknown
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
 _DEPTH = 10
-"""Placeholders inside the values of placeholders."""
+"""Placeholders may stand inside the values of placeholders, so many levels deep."""
 
 
 def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:

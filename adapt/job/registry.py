@@ -9,7 +9,7 @@ from adapt.plugin import imported
 JOBS: dict[str, Job] = {
     module.JOB.name: module.JOB for module in (dapt, tapt, sequence, finetune, evaluate, similarity, advise)
 }
-"""By name."""
+"""All jobs, by name."""
 
 
 def job_of(name: str) -> Job:

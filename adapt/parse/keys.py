@@ -106,7 +106,7 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
-    """Those of sections with fields, or of fields by dotted name."""
+    """Refuses unknown keys in sections with fields, or in fields by dotted name."""
     _refuse_unknown(content, place, known_keys(method_in(nested(content))))
 
 

@@ -14,11 +14,12 @@ from adapt.errors import StageError
 from adapt.runner.record import RECORD_FILE, Record
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
-"""Beginnings of what no later stage reads: it is there to resume from or for people, who may delete or edit it."""
+"""Beginnings of the names of files that no later stage reads. They serve to resume or to be read by people, who may
+delete or edit them."""
 NAMED = 3
-"""Files that a message names."""
+"""The most files that a message names."""
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-"""How a file system says that it has no way to sync."""
+"""Errors by which a file system says that it cannot sync."""
 
 
 def settle(folder: Path) -> dict[str, int]:

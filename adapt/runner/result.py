@@ -1,4 +1,4 @@
-"""Results as plain values in a record, and back."""
+"""Turns results into plain values for a record, and back."""
 
 from dataclasses import asdict, is_dataclass
 from functools import cache

@@ -8,7 +8,7 @@ from adapt.select.base import Selection
 SELECTIONS = {
     "random": "adapt.select.random:Random",
 }
-"""Where each stands. A further one is its file, its test and a line here."""
+"""The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:

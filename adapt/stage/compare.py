@@ -46,7 +46,7 @@ class Compare(Stage[ModelsCompared]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[ModelsCompared]:

@@ -20,7 +20,7 @@ class Evaluated:
     """What was measured. The losses of documents are in `losses.json`, guesses of hidden words in `examples.json`."""
 
     texts: dict[str, TextLoss]
-    """By corpus."""
+    """The losses on each corpus, by its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Evaluate(Stage[Evaluated]):
     start: Start
     """The model."""
     corpora: Mapping[str, Stage[Prepared]]
-    """The words to guess are of the first."""
+    """The corpora to measure on, by name. The words to guess are taken from the first one."""
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Evaluate":

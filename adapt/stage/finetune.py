@@ -55,7 +55,7 @@ class Finetuned:
     """Tokens of an example."""
     trained_parameters: int
     examples_per_s: float | None
-    """In training; None without."""
+    """Train examples a second; None if the mode does not train in steps."""
     seconds: float
     device_seconds: float
     transductive: bool
@@ -76,7 +76,7 @@ class Finetune(Stage[Finetuned]):
 
     name: str
     config: Config
-    """Its `task` is the task."""
+    """The configuration; its `task` is the task to learn."""
     start: Start
     task: PrepareTask
     seed: int

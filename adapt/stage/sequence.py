@@ -1,4 +1,4 @@
-"""Stage `sequence`: what a sequence of domains came to, from all that was measured on its way."""
+"""Stage `sequence`: the matrices and figures of a sequence of domains, from what was measured of each of its models."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class SequenceResult:
     """What the method has to show: `title`, `columns`, `rows` (name -> cells)."""
     warnings: list[str]
     model: str
-    """Folder of the last one."""
+    """The folder of the last model."""
     models: dict[str, str]
-    """Folders, by the domain that was learnt last, or all at once."""
+    """The folder of each model, by the domain that it learnt last; by all their names if it learnt all at once."""
     overlap: int | None
     """Measured documents that were trained on, over all that was measured; None: not known."""
     average: float | None
@@ -57,7 +57,7 @@ class Sequence(Stage[SequenceResult]):
     owners: Mapping[str, str]
     """The domain of each task."""
     texts: Mapping[str, Stage[Prepared]]
-    """By domain."""
+    """The text of each domain, by its name."""
     tasks: Mapping[str, PrepareTask]
     before: Mapping[str, Evaluate]
     """Evaluations of the base model on each domain and on general text."""
@@ -79,7 +79,7 @@ class Sequence(Stage[SequenceResult]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     @property
@@ -123,7 +123,7 @@ class Sequence(Stage[SequenceResult]):
         return Outcome(found, self._cost(done))
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """The method's own stages, by the number of domains learnt before."""
+        """The results of the method's own stages, by the number of domains learnt before they ran."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages
@@ -149,7 +149,7 @@ class Sequence(Stage[SequenceResult]):
         yield from self.past.values()
 
     def _cost(self, done: Done) -> dict[str, Any]:
-        """Each stage once, wherever it stands."""
+        """The cost of all stages of the sequence, each counted once."""
         records = {stage.key: done[stage].record for stage in self._paid()}
         prices = [record.cost.get("cost") for record in records.values()]
         seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())

@@ -41,7 +41,7 @@ class SourceShare:
 
     rows: int
     tokens: int
-    """To within a row."""
+    """Tokens that the run took, to within a row."""
     share: float
     """Share of this source in the rows of the run."""
 
@@ -63,7 +63,7 @@ class Trained:
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
     sources: dict[str, SourceShare] | None = None
-    """None where the corpus is streamed."""
+    """The share of each source, by its name; None if the corpus is streamed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Train(Stage[Trained]):
     config: Config
     start: Start
     corpora: Mapping[str, Stage[Prepared]]
-    """What it is trained on, by source."""
+    """The texts that it is trained on, by source."""
     replay: Stage[Prepared] | None
     """General text that is mixed in."""
     past: Mapping[str, Stage[Any]]

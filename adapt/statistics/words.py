@@ -33,7 +33,7 @@ def verdict(found: Comparison, adjusted: float | None = None, unit: str = "point
 
 
 def significant(found: Comparison, adjusted: float | None = None) -> bool:
-    """Whether p, corrected where that is given, is below 0.05."""
+    """Whether p is below 0.05. The corrected p counts if there is one."""
     p = found.p if adjusted is None else adjusted
     return p is not None and p < LEVEL
 
@@ -69,7 +69,7 @@ def out_of_reach(found: Comparison, recipes: int = 1, which: str = "recipes") ->
 
 
 def _sight(found: Comparison, recipes: int) -> str:
-    """How small a difference could have been seen."""
+    """Says how large a difference had to be for us to see it."""
     if text := out_of_reach(found, recipes):
         return text
     if found.detectable is None:

@@ -52,7 +52,7 @@ class ImportanceMeasured:
     plasticity: dict[str, list[float]]
     """The mean of 1 - importance by kind of unit and layer."""
     plasticity_own: dict[str, list[float]]
-    """The same of what was measured here alone."""
+    """The mean of 1 - importance as measured here alone, by kind of unit and layer."""
     least_plasticity: float
     embeddings_share: float | None = None
     """Share of the model's parameters that are embeddings, where it is known."""
@@ -70,7 +70,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     start: Start
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
-    """What it is measured on, prepared."""
+    """The prepared texts that importance is measured on."""
     previous: Stage[ImportanceMeasured] | None
     """The importance that the new one is added to."""
     about: About
