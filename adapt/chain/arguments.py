@@ -74,11 +74,11 @@ def _read(name: str, value: str) -> Any:
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    found, rest = [], [each for each in arguments if each != "--debug"]
+    named, rest = [], [each for each in arguments if each != "--debug"]
     while rest:
         option = rest.pop(0)
         name, equals, value = option.removeprefix("--").partition("=")
         if not option.startswith("--") or not (equals or rest):
             raise ConfigError(f"cannot read {option}", f"use: {USAGE}")
-        found.append((name, value if equals else rest.pop(0)))
-    return found
+        named.append((name, value if equals else rest.pop(0)))
+    return named

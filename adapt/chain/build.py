@@ -109,13 +109,13 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
     """Some stages and all stages that they read, directly or not, each once."""
-    found: dict[str, Stage[Any]] = {}
+    reached: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
-        if stage.key not in found:
-            found[stage.key] = stage
+        if stage.key not in reached:
+            reached[stage.key] = stage
             waiting += stage.inputs.values()  # which this loop then comes to
-    return list(found.values())
+    return list(reached.values())
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
@@ -129,12 +129,12 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
     """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
     waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
     labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
-    found = []
+    ahead = []
     for stage in waiting:
         if isinstance(stage, Train) and (forecast := stage.forecast(_records(stage, chain.store, done))):
             label = labels.get(stage.key, stage.name)
-            found.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
-    return found
+            ahead.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
+    return ahead
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:

@@ -59,16 +59,16 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
         for member in members:
             if member not in sets.get(name, ()):
                 raise unknown(f"--only {name}={member}", member, set(sets.get(name, sets)))
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for entry in source.entries.values():
         for values in _combinations(entry, source):
             place = {"stage": entry.name, **values}
             if all(place.get(name) in members for name, members in (only or {}).items()):
-                _add(entry, values, source, found, ())
-    if not found:
+                _add(entry, values, source, nodes, ())
+    if not nodes:
         what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
         raise ConfigError(what, "name sets that stand together in the `for` of one stage")
-    return list(found.values())
+    return list(nodes.values())
 
 
 def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, str]]:
@@ -77,23 +77,23 @@ def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, st
 
 
 def _add(
-    entry: ChainEntry, values: dict[str, str], source: ChainFile, found: dict[str, Node], path: tuple[str, ...]
+    entry: ChainEntry, values: dict[str, str], source: ChainFile, nodes: dict[str, Node], path: tuple[str, ...]
 ) -> None:
     name = node_label(entry.name, list(values.values()))
     place = f"{name} in {source.file}"
     if name in path:
         raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
-    if name in found:
+    if name in nodes:
         return
 
     def needed(reference: str, field: str) -> str:
         other, members = _referred(reference, source, f"{place}, {field}")
-        _add(source.entries[other], members, source, found, (*path, name))
+        _add(source.entries[other], members, source, nodes, (*path, name))
         return node_label(other, list(members.values()))
 
     start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
     models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
-    found[name] = Node(
+    nodes[name] = Node(
         name=entry.name,
         job=entry.job,
         values=values,

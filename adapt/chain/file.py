@@ -122,14 +122,14 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
     if isinstance(members, list):
         members = {str(member): {} for member in members}
     given = members if isinstance(members, Mapping) else {}
-    found = {str(member): attributes or {} for member, attributes in given.items()}
-    if not found or not all(isinstance(each, Mapping) for each in found.values()):
+    attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
+    if not attributes_of or not all(isinstance(each, Mapping) for each in attributes_of.values()):
         raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
-    for member in found:
+    for member in attributes_of:
         if not re.fullmatch(_MEMBER, member):
             what = f"sets: {name} in {path}: a member cannot be called {member!r}"
             raise ConfigError(what, "leave out commas, brackets and braces")
-    return {member: {str(key): value for key, value in each.items()} for member, each in found.items()}
+    return {member: {str(key): value for key, value in each.items()} for member, each in attributes_of.items()}
 
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:

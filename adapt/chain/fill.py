@@ -37,7 +37,7 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -
         if whole := _PLACEHOLDER.fullmatch(value):
             value = _value(whole[1], source, chosen, place)
         else:
-            value = _PLACEHOLDER.sub(lambda found: str(_value(found[1], source, chosen, place)), value)
+            value = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
     what = f"{place}: the placeholder {value} refers back to itself"
     raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
 

@@ -59,12 +59,12 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors():
-        found = ray.get(task.remote(run, folder.absolute()))
+        learned = ray.get(task.remote(run, folder.absolute()))
     for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
-        lines = (json.dumps(line, ensure_ascii=False) for line in found.predictions[name])
+        lines = (json.dumps(line, ensure_ascii=False) for line in learned.predictions[name])
         write_atomically(folder / file, "".join(f"{line}\n" for line in lines))
-    write_atomically(folder / CURVE_FILE, json.dumps(found.curve))
-    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+    write_atomically(folder / CURVE_FILE, json.dumps(learned.curve))
+    return {**learned.metrics, "device_seconds": learned.metrics["seconds"] * (gpus or 1)}
 
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:

@@ -110,7 +110,8 @@ def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[T
     """The tasks that a model is taught.
 
     With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise
-    only those of its own domain. With sequence.forward_transfer those of the next domain are added.
+    only those of its own domain. With sequence.forward_transfer, a model that goes on to another domain is also taught
+    the tasks of that one.
     """
     asked = setup.context.config.sequence
     ahead = setup.order[number : number + 1] if asked.forward_transfer and asked.mode == "continual" else []

@@ -130,10 +130,10 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()
-    found = [replace(general.files, source=GENERAL)] if general else []
+    files = [replace(general.files, source=GENERAL)] if general else []
     if replay and config.mixture.replay_paths:
-        found.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
-    return tuple(found)
+        files.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
+    return tuple(files)
 
 
 def deduplicated(

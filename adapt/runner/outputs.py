@@ -77,12 +77,12 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
         if os.stat(file).st_size == size:
             return None
         with file.open("rb") as opened:  # network file systems look anew when a file is opened
-            found = os.fstat(opened.fileno()).st_size
+            actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
-    return None if found == size else f"{name} has {found} of {size} bytes"
+    return None if actual == size else f"{name} has {actual} of {size} bytes"
 
 
 def _handed_over(folder: Path) -> Iterator[Path]:

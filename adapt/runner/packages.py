@@ -28,8 +28,8 @@ def deciding(*packages: str) -> dict[str, dict[str, str]]:
 
 def ran_with() -> dict[str, str]:
     """For a record: the versions of all packages that may have done the work."""
-    found = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
-    return {package: version for package, version in found.items() if version}
+    versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
+    return {package: version for package, version in versions.items() if version}
 
 
 def _version(package: str) -> str:

@@ -67,13 +67,13 @@ class Stage(ABC, Generic[R]):
         Raises:
             StageError: two have one name, as names with dots may make them.
         """
-        found: dict[str, Stage[Any]] = {}
+        stages: dict[str, Stage[Any]] = {}
         for each in fields(self):  # type: ignore[arg-type]
             for name, stage in _stages_in(getattr(self, each.name), each.name):
-                if name in found:
+                if name in stages:
                     raise StageError(f"{self.kind}: two of its inputs are called {name}", "give one another name")
-                found[name] = stage
-        return found
+                stages[name] = stage
+        return stages
 
     @cached_property
     def key(self) -> str:
@@ -85,8 +85,8 @@ class Stage(ABC, Generic[R]):
     def result_type(cls) -> type[R]:
         """The class of the stage's result."""
         (base,) = (base for base in cls.__orig_bases__ if getattr(base, "__origin__", None) is Stage)  # type: ignore[attr-defined]
-        found: type[R] = base.__args__[0]
-        return found
+        kind: type[R] = base.__args__[0]
+        return kind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stage) and self.key == other.key

@@ -66,6 +66,6 @@ class Evaluate(Stage[Evaluated]):
         model, training = self.start.made(done), self.start.training
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         maker = done[training].record if training else load_record(model.model)
-        found = overlaps(corpora, trained_on(maker))
+        overlap = overlaps(corpora, trained_on(maker))
         places = {name: str(path) for name, path in corpora.items()}
-        return Outcome(Evaluated(measure(Measurement(self.config, model, places, found), folder)))
+        return Outcome(Evaluated(measure(Measurement(self.config, model, places, overlap), folder)))

@@ -119,6 +119,6 @@ class Finetune(Stage[Finetuned]):
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
         connect(resources)
-        found = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
-        finetuned = Finetuned(**found, transductive=self.start.knows(done))
+        measured = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
+        finetuned = Finetuned(**measured, transductive=self.start.knows(done))
         return Outcome(finetuned, cost_of(finetuned.device_seconds, resources.price_per_device_hour))

@@ -106,7 +106,7 @@ class Sequence(Stage[SequenceResult]):
             if name not in losses.columns
         ]
         exports = {step.domain or ", ".join(self.order): str(done[step.export].path) for step in self.steps}
-        found = SequenceResult(
+        result = SequenceResult(
             order=list(self.order),
             mode=mode,
             method=self.config.method.kind,
@@ -120,7 +120,7 @@ class Sequence(Stage[SequenceResult]):
             overlap=self._overlap(done),
             **sequence_figures(vars(scores), vars(losses), mode),
         )
-        return Outcome(found, self._cost(done))
+        return Outcome(result, self._cost(done))
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
         """The results of the method's own stages, by the number of domains learnt before they ran."""
@@ -131,14 +131,14 @@ class Sequence(Stage[SequenceResult]):
 
     def _overlap(self, done: Done) -> int | None:
         """How many measured documents were trained on, summed over what was measured of every model."""
-        found: list[int | None] = []
+        overlaps: list[int | None] = []
         for step in self.steps:
             exported = done[step.export].result
-            found += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+            overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
             if step.others:
-                found += [text.overlap for text in done[step.others].result.texts.values()]
-        known = [each for each in found if each is not None]
-        return sum(known) if len(known) == len(found) else None
+                overlaps += [text.overlap for text in done[step.others].result.texts.values()]
+        known = [each for each in overlaps if each is not None]
+        return sum(known) if len(known) == len(overlaps) else None
 
     def _paid(self) -> Iterator[Stage[Any]]:
         for step in self.steps:

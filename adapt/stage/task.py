@@ -74,10 +74,10 @@ class PrepareTask(Stage[TaskPrepared]):
         """
         from adapt.task.prepare import prepare_task
 
-        found = prepare_task(self.task, self.tokens.pretrained, folder)
+        prepared = prepare_task(self.task, self.tokens.pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
-        return Outcome(TaskPrepared(**found))
+        return Outcome(TaskPrepared(**prepared))
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:

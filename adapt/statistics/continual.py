@@ -37,16 +37,16 @@ class Matrix:
         return None if change is None else self.gain * change
 
 
-def scores_of(found: Mapping[str, Any]) -> Matrix:
+def scores_of(measured: Mapping[str, Any]) -> Matrix:
     """The matrix of `scores` in a sequence's record. Each cell is the mean over the seeds of fine-tuning."""
-    rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in found["rows"]]
-    return Matrix(found["columns"], rows, 1)
+    rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in measured["rows"]]
+    return Matrix(measured["columns"], rows, 1)
 
 
-def losses_of(found: Mapping[str, Any]) -> Matrix:
+def losses_of(measured: Mapping[str, Any]) -> Matrix:
     """The matrix of `losses` in a sequence's record [nats a predicted token], without texts that were not measured."""
-    rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found["rows"]]
-    columns = {name: number for name, number in found["columns"].items() if any(name in row for row in rows)}
+    rows = [{name: cell for name, cell in row.items() if cell is not None} for row in measured["rows"]]
+    columns = {name: number for name, number in measured["columns"].items() if any(name in row for row in rows)}
     return Matrix(columns, rows, -1)
 
 

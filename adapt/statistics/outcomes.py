@@ -102,8 +102,8 @@ def entities(
         def names(tags: Sequence[int]) -> list[str]:
             return [labels[tag] for tag in tags]
 
-        found = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
-        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in found], float).reshape(-1, 3))
+        pairs = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
+        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in pairs], float).reshape(-1, 3))
 
     return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
 
