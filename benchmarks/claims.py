@@ -48,7 +48,7 @@ def gains(found: Study) -> Iterator[Line]:
 
 
 def direction(found: RecipeCompared) -> str:
-    """Of the claim that the difference is above 0."""
+    """What a comparison says of the claim that the difference is above 0."""
     if not found.significant:
         return "undecided"
     return "holds" if found.comparison.difference > 0 else "does not hold"

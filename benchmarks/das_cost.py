@@ -71,7 +71,7 @@ def _ratios(one: list[float], other: list[float]) -> list[float]:
 
 
 def _seconds(plan: Plan) -> dict[str, list[float]]:
-    """Of every step and batch, in rounds of all."""
+    """Seconds of every kind of step, measured in rounds so that all kinds share what else the machine does."""
     import torch.distributed as dist
 
     alone()

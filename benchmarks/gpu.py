@@ -67,7 +67,7 @@ def _matrix_rate() -> float:
 
 
 def _flops(case: Case) -> float:
-    """Of forward and backward, a token."""
+    """Operations of a forward and a backward pass, for each token."""
     from adapt.config import ObjectiveConfig
     from adapt.model.size import model_size
     from adapt.train.capacity.flops import training_flops, workload

@@ -41,7 +41,7 @@ def filled_masks(
 def next_words(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """The same for a causal model: the text up to a word, the word, and the model's first guesses."""
+    """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
     examples = []
     for ids, place in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
         text = f"{tokenizer.decode(ids[:place], skip_special_tokens=True)} …"

@@ -18,13 +18,13 @@ from adapt.model.packed import Bucket, Documents
 SEQUENCE = 64
 """The sequence is filled to a multiple of this [tokens]."""
 GROUP = 4
-"""Documents attended to together."""
+"""So many documents are attended to together."""
 LENGTH = 16
-"""Their places are a multiple of this [tokens]."""
+"""The documents of a group are filled to a multiple of this [tokens]."""
 
 
 class Grouped(Documents):
-    """Documents, those of neighbouring lengths together."""
+    """Documents that are attended to in small groups of neighbouring lengths."""
 
     @cached_property
     def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:

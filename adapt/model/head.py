@@ -87,7 +87,7 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
 
 
 def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
-    """The same one by one and without gradients, float32 [T]."""
+    """The loss of each position by itself, without gradients, float32 [T]."""
     with torch.no_grad():
         return _losses(model, packed, positions, targets)[1]
 

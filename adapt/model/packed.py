@@ -16,9 +16,9 @@ class Bucket:
 
     documents: int
     length: int
-    """Places of each document, the longest's tokens [tokens]."""
+    """Number of places for each document: the tokens of the longest one."""
     real: Tensor | None
-    """bool [documents, length], False at filling; None where all documents have that length."""
+    """bool [documents, length], False at padding; None if all documents have that length."""
 
 
 class Documents:

@@ -29,7 +29,7 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
 
 
 def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
-    """The last of `hidden_states` alone, [N, H], without keeping the others."""
+    """The hidden states of the last layer, [N, H], without keeping those of other layers."""
     state: Tensor = _run(model, packed, segments).last_hidden_state
     return state[0]
 

@@ -32,7 +32,7 @@ class Batch:
 
     @classmethod
     def of(cls, columns: Mapping[str, Any], device: torch.device | str) -> "Batch":
-        """From the arrays of `adapt.corpus.batches.stream.Feed`."""
+        """Makes a batch from the arrays of `adapt.corpus.batches.stream.Feed`."""
         pinned = torch.device(device).type == "cuda"  # then the copy goes on while the host prepares the next
 
         def moved(name: str) -> torch.Tensor:

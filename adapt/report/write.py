@@ -28,7 +28,7 @@ def write_report(study: Study, folder: Path) -> Path:
 
 
 def _subtitle(study: Study, results: Results) -> str:
-    """How much there is, and when it was finished."""
+    """The line below the title: how much the report covers, and when it was written."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
     sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
     parts = [_count(sequences, "domain sequence")] if sequences else []

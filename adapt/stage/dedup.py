@@ -35,7 +35,7 @@ class Dedup(Stage[Deduplicated]):
 
     name: str
     sources: tuple[Files, ...]
-    """In the order of `adapt.corpus.files.sources.sources_of`."""
+    """The sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
     """Text that stays as it is; see `adapt.corpus.dedup.clusters.kept_apart`."""
     unseen: TaskTexts | None

@@ -24,7 +24,7 @@ class Gather(Stage[Prepared]):
         return {"sources": list(self.sources)}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:

@@ -38,7 +38,7 @@ class Listing(Stage[Listed]):
         return {"digest": self.manifest.digest}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:
@@ -89,5 +89,5 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """The same files with another share held out."""
+    """A listing of the same files with another share held out."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))

@@ -29,9 +29,9 @@ class Prepared:
     train_tokens: int | None = None
     characters: int | None = None
     dropped: dict[str, int] | None = None
-    """By reason."""
+    """How many documents were dropped, by reason."""
     changed: dict[str, int] | None = None
-    """By cleaning block."""
+    """How many documents were changed, by cleaning block."""
     bad: dict[str, int] | None = None
     """Records that cannot be read, by reason."""
     evaluation_texts: dict[str, Any] | None = None

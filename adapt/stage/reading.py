@@ -31,7 +31,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
 
 
 def without(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
-    """The same corpus with none of the texts that must not be seen."""
+    """The configuration of a corpus, changed so that texts that must not be seen are left out."""
     if unseen is None:
         return corpus
     file = str(done[unseen].path / TEXTS_FILE)

@@ -64,7 +64,7 @@ class Select(Stage[Selected]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """One core."""
+        """It takes one CPU."""
         return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:

@@ -58,7 +58,7 @@ class TaskTexts(Stage[TextsWritten]):
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:

@@ -10,7 +10,7 @@ from adapt.task.data import IGNORED
 from adapt.task.read import Example
 
 _BATCH = 1000
-"""Examples tokenized at once: the tokenizer's own notes on a text are many times its size."""
+"""So many examples are tokenized at once. The tokenizer's own notes on a text are many times its size."""
 
 
 @dataclass
@@ -21,7 +21,8 @@ class Encoded:
     segments: list[np.ndarray] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     vanished_words: int = 0
-    """`tokens`: words that no token begins in, such as lone control characters. They have no label and no score."""
+    """For `tokens`, words that no token begins in, such as single control characters. They get no label and no score.
+    """
 
 
 def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], tokenizer: Any) -> Encoded:
@@ -60,7 +61,7 @@ def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], token
 def _tokenized(
     examples: Sequence[Example], kind: str, tokenizer: Any
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Each example with its token ids, segments, and, for `tokens`, where in the text each token stands."""
+    """Yields each example with its token ids, its segments, and, for `tokens`, the place of each token in the text."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]

@@ -92,7 +92,7 @@ def test_so_many_are_taken_for_the_examples_of_every_task(config: Config) -> Non
 
 
 def test_another_selection_takes_others_by_its_scores(config: Config) -> None:
-    texts, done = select(replace(config, select=SelectConfig("longest")))
+    texts, done = select(replace(config, select=SelectConfig("tests.select.longest:Longest")))
     assert sorted(map(len, texts)) == sorted(map(len, POOL))[-15:]
     scores = [json.loads(line)["score"] for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert scores == [len(text) for text in texts]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 NONE = "\N{EN DASH}"
-"""In a cell for which there is nothing."""
+"""What a cell holds if there is nothing to show."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,10 @@ class Cell:
     small: str = ""
     """A second, smaller line: a deviation or an interval."""
     mark: str = ""
-    """Raised behind the text: `*`."""
+    """A mark that is raised behind the text, such as `*`."""
     strong: bool = False
     shade: float | None = None
-    """Heatmaps: 0 to 1."""
+    """In heatmaps, how dark the cell is: 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Table:
     title: str = ""
     note: str = ""
     words: bool = False
-    """Whether it holds words, set flush left, and not figures."""
+    """Whether the table holds words, set flush left, and not figures."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class FindingBlock:
     head: str
     text: str
     tone: str = "plain"
-    """better, worse, open (undecided), warning or plain."""
+    """`better`, `worse`, `open` (undecided), `warning` or `plain`."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """A list of them."""
+    """A list of findings."""
 
     kind: ClassVar[str] = "findings"
     items: Sequence[FindingBlock]
@@ -67,11 +67,11 @@ class Figures:
 
     kind: ClassVar[str] = "figures"
     drawings: Sequence[tuple[str, str]]
-    """Of each its SVG, with colours of the page's style sheet, and what it shows."""
+    """For each drawing its SVG, with colours of the page's style sheet, and a description."""
     legend: Sequence[tuple[str, int]] = ()
-    """Names and numbers of colours."""
+    """The legend: names, and the numbers of their colours."""
     wide: bool = False
-    """A single one that is as wide as it needs to be, scrolling sideways where there is no room."""
+    """Whether it is a single drawing as wide as it needs to be; it scrolls sideways if there is no room."""
 
 
 @dataclass(frozen=True)
@@ -95,5 +95,5 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """For links within the page."""
+        """The section's name for links within the page."""
         return "".join(each if each.isalnum() else "-" for each in self.title.lower())

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 SERIES = 8
-"""Colours there are; further recipes begin again."""
+"""Number of colours; further recipes take them again from the first."""
 LONGEST = 22
-"""Characters of a name within a figure."""
+"""At most this many characters of a name are shown in a figure."""
 INK, LINE = "#010203", "#020304"
 """Stand-ins that `svg` replaces by variables of the style sheet."""
 STYLE: Any = {

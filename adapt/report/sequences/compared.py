@@ -17,18 +17,18 @@ class Measure:
     """See `sequence_figures`."""
     title: str
     better: int
-    """1 where more is better, -1 where less is."""
+    """1 if more is better, -1 if less is."""
     is_loss: bool = False
-    """Nats a predicted token; else a share, shown in points."""
+    """Whether it is in nats a predicted token; otherwise it is a share, shown in points."""
     is_change: bool = True
-    """Shown with its sign."""
+    """Whether it is shown with its sign."""
 
     def change(self, value: float) -> str:
-        """A difference of this figure."""
+        """A difference of this figure in words."""
         return nats(value, 3) if self.is_loss else points(value)
 
     def text(self, value: float) -> str:
-        """The figure itself."""
+        """The figure itself in words."""
         if self.is_change:
             return self.change(value)
         return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
@@ -53,13 +53,13 @@ class Paired(RecipeCompared):
     """A method's mean difference from the baseline."""
 
     pairs: int = 0
-    """Seeds that both have."""
+    """The number of seeds that both have."""
     better: int = 1
-    """Of the figure compared."""
+    """1 if more of the compared figure is better, -1 if less is."""
 
     @property
     def tone(self) -> str:
-        """better, worse, or open where the difference may be chance."""
+        """`better`, `worse`, or `open` if the difference may be chance."""
         if not self.significant:
             return "open"
         return "better" if self.better * self.comparison.difference > 0 else "worse"

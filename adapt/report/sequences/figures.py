@@ -11,9 +11,9 @@ from adapt.report.tasks.figures import WIDTH, Drawing
 from adapt.statistics.continual import Matrix
 
 COLORS = 7
-"""For domains; general text has that of the baseline, 0."""
+"""Number of colours for domains; general text has that of the baseline, 0."""
 CROWDED = 40
-"""Letters below an axis that fit beside each other."""
+"""So many letters below an axis fit beside each other."""
 
 
 def legend(sequences: Sequences, domains: Sequence[str]) -> list[tuple[str, int]]:

@@ -16,17 +16,17 @@ class SequenceRun:
     """One sequence: a method, an order, a seed."""
 
     order: tuple[str, ...]
-    """Domains."""
+    """The domains, in the order in which they are learnt."""
     seed: int
     mode: str
-    """continual, separate or joint."""
+    """`continual`, `separate` or `joint`."""
     tables: Sequence[Mapping[str, Any]]
     """What its method noted: `title`, `columns`, and `rows`, cells by name."""
     warnings: Sequence[str]
     scores: Matrix
     losses: Matrix
     metric: Mapping[str, str]
-    """By task."""
+    """The metric of each task."""
     figures: Mapping[str, float | None]
 
     @property
@@ -37,24 +37,24 @@ class SequenceRun:
 
 @dataclass(frozen=True)
 class Sequences:
-    """All of a study's."""
+    """All sequences of a study."""
 
     methods: Mapping[str, list[SequenceRun]]
-    """The baseline first, the others as they come."""
+    """The runs of each method, the baseline first and the others as they come."""
     baseline: str | None
     orders: Mapping[tuple[str, ...], str]
-    """Of the continual runs, with their names."""
+    """The orders of the continual runs, each with its name."""
 
     def values(self, method: str, figure: str) -> list[float]:
         """A figure of each seed for which it is known."""
         return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
 
     def seeds(self, method: str) -> int:
-        """How many it has."""
+        """The number of seeds that a method has."""
         return len({run.seed for run in self.methods[method]})
 
     def mode(self, method: str) -> str:
-        """Of all its runs."""
+        """The mode of a method's runs, which is the same for all."""
         return self.methods[method][0].mode
 
     def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
@@ -100,7 +100,7 @@ def _run(found: Mapping[str, Any]) -> SequenceRun:
 
 
 def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
-    """With its figure against the separate models of the same seed, where there are some."""
+    """A run with its figure against the separate models of the same seed, if there are any."""
     one = next((each for each in separate if each.seed == run.seed), None)
     if one is None or run.mode != "continual":
         return run
@@ -120,5 +120,5 @@ def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, flo
 
 
 def cells_of(found: Sequence[Matrix], column: str) -> list[list[float]]:
-    """What several runs measured of a column, row by row."""
+    """The values of a column in several runs, row by row."""
     return [[row[column] for row in rows if column in row] for rows in zip(*(each.rows for each in found), strict=True)]

@@ -9,7 +9,7 @@ from adapt.report.sequences.runs import Sequences
 
 
 def section(sequences: Sequences) -> list[Block]:
-    """Tables and drawings; nothing where there are no sequences."""
+    """The section's blocks: tables and drawings; none if there are no sequences."""
     if not sequences.methods:
         return []
     found = compare_methods(sequences)

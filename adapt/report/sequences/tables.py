@@ -149,7 +149,7 @@ def every_run(sequences: Sequences) -> Table:
 
 
 def _order(run: SequenceRun, sequences: Sequences) -> str:
-    """Apart or at once, domains have none."""
+    """The name of a run's order; runs that learn domains apart or all at once have none."""
     return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
 
 

@@ -12,21 +12,21 @@ from adapt.runner.record import Record, load_record
 from adapt.statistics.outcomes import Tested
 
 METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}
-"""As they are written in reports."""
+"""The names of metrics, as reports write them."""
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The runs of one recipe on one task, one a seed."""
+    """The runs of one recipe on one task, one for each seed."""
 
     recipe: str
     entries: list[Entry]
-    """By seed."""
+    """The finished runs, in the order of their seeds."""
     predictions: Predictions
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Of each run."""
+        """The figures of each run."""
         return [entry.record.metrics for entry in self.entries]
 
     @property
@@ -35,21 +35,21 @@ class RunGroup:
         return self.entries[0].trained
 
     def tested(self, without_leaks: bool = False) -> Tested:
-        """Scores, with the counts behind them where they are known."""
+        """The scores of the runs, with the counts behind them if they are known."""
         return self.predictions.clean if without_leaks and self.predictions.clean else self.predictions.tested
 
 
 @dataclass(frozen=True)
 class Row:
-    """A task, and what else was swept besides recipe and seed."""
+    """A row of the tables: a task, and the members of what else was swept besides recipe and seed."""
 
     name: str
     task: str
     metric: str
     groups: dict[str, RunGroup]
-    """By recipe."""
+    """The runs of each recipe, by its name."""
     task_record: Record | None
-    """Of the stage that prepared the task."""
+    """The record of the stage that prepared the task."""
 
     @property
     def leaky(self) -> bool:
@@ -59,13 +59,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Results:
-    """All of it."""
+    """All results of a study."""
 
     rows: list[Row]
     recipes: list[str]
-    """The baseline first, the others as they come."""
+    """The names of the recipes: the baseline first, the others in the order of their runs."""
     baseline: str | None
-    """None where the study has no runs of it."""
+    """The recipe that others are compared with; None if the study has no runs of it."""
     transductive: frozenset[str] = frozenset()
     """Recipes whose model has seen the text of dev and test."""
     warnings: list[str] = field(default_factory=list)

@@ -17,7 +17,7 @@ class RecipeCompared:
     comparison: Comparison
     adjusted: float | None
     recipes: int = 1
-    """How many were compared."""
+    """How many recipes were compared."""
 
     @property
     def significant(self) -> bool:
@@ -26,7 +26,7 @@ class RecipeCompared:
 
     @property
     def tone(self) -> str:
-        """better, worse, or open where the difference may be chance."""
+        """`better`, `worse`, or `open` if the difference may be chance."""
         if not self.significant:
             return "open"
         return "better" if self.comparison.difference > 0 else "worse"
@@ -37,14 +37,14 @@ class Compared:
     """All comparisons of a study."""
 
     tasks: dict[tuple[str, str], RecipeCompared]
-    """By the row's name and the recipe."""
+    """The comparison of each recipe in each row, by the names of both."""
     average: dict[str, RecipeCompared]
     """By recipe, over the rows that it shares with the baseline; empty where a task has several rows.
 
     Those share their test examples, and the average is of tasks that have nothing in common.
     """
     shared: dict[str, int]
-    """By recipe, how many rows those are."""
+    """For each recipe, the number of those rows."""
 
 
 def compare_all(results: Results, without_leaks: bool = False) -> Compared:

@@ -10,7 +10,7 @@ from adapt.runner.record import Record
 
 @dataclass(frozen=True)
 class Cost:
-    """Of pre-training; None where a training's record is not in the study."""
+    """What pre-training cost. Each figure is None if the record of one training is not in the study."""
 
     device_hours: float | None
     money: float | None
@@ -24,12 +24,12 @@ class Trainings:
         self.exports: dict[str, Record] = {record.inputs["training"]["key"]: record for record in exports}
 
     def cost(self, keys: Iterable[str]) -> Cost:
-        """Of some trainings together, each counted once."""
+        """The cost of some trainings together, each counted once."""
         records = [self.exports.get(key) for key in dict.fromkeys(keys)]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
-        """Of all that a recipe needed for all tasks."""
+        """The cost of all trainings that a recipe needed for all tasks."""
         return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
 
     def general_change(self, group: RunGroup) -> float | None:
@@ -41,7 +41,7 @@ class Trainings:
         return None if before is None or after is None else float(after - before)
 
     def general_changes(self, results: Results, recipe: str) -> list[float]:
-        """The same for all tasks on which it is known; one where all share a model."""
+        """The changes of loss on general text by the models of a recipe, one for each model for which it is known."""
         groups = [row.groups[recipe] for row in results.rows if recipe in row.groups]
         changes = {group.trained: self.general_change(group) for group in groups}
         return [change for change in changes.values() if change is not None]

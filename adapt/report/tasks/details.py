@@ -10,7 +10,7 @@ from adapt.report.tasks.figures import reliability
 
 
 def best_recipe(row: Row, results: Results) -> Folded:
-    """Folded, for the recipe with the highest mean score; figures are means over its seeds."""
+    """Details, folded, of the recipe with the highest mean score. Figures are means over its seeds."""
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     blocks: list[Block] = [table for table in (_classes(best), _confusion(best), _calibration(row, results)) if table]
     if drawing := reliability(row, best, results):
@@ -49,7 +49,7 @@ def _confusion(group: RunGroup) -> Table | None:
 
 
 def _calibration(row: Row, results: Results) -> Table | None:
-    """Of all recipes: calibration means little without the others."""
+    """A table of calibration with all recipes: that of one recipe means little without the others."""
     names = {"ece": "calibration error", "nll": "log loss", "brier": "Brier score"}
     rows: list[list[Cell | str]] = []
     for recipe, group in row.groups.items():

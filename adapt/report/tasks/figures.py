@@ -17,9 +17,9 @@ from adapt.report.tasks.cost import Trainings
 from adapt.runner.record import Record
 
 Drawing = tuple[str, str]
-"""SVG and caption."""
+"""A drawing: its SVG and its caption."""
 WIDTH = 4.8
-"""Of a drawing [inches]: readable on a phone without scrolling."""
+"""The width of a drawing [inches]: readable on a phone without scrolling."""
 
 
 def difference_figures(results: Results, compared: Compared) -> list[Drawing]:

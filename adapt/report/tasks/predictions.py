@@ -16,13 +16,13 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a recipe's runs said on a task's test split."""
+    """What the runs of a recipe predicted on a task's test split."""
 
     tested: Tested
     clean: Tested | None = None
-    """On the examples whose text does not stand in train; None where there are no others."""
+    """The same predictions on the examples whose text does not stand in train; None if all examples are such."""
     ids: tuple[str, ...] = ()
-    """Of the examples; empty where only scores are known."""
+    """The ids of the examples; empty if only scores are known."""
     warnings: list[str] = field(default_factory=list)
 
 

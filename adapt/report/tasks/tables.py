@@ -44,7 +44,7 @@ def _scores_row(row: Row, results: Results, compared: Compared, without_leaks: b
 
 
 def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
-    """Over all tasks, or nothing: means over different tasks cannot be compared."""
+    """The mean over all tasks, or nothing: means over different tasks cannot be compared."""
     if any(recipe not in row.groups for row in rows):
         return Cell(NONE)
     means = [row.groups[recipe].tested(without_leaks).scores.mean() for row in rows]

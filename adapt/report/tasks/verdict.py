@@ -8,7 +8,7 @@ from adapt.statistics.words import points, verdict
 
 
 def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[FindingBlock]:
-    """The whole first, where there is more than one task; then the best recipe of each task."""
+    """A sentence for the whole first, if there is more than one task; then one for the best recipe of each task."""
     if not results.rows:
         return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
@@ -86,7 +86,7 @@ def nats(change: float, digits: int = 2) -> str:
 
 
 def gain(found: RecipeCompared) -> str:
-    """A difference with the mark of its significance."""
+    """A difference, marked if it is significant."""
     return points(found.comparison.difference) + stars(found)
 
 

@@ -10,7 +10,7 @@ from adapt.runner.record import Record
 
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:
-    """All that might change how far the figures are trusted, the gravest first."""
+    """All warnings that should change how far a reader trusts the figures, the gravest first."""
     found = (
         [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
     )
@@ -63,7 +63,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
 
 
 def _counts(values: Any) -> dict[str, int]:
-    """Counts by split, without zeros; a bare number is of train."""
+    """Turns counts into counts by split, without zeros. A bare number counts the train split."""
     by_split = values if isinstance(values, dict) else {"train": values or 0}
     return {str(split): count for split, count in by_split.items() if count}
 
@@ -75,7 +75,7 @@ def _versions(study: Study) -> Iterator[str]:
 
 
 def versions_of(records: list[Record]) -> dict[str, list[str]]:
-    """Of each package, the versions that did the work."""
+    """The versions of each package that did the work."""
     found: dict[str, list[str]] = {}
     for record in records:
         for package, version in record.packages.items():
