@@ -21,12 +21,12 @@ def uniform(seed: int, stream: int, epochs: torch.Tensor, rows: torch.Tensor, le
         length: positions in a row.
 
     Returns:
-        float64 [B, length], on the device of `rows`.
+        float64 [B, length].
     """
     start = torch.full_like(rows, _wrapped(seed + stream * _GOLDEN))
     for number in (epochs, rows):
         start = _mix(start) + number * _GOLDEN
-    positions = torch.arange(1, length + 1, device=rows.device)
+    positions = torch.arange(1, length + 1)
     bits = _mix(_mix(start)[:, None] + positions * _GOLDEN)
     return (_shift(bits, 11)).double() * 2.0**-53
 
