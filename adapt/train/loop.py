@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import TrainingConfig
-from adapt.corpus.batches.order import mix
 from adapt.errors import TrainingError
 from adapt.method.base import Method
 from adapt.method.gather import among_hosts
 from adapt.objective.base import Batch, Objective
+from adapt.splitmix import mix
 from adapt.train.schedule import branch_step, learning_rate
 from adapt.train.tracking.meter import Meter
 from adapt.train.tracking.progress import Progress
