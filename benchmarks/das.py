@@ -122,6 +122,6 @@ def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain
 
     def batch(number: int, columns: dict[str, Any]) -> None:
         rows = {name: column[:most] for name, column in columns.items()}
-        gate_sizes(model, gates, loss, [(number, Batch.of(rows, device))], settings)
+        gate_sizes(model, gates, loss, [(number, Batch.of(rows))], settings)
 
     return batch

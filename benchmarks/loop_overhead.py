@@ -110,7 +110,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
         began = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(training, step, steps)
-        corrupted = objective.corrupt(Batch.of(columns, device))
+        corrupted = objective.corrupt(Batch.of(columns))
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
             loss = objective.loss(model, corrupted) / len(corrupted.targets)
         loss.backward()

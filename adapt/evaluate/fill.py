@@ -86,8 +86,7 @@ def _example(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, place: int, answer: int
 ) -> dict[str, Any]:
     """What the model predicts at a place of some tokens."""
-    positions = torch.arange(len(ids), device=ids.device) == place
-    logits = predict_at(model.eval(), Packed.single(ids), positions)[0]
+    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([place], device=ids.device))[0]
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {
         "text": text,

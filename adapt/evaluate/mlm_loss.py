@@ -95,9 +95,9 @@ def heldout_losses(
     model.to(device).eval()
     with torch.inference_mode():
         for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
-            corrupted = objective.corrupt(batch.to(device))
+            corrupted = objective.corrupt(batch).bound_for(device)
             values = objective.losses(model, corrupted).double().cpu().numpy()
-            rows = corrupted.positions.nonzero()[:, 0].cpu().numpy()
+            rows = corrupted.positions.nonzero()[:, 0].numpy()
             np.add.at(losses, index[rows], values)
             np.add.at(counts, index[rows], 1)
     return losses, counts

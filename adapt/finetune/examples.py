@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adapt.finetune.cut import keep
 from adapt.finetune.grouped import SEQUENCE, Grouped
-from adapt.model.packed import Packed
+from adapt.model.packed import Packed, sent
 from adapt.task.data import IGNORED, Facts, Split
 
 
@@ -86,12 +86,12 @@ class Examples:
         ends = np.append(cumulative, len(index) + filling) if filling else cumulative
 
         def put(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(values).to(device, non_blocking=True)
+            return sent(torch.from_numpy(values), device)
 
         def filled(values: np.ndarray) -> Tensor:
             return put(np.pad(values, (0, filling)))[None]
 
-        documents = Grouped(put(ends.astype(np.int32)), max(int(lengths.max()), filling))
+        documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
         tokens = np.pad(self.tokens[index], (0, filling), "edge")  # any word that is known
         packed = Packed(put(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])

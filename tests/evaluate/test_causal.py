@@ -71,7 +71,7 @@ def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for columns in Feed.of(str(folder / "corpus"), 64, 8, 0, 0, 10).read():
-        corrupted = objective.corrupt(Batch.of(columns, CPU))
+        corrupted = objective.corrupt(Batch.of(columns))
         loss = objective.loss(model, corrupted) / len(corrupted.targets)
         optimizer.zero_grad()
         loss.backward()

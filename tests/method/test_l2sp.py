@@ -86,7 +86,7 @@ def reference(options: L2spOptions, steps: int) -> Outcome:
     norms, penalty = [], torch.zeros(())
     gradients: dict[str, Tensor] = {}
     for step in range(steps):
-        seen = masking.corrupt(Batch.of(columns(step), "cpu"))
+        seen = masking.corrupt(Batch.of(columns(step)))
         logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         penalty = torch.stack(list(_penalties(options, named, start, base))).sum()
         toy.zero_grad()

@@ -38,7 +38,7 @@ def packed(
     }
     filled["starts"][:, 0] = True
     numbers = np.arange(rows * copies)
-    return Batch.of({**filled, "lengths": np.tile(lengths, copies), "epochs": numbers * 0, "rows": numbers}, "cpu")
+    return Batch.of({**filled, "lengths": np.tile(lengths, copies), "epochs": numbers * 0, "rows": numbers})
 
 
 def units_by_hand(starts: torch.Tensor, length: int) -> list[list[int]]:

@@ -183,7 +183,7 @@ def reference(
     )
     norms, losses, tokens = [], [], 0
     for number in range(case.steps):
-        batch = Batch.of(columns(number), "cpu")
+        batch = Batch.of(columns(number))
         seen = masking.corrupt(batch)
         logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         loss = torch.nn.functional.cross_entropy(logits, seen.targets, reduction="sum") / len(seen.targets)

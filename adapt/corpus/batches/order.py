@@ -2,16 +2,9 @@
 
 import numpy as np
 
+from adapt.splitmix import GOLDEN, mix
+
 _ROUNDS = 6
-
-
-def mix(values: np.ndarray) -> np.ndarray:
-    """SplitMix64's finalizer: a bijection of uint64 that looks random (Steele, Lea and Flood 2014)."""
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: np.ndarray = values ^ (values >> np.uint64(31))
-    return mixed
 
 
 def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
@@ -37,7 +30,7 @@ def permute(places: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
         raise ValueError(f"a place among {size} rows")
     half = np.uint64(max(1, (int(size - 1).bit_length() + 1) // 2))
     base = mix(np.array([seed % 2**64], np.uint64) + mix(np.array([epoch + 1], np.uint64)))
-    keys = mix(base + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+    keys = mix(base + np.arange(1, _ROUNDS + 1, dtype=np.uint64) * GOLDEN)
     rows = _feistel(places.astype(np.uint64), half, keys)
     while (outside := rows >= size).any():
         rows[outside] = _feistel(rows[outside], half, keys)

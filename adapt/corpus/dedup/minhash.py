@@ -16,12 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adapt.corpus.batches.order import mix
 from adapt.corpus.shingles import shingles
+from adapt.splitmix import GOLDEN, mix
 
 SEED = 42
 RECALL_AT_THRESHOLD = 0.99
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def signatures(texts: Sequence[str], n: int, permutations: int) -> np.ndarray:
@@ -71,7 +70,7 @@ def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
     places = signed[:, : bands * rows].reshape(len(signed), bands, rows).astype(np.uint64)
     hashes = np.broadcast_to(np.arange(1, bands + 1, dtype=np.uint64), (len(signed), bands))
     for row in range(rows):
-        hashes = mix(hashes * _MULTIPLIER + places[:, :, row])
+        hashes = mix(hashes * GOLDEN + places[:, :, row])
     return hashes
 
 

@@ -52,7 +52,7 @@ def trial_pass(
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
     taken = torch.empty(reserved, dtype=torch.uint8, device=device)
     try:
-        corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns(), device))
+        corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns())).bound_for(device)
         passes = method.losses(model, [corrupted], objective, 0, max(1, len(corrupted.targets)))
         with torch.autocast(device.type, dtype, enabled=precision != "fp32"):
             loss, extra = next(passes)
@@ -66,7 +66,7 @@ def trial_pass(
             torch.cuda.empty_cache()
 
 
-def _batch(rows: int, length: int, marks: tuple[str, ...], device: torch.device) -> Batch:
+def _batch(rows: int, length: int, marks: tuple[str, ...]) -> Batch:
     starts = np.zeros((rows, length), bool)
     starts[:, 0] = True
     columns = {
@@ -77,4 +77,4 @@ def _batch(rows: int, length: int, marks: tuple[str, ...], device: torch.device)
         "starts": starts,
         **{name: np.ones((rows, length), bool) for name in marks},
     }
-    return Batch.of(columns, device)
+    return Batch.of(columns)
