@@ -22,6 +22,17 @@ def write_jsonl(path: Path, megabytes: float, data: Path | None, salt: str = "")
     return path
 
 
+def some_texts(megabytes: float, data: Path | None) -> list[str]:
+    """Documents from all over the shared corpora (else of Python itself), with about so much text, each once.
+
+    Where there is less text than that, all of it comes again, and again, with a number before each document.
+    """
+    texts = _texts(data)
+    size = sum(len(text.encode()) for text in texts) / 1e6
+    again = [f"{number} {text}" for number in range(int(megabytes / size)) for text in texts]
+    return [*texts, *again][:: max(1, round(size / megabytes))]
+
+
 def _texts(data: Path | None) -> list[str]:
     return list(_shared(data)) if data else _documentation()
 

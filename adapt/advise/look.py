@@ -19,6 +19,8 @@ from adapt.evaluate.texts_loss import loss_on
 from adapt.model.literal import load_text_tokenizer
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.quick import QuickTokenizer
+from adapt.model.tokenize.ragged import IDS
 from adapt.task.data import Facts, Split
 
 MEASURED_TOKENS = 20_000
@@ -60,11 +62,11 @@ class _Eyes:
         causal = config.objective.kind == "causal"
         self.config = config
         self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
+        self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
         self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
 
     def text(self, sample: Sample) -> TextEvidence:
-        encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(sample.texts)
-        tokens = [np.array(encoding.ids) for encoding in encodings]
+        tokens = [ids.astype(np.int64) for ids in self.quick(sample.texts).lists(IDS)]
         size = sum(len(text.encode("utf-8", "replace")) for text in sample.texts)
         return TextEvidence(
             documents=sample.documents,

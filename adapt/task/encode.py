@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adapt.model.tokenize.ragged import IDS
 from adapt.task.data import IGNORED
 from adapt.task.read import Example
+
+if TYPE_CHECKING:
+    from adapt.model.tokenize.quick import QuickTokenizer
 
 _BATCH = 1000
 """So many examples are tokenized at once. The tokenizer's own notes on a text are many times its size."""
@@ -25,7 +29,13 @@ class Encoded:
     """
 
 
-def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], tokenizer: Any) -> Encoded:
+def encode(
+    examples: Sequence[Example],
+    kind: str,
+    classes: Sequence[str],
+    tokenizer: Any,
+    quick: "QuickTokenizer | None" = None,
+) -> Encoded:
     """Tokenizes examples, uncut.
 
     Pairs are joined as the tokenizer joins them. Segments are its `token_type_ids`, where the model has any, else 0.
@@ -41,11 +51,17 @@ def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], token
         kind: of the task.
         classes: of the task; a label becomes its index.
         tokenizer: fast, as `adapt.model.literal.load_text_tokenizer` gives it.
+        quick: the same, made quick, for single texts.
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
     only = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
-    for example, ids, segments, offsets in _tokenized(examples, kind, tokenizer):
+    is_single = kind != "tokens" and all(example.pair is None for example in examples)
+    if quick and is_single and not any(tokenizer("a").get("token_type_ids", ())):
+        tokenized = _quickly(examples, quick)
+    else:
+        tokenized = _tokenized(examples, kind, tokenizer)
+    for example, ids, segments, offsets in tokenized:
         encoded.tokens.append(np.array(ids or [only], np.int32))
         encoded.segments.append(np.array(segments if ids else [0], np.int8))
         labels = [index[str(label)] for label in example.labels]
@@ -56,6 +72,14 @@ def encode(examples: Sequence[Example], kind: str, classes: Sequence[str], token
         else:
             encoded.labels.append(labels if kind == "multi_label" else labels[0])
     return encoded
+
+
+def _quickly(
+    examples: Sequence[Example], quick: "QuickTokenizer"
+) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
+    """As `_tokenized`, for single texts in one segment."""
+    for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
+        yield example, ids.tolist(), [0] * len(ids), []
 
 
 def _tokenized(

@@ -59,13 +59,15 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         ModelError: the tokenizer cannot be used.
     """
     from adapt.model.literal import load_text_tokenizer  # torch and transformers, which `check_task` does without
+    from adapt.model.tokenize.quick import QuickTokenizer
 
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: found.examples for split, found in checked.items()}
     classes = classes_of(task.kind, splits)
     leaked, leaks = find_leaks(splits)
     tokenizer = load_text_tokenizer(pretrained)
-    encoded = {split: encode(examples, task.kind, classes, tokenizer) for split, examples in splits.items()}
+    quick = QuickTokenizer(tokenizer.backend_tokenizer)
+    encoded = {split: encode(examples, task.kind, classes, tokenizer, quick) for split, examples in splits.items()}
     for split, examples in splits.items():
         found = encoded[split]
         ids = [example.id for example in examples]

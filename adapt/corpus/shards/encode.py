@@ -8,15 +8,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.entities import Span, tagged
 from adapt.corpus.screening.heldout import in_share, key_of
 from adapt.corpus.shards.form import PLAIN, Form
-from adapt.corpus.shards.marks import Marker
+from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
 from adapt.corpus.shards.tokens import write_shard
 from adapt.corpus.watch import text_bytes
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.quick import QuickTokenizer
+from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
 from adapt.schema import KEYS, TOKENS
 
 
@@ -54,32 +57,39 @@ class Encode:
 
     def tokens(self, row: dict[str, Any]) -> tuple[dict[str, list[Any]], list[int], Counter[str]]:
         """Token ids and marks of each document of a chunk, their keys, and counts."""
-        tokenizer, texts = _tokenizer(self.pretrained), row["texts"]
-        columns = self._columns(tokenizer.backend_tokenizer, texts, json.loads(row["entities"]))
-        counts = Counter(characters=sum(map(len, texts)))
+        texts, tokenizer = row["texts"], _tokenizer(self.pretrained)
+        quick = _quick(self.pretrained, bool(self.form.marks))
+        found = quick(texts)
+        counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
         if tokenizer.unk_token not in (None, tokenizer.eos_token):  # GPT-2 names one as both, and knows every byte
-            counts["unknown_tokens"] = sum(ids.count(tokenizer.unk_token_id) for ids in columns[TOKENS])
+            counts["unknown_tokens"] = int(np.count_nonzero(found.columns[IDS] == tokenizer.unk_token_id))
+        columns = {TOKENS: found.lists(IDS), **self._marks(found, texts, json.loads(row["entities"]))}
         if self.form.ends:
-            _end(columns[TOKENS], tokenizer.eos_token_id)
+            columns[TOKENS] = [_ended(ids, tokenizer.eos_token_id) for ids in columns[TOKENS]]
         return columns, [key_of(text) for text in texts], counts
 
-    def _columns(self, tokenizer: Any, texts: list[str], entities: list[list[Span]]) -> dict[str, list[Any]]:
-        """Token ids and marks of each text."""
+    def _marks(self, found: Ragged, texts: list[str], entities: list[list[Span]]) -> dict[str, list[Any]]:
+        """Marks of each text's tokens."""
         if not self.form.marks:
-            return {TOKENS: [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)]}
+            return {}
         if self.form.tagger:
             entities = tagged(texts, self.form.tagger)
-        encodings, marker = tokenizer.encode_batch(texts), Marker(tokenizer)
-        marks = [marker.marks(*each) for each in zip(texts, encodings, entities, strict=True)]
-        columns = {name: [marked[name] for marked in marks] for name in self.form.marks}
-        return {TOKENS: [encoding.ids for encoding in encodings], **columns}
+        words, *places = (found.lists(name) for name in (WORDS, BEGINS, ENDS, SPECIAL))
+        numbers = [entity_numbers(*each) for each in zip(*places, entities, strict=True)]
+        marks = [unit_marks(*each) for each in zip(words, numbers, strict=True)]
+        return {name: [marked[name] for marked in marks] for name in self.form.marks}
 
 
-def _end(documents: list[list[int]], end: int) -> None:
-    """Ends documents with the end-of-text token, where the tokenizer has not."""
-    for ids in documents:
-        if ids[-1:] != [end]:
-            ids.append(end)
+def _ended(ids: np.ndarray, end: int) -> np.ndarray:
+    """A document that ends with the end-of-text token, if the tokenizer has not ended it."""
+    return ids if ids[-1:].tolist() == [end] else np.append(ids, np.uint32(end))
+
+
+@lru_cache(maxsize=1)
+def _quick(pretrained: Pretrained, marks: bool) -> QuickTokenizer:
+    """Kept by the process: it remembers the pieces of texts."""
+    backend = _tokenizer(pretrained).backend_tokenizer
+    return QuickTokenizer(backend, Marker(backend).word_starts if marks else None)
 
 
 @lru_cache(maxsize=1)

@@ -42,11 +42,7 @@ class Marker:
             encoding: its tokens, with their places in the text.
             entities: [start, end) in characters; of overlapping ones the first and longest counts.
         """
-        words = self.word_starts(text, encoding)
-        entity = _entity_numbers(encoding, entities)
-        inside = entity >= 0
-        changes = np.diff(entity, prepend=-1) != 0
-        return {WORD_STARTS: words, UNIT_STARTS: (words & ~inside) | changes, ENTITIES: inside}
+        return unit_marks(self.word_starts(text, encoding), _entity_numbers(encoding, entities))
 
     def word_starts(self, text: str, encoding: Encoding) -> np.ndarray:
         """True at the first token of each word and at each special token, bool [tokens]."""
@@ -61,13 +57,31 @@ class Marker:
         return starts
 
 
+def unit_marks(words: np.ndarray, entity: np.ndarray) -> dict[str, np.ndarray]:
+    """All columns, of where words start and of the entity that each token lies in (see `entity_numbers`)."""
+    inside = entity >= 0
+    changes = np.diff(entity, prepend=-1) != 0
+    return {WORD_STARTS: words, UNIT_STARTS: (words & ~inside) | changes, ENTITIES: inside}
+
+
 def _entity_numbers(encoding: Encoding, entities: Sequence[Span]) -> np.ndarray:
-    """For each token, the number of the entity that it lies in, even if only in part; -1 outside. int64 [tokens]."""
     begins, ends, _ = _places(encoding)
+    return entity_numbers(begins, ends, np.array(encoding.special_tokens_mask, bool), entities)
+
+
+def entity_numbers(begins: np.ndarray, ends: np.ndarray, special: np.ndarray, entities: Sequence[Span]) -> np.ndarray:
+    """For each token, the number of the entity that it lies in, even if only in part; -1 outside. int64 [tokens].
+
+    Args:
+        begins: where each token begins in the text.
+        ends: where it ends.
+        special: whether it is a special token.
+        entities: as in `Marker.marks`.
+    """
     firsts, lasts = np.array([*apart(entities), _BEYOND]).T
     number = np.searchsorted(lasts, begins, side="right")  # the first that ends after the token begins
     ends = np.maximum(ends, begins + 1)  # a blank that is a token by itself has no place in RoBERTa's
-    return np.where((firsts[number] < ends) & ~np.array(encoding.special_tokens_mask, bool), number, -1)
+    return np.where((firsts[number] < ends) & ~special, number, -1)
 
 
 def _places(encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -169,6 +169,8 @@ def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manif
         counts.update(json.loads(chunk["counts"]))
         if chunk["tally"]:
             tally.add(Tally(**json.loads(chunk["tally"])))
+    if counts["refused"]:
+        log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
     metrics = {
         **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
         "characters": counts["characters"],

@@ -43,11 +43,18 @@ def write_shard(
     """
     marks = marks or {}
     schema = token_schema(vocabulary_size, tuple(marks))
-    columns = [pa.array(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
+    columns = [_lists(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
     if keys is not None:
         schema, columns = schema.append(pa.field(KEYS, pa.uint64())), [*columns, pa.array(keys, pa.uint64())]
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def _lists(documents: Documents, kind: pa.ListType) -> pa.ListArray:
+    """A column of lists. Through one flat array, since Arrow takes in lists of Python one number at a time."""
+    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    flat = np.concatenate([np.zeros(0, bool), *documents])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat).cast(kind.value_type))
 
 
 @dataclass(frozen=True)

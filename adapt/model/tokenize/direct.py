@@ -1,0 +1,74 @@
+"""Plain words go to the tokenizer's model at once, without what the library does around it, which takes most of a call.
+
+What the model is handed for a word is found out on one word, and held to the library's call on many.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tokenizers import Tokenizer
+
+from adapt.model.tokenize.library import handed, of_ids
+from adapt.model.tokenize.ragged import Ragged
+
+PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
+"""What a plain word may be, the widest first: signs as well, but for those that special tokens begin with."""
+_PROBE = "Zq"
+
+
+class DirectWords:
+    """The tokens of pieces, without special tokens.
+
+    Args:
+        backend: the tokenizer.
+        pattern: which pieces are plain words. None leaves all to the library.
+        bare: what stands before a word in what the model is handed, where there is no blank before it.
+        blank: the same in place of a blank.
+        lower: whether words are lower-cased.
+    """
+
+    def __init__(
+        self, backend: Tokenizer, pattern: str | None = None, bare: str = "", blank: str = "", lower: bool = False
+    ) -> None:
+        self._backend, self._model = backend, backend.model
+        self._is_plain = re.compile(pattern or r"(?!)").fullmatch
+        self._bare, self._blank, self._lower = bare, blank, lower
+
+    def __call__(self, pieces: Sequence[str]) -> Ragged:
+        """The tokens of pieces."""
+        return of_ids([self._ids(piece) for piece in pieces])
+
+    def word_of(self, piece: str) -> str | None:
+        """What the model is handed of a plain word; None for all else."""
+        if not self._is_plain(piece):
+            return None
+        word = piece.lower() if self._lower else piece
+        return self._blank + word[1:] if word[0] == " " else self._bare + word
+
+    def _ids(self, piece: str) -> list[int]:
+        word = self.word_of(piece)
+        if word is None:
+            ids: list[int] = self._backend.encode(piece, add_special_tokens=False).ids
+            return ids
+        return [token.id for token in self._model.tokenize(word)]
+
+
+def direct_words(backend: Tokenizer, pieces: Iterable[str]) -> DirectWords:
+    """The widest that hands the model what the library would, for all of some pieces."""
+    wanted = {piece: handed(backend, piece) for piece in pieces}
+    bare, blank = _before(backend, _PROBE), _before(backend, f" {_PROBE}")
+    if bare is not None and blank is not None and bare[1] == blank[1]:
+        for pattern in PLAIN:
+            direct = DirectWords(backend, pattern, bare[0], blank[0], bare[1])
+            words = {piece: direct.word_of(piece) for piece in wanted}
+            if all(word is None or wanted[piece] == [word] for piece, word in words.items()):
+                return direct
+    return DirectWords(backend)
+
+
+def _before(backend: Tokenizer, word: str) -> tuple[str, bool] | None:
+    """What stands before the probe in what the model is handed, and whether it is lower-cased."""
+    words = handed(backend, word)
+    if len(words) != 1 or not words[0].lower().endswith(_PROBE.lower()):
+        return None
+    return words[0][: -len(_PROBE)], words[0].endswith(_PROBE.lower())

@@ -1,0 +1,58 @@
+"""Lists of unequal lengths in flat arrays, several columns side by side: tokens by piece, tokens by document."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+IDS, WORDS, BEGINS, ENDS, SPECIAL = "ids", "words", "begins", "ends", "special"
+"""Columns of tokenized texts: token ids; and where marks are asked for, whether a word starts with the token, where in
+the text it begins and ends (characters), and whether it is a special token, which has the place (0, 0)."""
+TYPES = {IDS: np.uint32, WORDS: np.bool_, BEGINS: np.int64, ENDS: np.int64, SPECIAL: np.bool_}
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """List i of every column is at bounds[i] to bounds[i + 1]."""
+
+    bounds: np.ndarray
+    """int64 [lists + 1]"""
+    columns: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int] | np.ndarray, columns: Mapping[str, Sequence[int] | np.ndarray]) -> "Ragged":
+        """From the lists' lengths and each column's lists one after another."""
+        bounds = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=bounds[1:])
+        return cls(bounds, {name: np.asarray(values, TYPES[name]) for name, values in columns.items()})
+
+    @classmethod
+    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The lists of all parts, of which there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        lengths = np.concatenate([np.diff(part.bounds) for part in parts])
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+        return cls.of(lengths, columns)
+
+    def take(self, numbers: np.ndarray) -> "Ragged":
+        """The lists of these numbers, in this order."""
+        begins = self.bounds[numbers]
+        lengths = self.bounds[numbers + 1] - begins
+        bounds = np.zeros(len(numbers) + 1, np.int64)
+        np.cumsum(lengths, out=bounds[1:])
+        places = np.repeat(begins - bounds[:-1], lengths)
+        places += np.arange(bounds[-1])
+        return Ragged(bounds, {name: values[places] for name, values in self.columns.items()})
+
+    def lists(self, name: str) -> list[np.ndarray]:
+        """Each list of a column, as views."""
+        values, ends = self.columns[name], self.bounds.tolist()
+        return [values[begin:end] for begin, end in pairwise(ends)]
+
+    def same(self, other: "Ragged") -> bool:
+        """Whether both hold the same lists."""
+        return np.array_equal(self.bounds, other.bounds) and all(
+            np.array_equal(values, other.columns[name]) for name, values in self.columns.items()
+        )

@@ -1,0 +1,136 @@
+"""Tokenizing on one thread: ours, by pieces, over the library's `encode_batch_fast`, for three families of tokenizers.
+
+Both get the same texts in turns, a batch each, in one process, and the ids are compared. CPU time is taken, since one
+thread is compared with one thread. WordPiece is the shared model's where there is one; byte-level BPE (50,000 pieces)
+and Unigram (32,000) are trained on some of the texts. Finding out what the tokenizer allows comes before, once a
+process, as loading does; it stands in the details.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import Options, Result, apart, main
+from benchmarks.corpora import some_texts
+from benchmarks.texts import SMALL
+
+TARGETS = {"wordpiece": (">=", 5.0), "bpe": (">=", 4.0), "unigram": (">=", 4.0), "ids_equal": (">=", 1.0)}
+SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+TRAINED_ON = 10_000_000
+"""Characters."""
+
+
+class Measured(NamedTuple):
+    """Of one family."""
+
+    library_s: float
+    ours_s: float
+    found_out_s: float
+    equal: bool
+    pieces: int
+
+
+def measure(options: Options) -> Result:
+    """The families, one after another, each in a process of its own."""
+    megabytes = 12 if options.quick else 200
+    figures, details, equal = {}, [("text", f"{megabytes} MB")], True
+    for family in ("wordpiece", "bpe", "unigram"):
+        found = apart(measured, family, megabytes, options.data, options.models)
+        figures[family] = found.library_s / found.ours_s
+        equal = equal and found.equal
+        rates = f"{megabytes / found.ours_s:.1f} against {megabytes / found.library_s:.2f} MB/s"
+        details.append((family, f"{rates}, {found.found_out_s:.1f} s to find out, {found.pieces:,} pieces remembered"))
+    return Result({**figures, "ids_equal": float(equal)}, details)
+
+
+def measured(family: str, megabytes: float, data: Path | None, models: Path | None) -> Measured:
+    """CPU seconds of both."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from adapt.model.tokenize.quick import QuickTokenizer
+    from adapt.model.tokenize.ragged import IDS
+
+    texts = some_texts(megabytes, data)
+    backend = backend_of(family, texts, models)
+    quick = QuickTokenizer(backend, worth=0)
+    began = time.process_time()
+    quick(texts[:100])
+    found_out, library, ours, equal = time.process_time() - began, 0.0, 0.0, True
+    for batch in batches_of(texts):
+        began = time.process_time()
+        ids = [each.ids for part in parts_of(batch) for each in backend.encode_batch_fast(part)]
+        between = time.process_time()
+        found = quick(batch).lists(IDS)
+        library, ours = library + between - began, ours + time.process_time() - between
+        equal = equal and list(map(len, ids)) == list(map(len, found))
+        equal = equal and np.array_equal(np.concatenate(found), np.fromiter(chain.from_iterable(ids), np.uint32))
+    pieces = len(quick._pieces.table) if quick._pieces else 0
+    return Measured(library, ours, found_out, equal, pieces)
+
+
+def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[str]]:
+    """As large as `prepare` has them."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def parts_of(batch: list[str]) -> Iterator[list[str]]:
+    """A thousand texts a call, beyond which the library's notes on them outgrow the caches."""
+    yield from (batch[start : start + 1000] for start in range(0, len(batch), 1000))
+
+
+def backend_of(family: str, texts: list[str], models: Path | None) -> Any:
+    """A tokenizer that adds special tokens and finds none in a text."""
+    from tokenizers import Tokenizer
+
+    if family == "wordpiece" and models:
+        backend = Tokenizer.from_file(str(models / SMALL / "tokenizer.json"))
+    elif family == "wordpiece":
+        from benchmarks.texts import _own_tokenizer
+
+        backend = _own_tokenizer().backend_tokenizer
+    else:
+        backend = trained(family, texts[:: 1 + sum(map(len, texts)) // TRAINED_ON])
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = True
+    return backend
+
+
+def trained(family: str, texts: list[str]) -> Any:
+    """Byte-level BPE as RoBERTa has it, or Unigram as XLM-R."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+    common: dict[str, Any] = {"special_tokens": SPECIAL, "show_progress": False}
+    if family == "bpe":
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer: Any = trainers.BpeTrainer(vocab_size=50_000, initial_alphabet=alphabet, **common)
+    else:
+        backend = Tokenizer(models.Unigram())
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Replace(Regex(" {2,}"), " ")]
+        )
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=32_000, unk_token="<unk>", **common)
+    backend.train_from_iterator(texts, trainer)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=family == "bpe")
+    return backend
+
+
+if __name__ == "__main__":
+    main("tokenize", TARGETS, measure)
