@@ -1,12 +1,14 @@
 """Tokenizing by pieces: texts are cut, and the tokens of each different piece looked up, or made once."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from adapt.model.tokenize.cuts import Cut, cut, table_of
 from adapt.model.tokenize.library import WordsOf, by_library
+from adapt.model.tokenize.placed import placed_pieces, starts_blank
 from adapt.model.tokenize.ragged import BEGINS, ENDS, SPECIAL, Ragged
 from adapt.model.tokenize.table import MOST, PieceTable
 
@@ -35,8 +37,8 @@ class PieceTokenizer:
         most: int = MOST,
     ) -> None:
         self._allowed = table_of(rules)
-        self._encode = encode or (lambda pieces: by_library(backend, pieces, words, special=False))
-        self.table = PieceTable(self._encode, _frame(backend, words), most)
+        self._backend, self._words = backend, words
+        self.table = PieceTable(encode or self._by_library, _frame(backend, words), most)
 
     def __call__(self, texts: Sequence[str]) -> Ragged:
         """The tokens of each text.
@@ -44,7 +46,18 @@ class PieceTokenizer:
         Raises:
             UnicodeEncodeError: a text holds half a surrogate pair.
         """
-        return Ragged.joined([self._batch(batch) for batch in batches_of(texts)])
+        aside = np.array([self._words is not None and starts_blank(text) for text in texts], bool)
+        if not aside.any():
+            return Ragged.joined([self._batch(batch) for batch in batches_of(texts)])
+        rest = self(list(compress(texts, ~aside)))
+        those = by_library(self._backend, list(compress(texts, aside)), self._words)
+        order = np.argsort(np.argsort(aside, kind="stable"))
+        return Ragged.joined([rest, those]).take(order)
+
+    def _by_library(self, pieces: list[str]) -> Ragged:
+        if self._words is None:
+            return by_library(self._backend, pieces, None, special=False)
+        return placed_pieces(self._backend, pieces, self._words)
 
     def _batch(self, texts: Sequence[str]) -> Ragged:
         found = cut(texts, self._allowed)
