@@ -102,7 +102,7 @@ def _mixed(own: Sequence[str]) -> list[str]:
 def _lines(pieces: Sequence[str]) -> list[str]:
     """Pieces of the vocabulary beside blanks and each other, some in a text."""
     return [
-        " ".join(f"{piece} x{piece}y{other}" for piece, other in zip(part, part[1:] + part[:1], strict=True))
+        " ".join(f"{piece} x{piece}y{other}" for piece, other in zip(part, [*part[1:], part[0]], strict=True))
         for part in (pieces[start : start + 50] for start in range(0, len(pieces), 50))
     ]
 

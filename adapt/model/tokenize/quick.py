@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from adapt.console import log
 from adapt.model.tokenize.library import WordsOf, by_library
-from adapt.model.tokenize.pieced import PieceTokenizer, batches_of
+from adapt.model.tokenize.pieced import PieceTokenizer, text_batches
 from adapt.model.tokenize.ragged import Ragged
 from adapt.model.tokenize.trial import piece_tokenizer
 
@@ -44,7 +44,7 @@ class QuickTokenizer:
         if self._pieces and _is_unicode(texts):
             return self._pieces(texts)
         call = partial(by_library, self._backend, words=self._words)
-        return Ragged.joined([call(batch) for batch in batches_of(texts)])
+        return Ragged.joined([call(batch) for batch in text_batches(texts)])
 
     def _is_worth_while(self, texts: Sequence[str]) -> bool:
         self._seen += sum(map(len, texts))
