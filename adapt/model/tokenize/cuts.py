@@ -104,7 +104,7 @@ def _kinds() -> np.ndarray:
 
 
 def _kind(character: str) -> int:
-    """Of a character beyond ASCII. It is NEVER if it joins its neighbours or is blank, in a normalised form too."""
+    """Gives the kind of a character beyond ASCII: NEVER where it joins its neighbours or is blank, normalised too."""
     category = unicodedata.category(character)[0]
     for form in ("NFKC", "NFKD"):
         normalised = unicodedata.normalize(form, character)

@@ -17,7 +17,7 @@ from adapt.model.tokenize.trial import piece_tokenizer
 WORTH_CHARACTERS = 1_000_000
 """Until a process has had so much text it asks the library, which takes less time than to find out what is allowed."""
 SAMPLE_CHARACTERS = 100_000
-"""Of the texts, that the tokens are held to the library's."""
+"""So much of the texts is tokenized both ways, to hold our tokens to the library's."""
 
 
 class QuickTokenizer:
