@@ -28,16 +28,16 @@ def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> t
     """
     place = known.get(name, name)
     if ":" not in place:
-        others = f"use one of {', '.join(sorted(known))}, or package.module:Class for your own"
+        others = f"use {', '.join(sorted(known))}, or package.module:Class for your own"
         raise ConfigError(f"{field}: there is no {name!r}", nearest(name, known, others))
-    found = imported(field, place)
-    if not (isinstance(found, type) and issubclass(found, base)):
+    content = imported(field, place)
+    if not (isinstance(content, type) and issubclass(content, base)):
         raise ConfigError(
             f"{field}: {place} is no {base.__name__}", f"let it inherit from {base.__module__}.{base.__name__}"
         )
-    if missing := sorted(getattr(found, "__abstractmethods__", ())):
+    if missing := sorted(getattr(content, "__abstractmethods__", ())):
         raise ConfigError(f"{field}: {place} lacks {', '.join(missing)}", "see docs/extension.md for what it must have")
-    return found
+    return content
 
 
 def imported(field: str, place: str) -> Any:
@@ -62,7 +62,10 @@ def imported(field: str, place: str) -> Any:
 
 
 def source_digest(kind: type[Any]) -> str:
-    """Of the file that a class stands in: what decides what a user's own part does enters the keys of stages."""
+    """The digest of the file that defines a class.
+
+    It enters the keys of stages, so that a change of a user's own part is noticed.
+    """
     return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()
 
 

@@ -14,13 +14,13 @@ from adapt.model.locate import weight_files
 from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
 from adapt.runtime import address_of
+from adapt.train.capacity.device import has_gpu
+from adapt.train.capacity.fit import check_fits
+from adapt.train.capacity.flops import mean_length
+from adapt.train.capacity.probe import device_of_workers
 from adapt.train.compiler import check_compiler
-from adapt.train.device import has_gpu
-from adapt.train.fit import check_fits
-from adapt.train.flops import mean_length
-from adapt.train.probe import device_of_workers
 from adapt.train.schedule import check_warmup, length_of
-from adapt.train.track import mlflow_folder
+from adapt.train.tracking.track import mlflow_folder
 
 
 def check_writable(root: Path) -> None:

@@ -25,6 +25,8 @@ LOCAL_ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_worker_niceness": "0",  # added to the parent's; Ray's 15 starves training beside anything else that runs
 }
+WARM_PROCESSES = 4
+"""Idle processes beyond one a core that a Ray of our own keeps: a stage that finds one need not import torch again."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
@@ -40,7 +42,7 @@ def connect(resources: ResourcesConfig) -> None:
         ClusterError: nobody answers at the address.
     """
     address = address_of(resources)
-    for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
+    for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
         os.environ.setdefault(name, value)  # before Ray is imported, which reads them
     import ray
 
@@ -53,6 +55,10 @@ def connect(resources: ResourcesConfig) -> None:
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     catch_signals()  # Ray has installed handlers of its own
     _hush()
+
+
+def _local_environment() -> dict[str, str]:
+    return {**LOCAL_ENVIRONMENT, "RAY_num_workers_soft_limit": str((os.cpu_count() or 1) + WARM_PROCESSES)}
 
 
 def _join(address: str) -> None:

@@ -11,7 +11,8 @@ TOKENS = "tokens"
 """Column of a token shard: one list of token ids a document, special tokens included."""
 
 KEYS = "key"
-"""Column of a token shard: what each document is known by, a hash of its normalised text (`adapt.corpus.heldout`)."""
+"""Column of a token shard: what each document is known by, a hash of its normalised text
+(`adapt.corpus.screening.heldout`)."""
 
 STARTS = "starts"
 """Column of a batch: where documents start, which a shard's offsets say."""

@@ -15,9 +15,9 @@ from adapt.chain.arguments import read_command
 from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.report.collect import collect
-from adapt.report.compared import RecipeCompared, compare_all
 from adapt.report.entry import Study
+from adapt.report.tasks.collect import collect
+from adapt.report.tasks.compared import RecipeCompared, compare_all
 from adapt.statistics.words import points, verdict
 
 Line = tuple[str, str, str]
@@ -48,7 +48,7 @@ def gains(found: Study) -> Iterator[Line]:
 
 
 def direction(found: RecipeCompared) -> str:
-    """Of the claim that the difference is above 0."""
+    """What a comparison says of the claim that the difference is above 0."""
     if not found.significant:
         return "undecided"
     return "holds" if found.comparison.difference > 0 else "does not hold"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 Training = Literal["plain", "exact", "lean", "economy"]
 """Without a method, or DAS at some cost of its contrast."""
 Work = Callable[[int, dict[str, Any]], Any]
-"""Of a number, on the columns of some rows."""
+"""Takes a number and the columns of some rows, and works on them."""
 
 
 def config_of(case: Case, training: Training) -> Config:
-    """Of a job that trains so."""
+    """The configuration of a job that trains in this way."""
     settings = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
     if training == "plain":
         return Config(training=settings)
@@ -122,6 +122,6 @@ def _batch(case: Case, gates: Any, model: Any, about: Literal["general", "domain
 
     def batch(number: int, columns: dict[str, Any]) -> None:
         rows = {name: column[:most] for name, column in columns.items()}
-        gate_sizes(model, gates, loss, [(number, Batch.of(rows, device))], settings)
+        gate_sizes(model, gates, loss, [(number, Batch.of(rows))], settings)
 
     return batch

@@ -71,7 +71,7 @@ def _ratios(one: list[float], other: list[float]) -> list[float]:
 
 
 def _seconds(plan: Plan) -> dict[str, list[float]]:
-    """Of every step and batch, in rounds of all."""
+    """Seconds of every kind of step, measured in rounds so that all kinds share what else the machine does."""
     import torch.distributed as dist
 
     alone()
@@ -108,7 +108,7 @@ def _operations(plan: Plan) -> dict[str, float]:
     """
     from adapt.method.table import method_of
     from adapt.model.size import model_size
-    from adapt.train.flops import forward_flops, layer_flops, training_flops, workload
+    from adapt.train.capacity.flops import forward_flops, layer_flops, training_flops, workload
 
     with tempfile.TemporaryDirectory() as folder:
         build_model(plan.case).save_pretrained(folder)

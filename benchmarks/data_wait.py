@@ -47,7 +47,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
     from adapt.train.engine import Engine
     from adapt.train.loop import Loop
     from adapt.train.precision import resolve
-    from adapt.train.progress import Progress
+    from adapt.train.tracking.progress import Progress
     from benchmarks.ours import alone
     from benchmarks.texts import build_model
 
@@ -73,13 +73,13 @@ def batches(
 ) -> AbstractContextManager[Iterator[Any]]:
     """A rank's batches of one feed or the other."""
     from adapt.config import CorpusConfig
-    from adapt.corpus.form import PLAIN
-    from adapt.corpus.manifest import build_manifest
-    from adapt.corpus.online import Online
-    from adapt.corpus.prepare import prepare
-    from adapt.corpus.serve import serve, served
-    from adapt.corpus.stream import Feed, streamed
-    from adapt.corpus.window import Cut
+    from adapt.corpus.batches.stream import Feed, streamed
+    from adapt.corpus.files.manifest import build_manifest
+    from adapt.corpus.shards.form import PLAIN
+    from adapt.corpus.shards.prepare import prepare
+    from adapt.corpus.streaming.online import Online
+    from adapt.corpus.streaming.serve import serve, served
+    from adapt.corpus.streaming.window import Cut
     from adapt.model.locate import Pretrained
     from adapt.runner.digest import Digests
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adapt.corpus.clusters import clusters
-from adapt.corpus.dedup import Alike, Match, merged, parts_of, sign_chunk
+from adapt.corpus.dedup.clusters import clusters
+from adapt.corpus.dedup.deduplicate import Alike, Match, merged, parts_of, sign_chunk
 from adapt.corpus.shingles import normalised, shingles, words
 from benchmarks.common import Options, Result, apart, main
 

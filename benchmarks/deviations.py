@@ -33,7 +33,7 @@ DTYPE = torch.bfloat16 if PRECISION == "bf16" else torch.float32
 settings = partial(MeasureSettings, dtype=DTYPE)
 Sizes = Mapping[Kind, Tensor]
 Measure = Callable[[Any, Gates, list[tuple[int, Batch]], Objective, int], Sizes]
-"""Of a model, its gates, batches of text, the objective and a seed for dropout."""
+"""Takes a model, its gates, batches of text, the objective and a seed for dropout."""
 PRODUCT = "product"
 WAYS: dict[str, dict[str, Measure]] = {
     "general": {
@@ -81,7 +81,7 @@ class Variant:
     das: DasOptions | None = field(default_factory=DasOptions)
     """None: plain training."""
     rate: float = 1.0
-    """Of the learning rate."""
+    """What the learning rate is multiplied by."""
 
 
 def _both() -> ExitStack:
@@ -149,7 +149,7 @@ class Seed:
         return text.batches(text.drawn(MEASURED, self.seed + 1_000)[half::2])
 
     def sizes(self, about: str, how: str) -> list[Sizes]:
-        """Of gradients, on either half."""
+        """Sizes of gradients, measured on each half of the text."""
         if (about, how) not in self.known:
             models = [self.model(about) for _ in range(2)]
             self.known[about, how] = [

@@ -202,7 +202,7 @@ def numbered(results: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def weights_digest(path: Path) -> str:
-    """Of names, shapes, kinds and bytes of a model's tensors."""
+    """The digest of the names, shapes, kinds and bytes of a model's tensors."""
     import torch
     from safetensors.torch import load_file
 

@@ -61,16 +61,16 @@ def _peer(case: Case, steps: int, warm_up: int) -> dict[str, Any]:
 def _matrix_rate() -> float:
     import torch
 
-    from adapt.train.device import matmul_rate
+    from adapt.train.capacity.device import matmul_rate
 
     return matmul_rate("cuda" if torch.cuda.is_available() else "cpu", "bf16")
 
 
 def _flops(case: Case) -> float:
-    """Of forward and backward, a token."""
+    """Operations of a forward and a backward pass, for each token."""
     from adapt.config import ObjectiveConfig
     from adapt.model.size import model_size
-    from adapt.train.flops import training_flops, workload
+    from adapt.train.capacity.flops import training_flops, workload
 
     with tempfile.TemporaryDirectory() as folder:
         build_model(case).save_pretrained(folder)

@@ -82,7 +82,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     """Seconds of each step."""
     import torch
 
-    from adapt.corpus.stream import Feed
+    from adapt.corpus.batches.stream import Feed
     from adapt.model.load import load_model, load_tokenizer
     from adapt.objective.base import Batch
     from adapt.objective.mlm import MaskedLanguageModelling
@@ -110,7 +110,7 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
         began = time.perf_counter()
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(training, step, steps)
-        corrupted = objective.corrupt(Batch.of(columns, device))
+        corrupted = objective.corrupt(Batch.of(columns))
         with torch.autocast("cpu", torch.bfloat16, enabled=use_bf16):
             loss = objective.loss(model, corrupted) / len(corrupted.targets)
         loss.backward()

@@ -15,11 +15,11 @@ from adapt.chain.arguments import read_command
 from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.report.blocks import Section, Table
-from adapt.report.markdown import render_markdown
-from adapt.report.sequence_compared import compare_methods
-from adapt.report.sequence_runs import Sequences, sequences_of
-from adapt.report.sequence_tables import by_task, every_run, methods, sequence_differences
+from adapt.report.page.blocks import Section, Table
+from adapt.report.page.markdown import render_markdown
+from adapt.report.sequences.compared import compare_methods
+from adapt.report.sequences.runs import Sequences, sequences_of
+from adapt.report.sequences.tables import by_task, every_run, methods, sequence_differences
 
 
 def tables(sequences: Sequences) -> list[Table]:

@@ -46,7 +46,7 @@ def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targ
 
     from adapt.model.head import predict_at
 
-    logits = predict_at(model, packed, torch.ones_like(positions))
+    logits = predict_at(model, packed, torch.arange(packed.tokens, device=positions.device))
     return torch.nn.functional.cross_entropy(logits[positions].float(), targets, reduction="sum")
 
 

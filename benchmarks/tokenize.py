@@ -26,7 +26,7 @@ TRAINED_ON = 10_000_000
 
 
 class Measured(NamedTuple):
-    """Of one family."""
+    """Times and ids of one family of tokenizers."""
 
     library_s: float
     ours_s: float

@@ -51,7 +51,7 @@ class Rows:
     def batches(self, numbers: np.ndarray) -> list[tuple[int, Batch]]:
         """The same, numbered and in passes of `STEP_ROWS`."""
         passes = np.split(numbers, range(STEP_ROWS, len(numbers), STEP_ROWS))
-        return [(number, Batch.of(self.columns(each), "cpu")) for number, each in enumerate(passes)]
+        return [(number, Batch.of(self.columns(each))) for number, each in enumerate(passes)]
 
     @property
     def held_out(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from adapt.train.retain import checkpoints, newest_whole, step_of
+from adapt.train.checkpoints.retain import checkpoints, newest_whole, step_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1200

@@ -91,10 +91,10 @@ def test_two_identical_jobs_at_once_do_the_work_once(peaceful: list[Job]) -> Non
 def test_a_job_that_is_killed_again_and_again(
     jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
 ) -> None:
-    """Interrupted, terminated, killed, and last robbed of a worker; each time the same command goes on."""
+    """Interrupted, killed, and last robbed of a worker; each time the same command goes on."""
     reached = 0  # newest whole checkpoint
     finished: dict[str, int] = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGINT, signal.SIGKILL):
         job = jobs.start(tmp_path, arguments)
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
         everything, workers, agents = job.below(), job.workers(), job.below("Agent")  # Ray's, which take a minute
@@ -126,7 +126,7 @@ def test_a_job_that_is_killed_again_and_again(
     assert (made["metrics"]["steps"], made["metrics"]["tokens"]) == (STEPS, result["metrics"]["tokens"])
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (2, 2)
 
-    # the same, from the third kill on, with other resources
+    # the same, from the kill on, with other resources
     job = jobs.start(tmp_path / "other", [*arguments, "--resources.workers=1", "--resources.zero_stage=0"])
     moved = job.result()
     check_resumed(job, reached)
@@ -186,6 +186,7 @@ def fill(disk: Path) -> Path:
 
 
 def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, small_disk: Path) -> None:
+    """With room again, the same command goes on; terminated, it ends as one that is interrupted."""
     job = jobs.start(small_disk / "job", arguments)
     job.until(lambda: whole_step(job.root) > 0)
     filler = fill(small_disk)
@@ -195,7 +196,11 @@ def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, 
     assert reached > 0
 
     job = jobs.start(small_disk / "job", arguments)
-    assert job.result()["metrics"]["steps"] == STEPS
+    job.until(lambda: whole_step(job.root) > reached)
+    everything = job.below()
+    job.interrupt(signal.SIGTERM)
+    check_failed(job, 130, "Interrupted: interrupted", "run the same command again")
+    assert gone(everything, within_s=120)
     check_resumed(job, reached)
 
 

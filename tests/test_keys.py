@@ -26,9 +26,9 @@ from adapt.config import (
     TaskConfig,
     TrainingConfig,
 )
-from adapt.corpus.formats import Bad
-from adapt.corpus.manifest import build_manifest
-from adapt.corpus.sources import items_of, read_slice, slices_of
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
 from adapt.job.dapt import dapt
 from adapt.job.registry import JOBS

@@ -63,7 +63,7 @@ def test_one_that_is_built_in_and_a_users_own() -> None:
     ("name", "what", "fix"),
     [
         ("bulit", "part: there is no 'bulit'", "did you mean built?"),
-        ("x", "part: there is no 'x'", "use one of built, or package.module:Class for your own"),
+        ("x", "part: there is no 'x'", "use built, or package.module:Class for your own"),
         ("no_such_module:Mine", "part: no_such_module cannot be imported (ModuleNotFoundError", "PYTHONPATH"),
         ("broken_parts:Mine", "part: broken_parts cannot be imported (ZeroDivisionError", "mend the module"),
         ("my_parts:Mien", "part: my_parts has no Mien", "did you mean Mine?"),

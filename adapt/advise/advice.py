@@ -14,21 +14,22 @@ WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A way to go."""
+    """A recipe that can be run, and what speaks for it."""
 
     name: str
     votes: int
-    """Of the rules that speak for it, less those that speak against it: strong 3, moderate 2, weak 1."""
+    """The votes of the rules that speak for it, less those of the rules that speak against it: strong 3, moderate 2,
+    weak 1."""
     cost: CostAhead
     budget: str
     """Whether its device-hours are `within` advice.budget_device_hours, `above` it, or `not known`."""
     command: str
-    """To run it, or its first part."""
+    """The command that runs it, or its first part."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What a rule says."""
+    """What a rule says of the case at hand."""
 
     rule: str
     strength: Strength
@@ -37,19 +38,20 @@ class Remark:
     reason: str
     source: str
     checked: Checked
-    """By our own replication: holds, does not hold (then it gives no votes), undecided; None where not checked."""
+    """What our own replication says of the rule: it holds, does not hold (then it gives no votes), or is undecided;
+    None if we did not check."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Recipes, the one to run first before all others; none above the budget is before one within it."""
+    """Recipes in the order in which to try them. Those within the budget come before those above it."""
 
     recipes: list[Recipe]
     remarks: list[Remark]
     rate_from: str = ""
-    """Where the speed of a device, which device-hours follow from, is taken from."""
+    """The source of the device's speed, from which device-hours are computed."""
     refusal: str = ""
-    """Why training would be refused as it is configured."""
+    """The message with which training would be refused as it is configured; empty if it would not."""
 
 
 def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
@@ -96,7 +98,7 @@ def _place(recipe: Recipe) -> tuple[bool, int, float]:
 
 
 def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
-    """DAPT+TAPT begins with DAPT."""
+    """The first job to run for a recipe: DAPT+TAPT begins with DAPT."""
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
     script, more = {
         AS_IT_IS: ("finetune", []),

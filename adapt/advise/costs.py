@@ -11,39 +11,42 @@ from adapt.config.kinds import TAPT_LENGTH
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.runner.store import Store
-from adapt.train.flops import Workload, forward_flops, training_flops, workload
-from adapt.train.forecast import forecast
+from adapt.train.capacity.flops import Workload, forward_flops, training_flops, workload
+from adapt.train.capacity.forecast import forecast
 from adapt.train.schedule import length_of
 
 AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"
-"""The recipes. Where there are tasks, fine-tuning is part of each."""
+"""The recipes. If there are tasks, each recipe ends with fine-tuning."""
 TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
 """Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
 
 
 @dataclass(frozen=True)
 class CostAhead:
-    """None stands for what cannot be said: a size, a model's dimensions, or the speed of a cluster's devices."""
+    """What a recipe will cost.
+
+    None stands for what we cannot know: a size, a model's dimensions, or the speed of the devices.
+    """
 
     tokens: int | None
     flops: float | None = None
     device_hours: float | None = None
     price: float | None = None
-    """In the currency of resources.price_per_device_hour."""
+    """The price, in the currency of resources.price_per_device_hour."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of all recipes that can be run."""
+    """The costs of all recipes that can be run."""
 
     recipes: dict[str, CostAhead]
     rate_from: str = ""
-    """Where the speed of a device is taken from."""
+    """The source of the device's speed."""
     refusal: str = ""
-    """Why training would be refused as it is configured."""
+    """The message with which training would be refused as it is configured; empty if it would not."""
 
     def share(self, recipe: str, other: str) -> float | None:
-        """The work of one recipe in that of another, both without fine-tuning."""
+        """One recipe's work as a share of another's, both without fine-tuning."""
         without, one, two = (
             self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
         )
@@ -96,7 +99,10 @@ def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) ->
 
 
 def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimensions: ModelSize | None) -> CostAhead:
-    """Of all tasks and seeds. The language-model head is not run; a frozen model computes its features once."""
+    """The cost of fine-tuning on all tasks with all seeds.
+
+    The language-model head does not run; a frozen model computes its features once.
+    """
     trains = finetune.mode in ("fine_tune", "lora")
     tokens, flops = 0, 0.0
     for task in tasks:
@@ -110,14 +116,14 @@ def _fine_tuning(finetune: FinetuneConfig, tasks: Sequence[TaskEvidence], dimens
 
 
 def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """Of one training on the text of all tasks, and of the pool if there is one."""
+    """The cost of one training on the text of all tasks, and of the pool if there is one."""
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
 
 
 def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:
-    """Of a training over the corpus, as long as it is configured, or one pass."""
+    """The cost of a training over the corpus, as long as configured, or one pass."""
     training, corpus = config.training, evidence.corpus
     tokens, documents = (corpus.tokens, corpus.documents) if corpus else (None, None)
     if not is_limited(training):

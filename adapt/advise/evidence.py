@@ -9,43 +9,43 @@ class TextEvidence:
 
     documents: int | None
     bytes: int | None
-    """Of text, UTF-8."""
+    """Size of the text as UTF-8."""
     tokens: int | None
     is_exact: bool
     """Whether these were counted, and not estimated."""
     sampled: int
-    """Documents that were looked at."""
+    """Number of documents in the sample."""
     fertility: float
     """Pieces a word or mark (Rust et al., arXiv 2012.15613)."""
     loss: float
-    """Of the model on it [nats a predicted token]."""
+    """The model's loss on the sample [nats a predicted token]."""
 
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """A labelled task; all but `test` and `leaked` is of its train split."""
+    """A labelled task. All figures but `test` and `leaked` are of its train split."""
 
     name: str
     examples: int
     tokens: int
     classes: int
     rarest: int
-    """Examples of the rarest class."""
+    """Number of examples of the rarest class."""
     test: int
-    """Test examples."""
+    """Number of test examples."""
     leaked: int
-    """Test texts that also stand in train."""
+    """Number of test texts that also stand in train."""
     fertility: float
     loss: float
     overlap: float | None
-    """Share of the most frequent words in common with as much text of the corpus."""
+    """Share of its most frequent words that are also among those of as much text of the corpus."""
     general_overlap: float | None
-    """The same with general text."""
+    """Share of its most frequent words that are also among those of as much general text."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it. None stands for what is not configured."""
+    """All evidence that the rules look at. None stands for what is not configured."""
 
     tasks: list[TaskEvidence]
     corpus: TextEvidence | None = None

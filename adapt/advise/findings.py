@@ -7,13 +7,13 @@ from adapt.advise.evidence import Evidence, TaskEvidence
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1
-"""Share of DAPT's work below which TAPT goes first."""
+"""TAPT goes first if its work is a smaller share of DAPT's than this."""
 GAP = 0.1
-"""Difference of losses that counts [nats]: twice the standard error of a sample's."""
+"""Losses that differ by less count as equal [nats]: it is twice the standard error of a sample's loss."""
 SMALL = 5_000_000
 """A corpus below this is small [bytes of text]."""
 PIECES = 1.2
-"""Ratio of fertilities from which on a tokenizer is a bad fit."""
+"""From this ratio of fertilities on, a tokenizer fits badly."""
 FEW_EXAMPLES, ENOUGH_SEEDS = 2000, 10
 
 
@@ -31,19 +31,19 @@ class Finding:
     """What a rule says of a case."""
 
     reason: str
-    """With the figures of the case."""
+    """The reason in words, with the figures of the case."""
     speaks_for: tuple[str, ...] = ()
-    """Recipes."""
+    """Recipes that it speaks for."""
     speaks_against: tuple[str, ...] = ()
 
 
 def tapt_gains(case: Case) -> Finding | None:
-    """There is a task."""
+    """If there is a task, its own text speaks for TAPT."""
     return Finding("there is a labelled task, whose own text costs nothing", (TAPT,)) if case.evidence.tasks else None
 
 
 def tapt_is_cheap(case: Case) -> Finding | None:
-    """TAPT takes a small part of what DAPT takes."""
+    """If TAPT takes a small part of the work of DAPT, that speaks for TAPT."""
     share = case.costs.share(TAPT, DAPT)
     if share is None or share > MUCH_CHEAPER:
         return None
@@ -51,21 +51,21 @@ def tapt_is_cheap(case: Case) -> Finding | None:
 
 
 def domain_is_near(case: Case) -> Finding | None:
-    """The corpus shares more words with most tasks than general text does."""
+    """If the corpus shares more words with most tasks than general text does, that speaks for DAPT."""
     near = _nearness(case.evidence, nearer=True)
     reason = f"the corpus shares more words with the task than general text does: {near}"
     return Finding(reason, (DAPT, BOTH)) if near else None
 
 
 def domain_is_far(case: Case) -> Finding | None:
-    """It shares fewer."""
+    """If the corpus shares fewer words with most tasks than general text does, that speaks against DAPT."""
     far = _nearness(case.evidence, nearer=False)
     reason = f"the corpus shares no more words with the task than general text does: {far}"
     return Finding(reason, speaks_against=(DAPT, BOTH)) if far else None
 
 
 def domain_is_new(case: Case) -> Finding | None:
-    """The model knows the corpus less well than general text."""
+    """If the model knows the corpus less well than general text, that speaks for DAPT."""
     gap = _gap(case.evidence)
     if gap is None or gap <= GAP:
         return None
@@ -73,7 +73,7 @@ def domain_is_new(case: Case) -> Finding | None:
 
 
 def domain_is_known(case: Case) -> Finding | None:
-    """It knows it as well."""
+    """If the model knows the corpus as well as general text, that speaks against DAPT."""
     gap = _gap(case.evidence)
     if gap is None or gap > GAP:
         return None
@@ -82,14 +82,14 @@ def domain_is_known(case: Case) -> Finding | None:
 
 
 def both_are_best(case: Case) -> Finding | None:
-    """Corpus and task, and the corpus is not known to be far from it."""
+    """If there are a corpus and a task, and the corpus is not known to be far from it, that speaks for both."""
     if not (case.evidence.corpus and case.evidence.tasks) or domain_is_far(case):
         return None
     return Finding("there is text of the domain and of the task", (BOTH,))
 
 
 def corpus_is_small(case: Case) -> Finding | None:
-    """Too little text for DAPT."""
+    """If there is little text, that speaks against DAPT."""
     corpus = case.evidence.corpus
     if corpus is None or corpus.bytes is None or corpus.bytes >= SMALL or not case.evidence.tasks:
         return None
@@ -154,7 +154,10 @@ def _gap(evidence: Evidence) -> float | None:
 
 
 def _nearness(evidence: Evidence, nearer: bool) -> str:
-    """The tasks to which the corpus is nearer than general text, or not; empty where they are not most of them."""
+    """Names the tasks to which the corpus is nearer than general text, or with `nearer` false the other tasks.
+
+    The text is empty if these are not most of the tasks.
+    """
 
     def is_near(task: TaskEvidence) -> bool:
         return (task.overlap or 0) > (task.general_overlap or 0)

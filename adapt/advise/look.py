@@ -24,7 +24,8 @@ from adapt.model.tokenize.ragged import IDS
 from adapt.task.data import Facts, Split
 
 MEASURED_TOKENS = 20_000
-"""Of each text, for its loss: about 3,000 predictions, so that the standard error is about 0.05 nats."""
+"""Tokens of each text that its loss is measured on: about 3,000 predictions, so that the standard error is about 0.05
+nats."""
 WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -55,7 +56,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
 
 
 class _Eyes:
-    """The model and its tokenizer."""
+    """A model with its tokenizer."""
 
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
@@ -130,7 +131,7 @@ def _first_words(texts: Sequence[str], most: int) -> list[str]:
 
 
 def _rarest(labels: Sequence[Any]) -> int:
-    """Examples, or words, of the rarest class that there is."""
+    """Number of examples, or words, of the rarest class that occurs."""
     flat = np.concatenate([np.atleast_1d(np.array(label, np.int64)) for label in labels])
     counts = np.unique(flat[flat >= 0], return_counts=True)[1]
     return int(counts.min()) if len(counts) else 0

@@ -25,17 +25,17 @@ CHECKED: dict[str, Checked] = {
     "task_is_small": "holds",
     "texts_leak": "holds",
 }
-"""By rule: what docs/replication.md says of it, on small models; where nothing is said, it was not checked."""
+"""What docs/replication.md says of each rule, on small models. Rules that are not listed were not checked."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Looks at a case; gives None where it has nothing to say."""
+    """A rule of advice: its condition, how much it counts, and where it is from."""
 
     name: str
     strength: Strength
     source: str
-    """Where it is from, with figures."""
+    """The publication that it is from, with its figures."""
     judge: Callable[[Case], Finding | None]
 
     @property

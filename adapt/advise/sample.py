@@ -9,31 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Tally, clean
-from adapt.corpus.formats import MIB, TABLES, format_of
-from adapt.corpus.manifest import Manifest
-from adapt.corpus.order import permute
-from adapt.corpus.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.batches.order import permute
+from adapt.corpus.files.formats import MIB, TABLES, format_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.screening.clean import Tally, clean
 
 READ_BYTES = 64 * MIB
-"""Text that is read, about. A corpus with less is known exactly."""
+"""About so much text is read. A corpus with less is read whole, so its size is exact."""
 PLACES = 64
-"""Items that it is taken from, where there are so many."""
+"""The sample is taken from so many items of the corpus, if it has as many."""
 SEED = 0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some documents of a corpus, and its size; None where that cannot be told without reading all of it."""
+    """Some documents of a corpus, and the corpus' size; None if the size cannot be known without reading all of it."""
 
     texts: list[str]
-    """In random order."""
+    """The documents, in random order."""
     documents: int | None
-    """After cleaning."""
+    """Number of documents in the corpus, after cleaning."""
     bytes: int | None
-    """Of their text as UTF-8."""
+    """Size of their text as UTF-8."""
     is_exact: bool
-    """Whether the two were counted, and not estimated."""
+    """Whether the two numbers were counted, and not estimated."""
 
 
 def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:

@@ -17,16 +17,16 @@ USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [-
 
 @dataclass(frozen=True)
 class Command:
-    """What is to be done with which chain."""
+    """What a command line of jobs/chain.py asks for."""
 
     verb: str
     file: str
     let: dict[str, str] = field(default_factory=dict)
-    """Values of the file's `let`."""
+    """Values that replace those of the file's `let`, by name."""
     common: dict[str, Any] = field(default_factory=dict)
-    """Fields of all stages."""
+    """Configuration fields that hold for all stages."""
     only: dict[str, list[str]] = field(default_factory=dict)
-    """Set -> members."""
+    """The members to run, by the name of their set."""
 
 
 def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
@@ -74,11 +74,11 @@ def _read(name: str, value: str) -> Any:
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    found, rest = [], [each for each in arguments if each != "--debug"]
+    named, rest = [], [each for each in arguments if each != "--debug"]
     while rest:
         option = rest.pop(0)
         name, equals, value = option.removeprefix("--").partition("=")
         if not option.startswith("--") or not (equals or rest):
             raise ConfigError(f"cannot read {option}", f"use: {USAGE}")
-        found.append((name, value if equals else rest.pop(0)))
-    return found
+        named.append((name, value if equals else rest.pop(0)))
+    return named

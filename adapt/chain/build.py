@@ -66,7 +66,10 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
 
 
 def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]:
-    """What a node is to finish, once a seed where it has several; notes the model that it makes, for later nodes."""
+    """The goals of a node: one for each seed, or one in all.
+
+    The model that the node makes is put into `starts`, for later nodes.
+    """
     if node.job.parts:
         parts = node.job.parts(context)
         return [
@@ -79,7 +82,7 @@ def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
-    """A model that a node begins with, or compares."""
+    """The model that a node begins with, or compares."""
     if label not in starts:  # domains learnt apart leave no model that has learnt all
         raise ConfigError(
             f"{node.label} asks for the model of {label}, which has none that learnt all domains: its sequence.mode is"
@@ -105,14 +108,14 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
 
 
 def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
-    """Some stages and all that they need, each once."""
-    found: dict[str, Stage[Any]] = {}
+    """Some stages and all stages that they read, directly or not, each once."""
+    reached: dict[str, Stage[Any]] = {}
     waiting = list(stages)
     for stage in waiting:
-        if stage.key not in found:
-            found[stage.key] = stage
+        if stage.key not in reached:
+            reached[stage.key] = stage
             waiting += stage.inputs.values()  # which this loop then comes to
-    return list(found.values())
+    return list(reached.values())
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
@@ -126,16 +129,16 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
     """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
     waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
     labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
-    found = []
+    ahead = []
     for stage in waiting:
         if isinstance(stage, Train) and (forecast := stage.forecast(_records(stage, chain.store, done))):
             label = labels.get(stage.key, stage.name)
-            found.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
-    return found
+            ahead.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
+    return ahead
 
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
-    """Those of a stage's inputs that are finished."""
+    """The records of a stage's finished inputs, added to those of `done`."""
     known = {each.key: store.known(each.kind, each.name, each.key) for each in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 

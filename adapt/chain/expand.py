@@ -22,24 +22,24 @@ class Node:
     """One job of a chain."""
 
     name: str
-    """Of its entry in the file."""
+    """The name of its entry in the file."""
     job: Job
     values: Mapping[str, str]
-    """Set -> member."""
+    """The member that it stands for of each set, by the set's name."""
     config: Config
     start: str | None
-    """Label of the node whose model is taken further."""
+    """The label of the node whose model it starts from; None for model.path."""
     compared: tuple[str, ...] = ()
-    """`evaluate`: labels of the nodes whose models are compared."""
+    """For `evaluate`, the labels of the nodes whose models are compared."""
 
     @property
     def label(self) -> str:
-        """`finetune[DAPT, acl_arc]`."""
+        """What it is called, as `finetune[DAPT, acl_arc]`."""
         return node_label(self.name, list(self.values.values()))
 
 
 def node_label(name: str, members: list[str]) -> str:
-    """How a node is called."""
+    """What a node is called: the name of its entry and the members of sets."""
     return f"{name}[{', '.join(members)}]" if members else name
 
 
@@ -59,16 +59,16 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
         for member in members:
             if member not in sets.get(name, ()):
                 raise unknown(f"--only {name}={member}", member, set(sets.get(name, sets)))
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     for entry in source.entries.values():
         for values in _combinations(entry, source):
             place = {"stage": entry.name, **values}
             if all(place.get(name) in members for name, members in (only or {}).items()):
-                _add(entry, values, source, found, ())
-    if not found:
+                _add(entry, values, source, nodes, ())
+    if not nodes:
         what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
         raise ConfigError(what, "name sets that stand together in the `for` of one stage")
-    return list(found.values())
+    return list(nodes.values())
 
 
 def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, str]]:
@@ -77,23 +77,23 @@ def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, st
 
 
 def _add(
-    entry: ChainEntry, values: dict[str, str], source: ChainFile, found: dict[str, Node], path: tuple[str, ...]
+    entry: ChainEntry, values: dict[str, str], source: ChainFile, nodes: dict[str, Node], path: tuple[str, ...]
 ) -> None:
     name = node_label(entry.name, list(values.values()))
     place = f"{name} in {source.file}"
     if name in path:
         raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
-    if name in found:
+    if name in nodes:
         return
 
     def needed(reference: str, field: str) -> str:
         other, members = _referred(reference, source, f"{place}, {field}")
-        _add(source.entries[other], members, source, found, (*path, name))
+        _add(source.entries[other], members, source, nodes, (*path, name))
         return node_label(other, list(members.values()))
 
     start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
     models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
-    found[name] = Node(
+    nodes[name] = Node(
         name=entry.name,
         job=entry.job,
         values=values,

@@ -27,23 +27,23 @@ from adapt.parse.keys import read_yaml, unknown
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
-"""Of a chain: its report is a folder of that name."""
+"""The form of a chain's name, after which the folder of its report is named."""
 _MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
-"""Of a set: `tapt[a, b]` and `--only task=a,b` name several."""
+"""The form of a set's member. Members are separated by commas, as in `tapt[a, b]` and `--only task=a,b`."""
 
 
 @dataclass(frozen=True)
 class ChainEntry:
-    """One of `stages`."""
+    """One entry of `stages`."""
 
     name: str
     job: Job
     sweep: tuple[str, ...]
-    """Sets: there is a stage for every combination of their members."""
+    """The sets that it is swept over: there is a stage for every combination of their members."""
     start: Any
-    """Placeholder or text naming the stage whose model is taken further; None for model.path."""
+    """A text, or a placeholder, that names the stage whose model it starts from; None for model.path."""
     fields: Mapping[str, Any]
-    """Configuration, with placeholders."""
+    """Fields of the configuration; their values may hold placeholders."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ChainFile:
     let: Mapping[str, Any]
     common: Mapping[str, Any]
     sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Set -> member -> attributes."""
+    """For each set its members, and for each member its attributes."""
     entries: Mapping[str, ChainEntry]
 
 
@@ -103,7 +103,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
-    """A member of `recipe`, or, where there is no such set, an entry."""
+    """The baseline: a member of the set `recipe`, or, if there is no such set, the name of an entry."""
     baseline = str(content.get("baseline") or "base")
     known = set(sets.get("recipe", entries))
     if content.get("baseline") and baseline not in known:
@@ -122,14 +122,14 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
     if isinstance(members, list):
         members = {str(member): {} for member in members}
     given = members if isinstance(members, Mapping) else {}
-    found = {str(member): attributes or {} for member, attributes in given.items()}
-    if not found or not all(isinstance(each, Mapping) for each in found.values()):
+    attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
+    if not attributes_of or not all(isinstance(each, Mapping) for each in attributes_of.values()):
         raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
-    for member in found:
+    for member in attributes_of:
         if not re.fullmatch(_MEMBER, member):
             what = f"sets: {name} in {path}: a member cannot be called {member!r}"
             raise ConfigError(what, "leave out commas, brackets and braces")
-    return {member: {str(key): value for key, value in each.items()} for member, each in found.items()}
+    return {member: {str(key): value for key, value in each.items()} for member, each in attributes_of.items()}
 
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:

@@ -10,7 +10,7 @@ from adapt.parse.keys import unknown
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
 _DEPTH = 10
-"""Placeholders inside the values of placeholders."""
+"""Placeholders may stand inside the values of placeholders, so many levels deep."""
 
 
 def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
@@ -37,7 +37,7 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -
         if whole := _PLACEHOLDER.fullmatch(value):
             value = _value(whole[1], source, chosen, place)
         else:
-            value = _PLACEHOLDER.sub(lambda found: str(_value(found[1], source, chosen, place)), value)
+            value = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
     what = f"{place}: the placeholder {value} refers back to itself"
     raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
 

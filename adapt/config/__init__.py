@@ -15,6 +15,7 @@ from adapt.config.fields import (
     ProperFraction,
     how,
     how_list,
+    out_of_range,
     what,
 )
 from adapt.config.job import Config, flat
@@ -59,6 +60,7 @@ __all__ = [
     "flat",
     "how",
     "how_list",
+    "out_of_range",
     "section_of",
     "what",
 ]

@@ -6,11 +6,12 @@ it redoes nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
-# Ranges: to the type checker and the parser plain numbers; `adapt.parse` holds values to RANGES by these names.
+# Ranges: to the type checker and the parser plain numbers; `out_of_range` holds values to RANGES by these names.
 PositiveInt = int
 NonNegativeInt = int
 PositiveFloat = float
@@ -30,6 +31,14 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
 }
 
 T = TypeVar("T")
+
+
+def out_of_range(annotation: str, value: float) -> str | None:
+    """Says what a number should have been by the annotation of its field; None if it is."""
+    words, holds = RANGES.get(annotation.split(" ")[0], ("", math.isfinite))
+    if not math.isfinite(value):
+        return f"finite and {words}" if words else "finite"
+    return None if holds(value) else words
 
 
 def how(default: T) -> T:

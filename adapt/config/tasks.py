@@ -73,8 +73,7 @@ class SelectConfig:
     """Which documents of a pool are taken (tapt.random_per_example says how many)."""
 
     kind: str = "random"
-    """How documents are chosen: `random`, `longest`, or your own selection, `package.module:Class`
-    (docs/extension.md)."""
+    """How documents are chosen: `random`, or your own selection, `package.module:Class` (docs/extension.md)."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of your own selection."""
 

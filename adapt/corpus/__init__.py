@@ -1,1 +1,17 @@
-"""From files to token streams: manifest, read, clean, tokenize, shards, order, stream."""
+"""From files to token streams.
+
+- `roles`: which corpora a configuration has beside the domain's.
+- `identity`: what of their configuration decides which documents are read.
+- `files/`: from files, wherever they lie, to texts.
+- `readable`: a first look at every file.
+- `entities`: what is named in a text.
+- `cleaning/`: the blocks that drop documents or change them.
+- `shingles`: texts as runs of words, for comparing them.
+- `screening/`: which documents enter, and which are held out.
+- `dedup/`: which documents are duplicates of others.
+- `shards/`: texts become token shards.
+- `batches/`: from shards to the batches of each rank.
+- `streaming/`: the same without shards on disk, while training goes on.
+- `shared`: general text that is trained on too.
+- `watch`: shows how far a corpus has been read.
+"""

@@ -21,7 +21,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
-        from adapt.corpus.evaluation import evaluation_manifests  # numpy, which other plans do not need
+        from adapt.corpus.screening.evaluation import evaluation_manifests  # numpy, which other plans do not need
 
         fields = {
             each.name: {"text_field": each.text_field, "pair_field": each.pair_field} for each in corpus.decontaminate

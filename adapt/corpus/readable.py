@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from adapt.config import CorpusConfig
 from adapt.console import log
-from adapt.corpus.evaluation import check_sets
-from adapt.corpus.fields import TEXT_FIX, check_field
-from adapt.corpus.hub import check_dataset
-from adapt.corpus.manifest import LISTERS, Manifest
+from adapt.corpus.files.fields import TEXT_FIX, check_field
+from adapt.corpus.files.hub import check_dataset
+from adapt.corpus.files.manifest import LISTERS, Manifest
+from adapt.corpus.screening.evaluation import check_sets
 from adapt.errors import DataError
 
 

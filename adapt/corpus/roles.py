@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 
 FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "id_field": None, "streaming": False}
 """What a second corpus, which is always given as paths, does not take from the first."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from adapt.corpus.manifest import Manifest
+from adapt.corpus.files.manifest import Manifest
 from adapt.errors import ConfigError, DataError
 
 GENERAL = "evaluation.general_paths"

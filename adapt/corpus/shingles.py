@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from xxhash import xxh3_64_intdigest
 
-from adapt.corpus.order import mix
+from adapt.splitmix import GOLDEN, mix
 
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""
@@ -21,8 +21,7 @@ _INVISIBLE = re.compile(
 """Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
 characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
 _IN_ASCII = {number: None for number in range(128) if _INVISIBLE.match(chr(number))}
-"""The same for texts in ASCII alone, for which Python has a way that is many times faster."""
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+"""The same for texts in ASCII alone, for which Python has a faster way."""
 
 
 class _Known(dict[str, int]):
@@ -69,7 +68,7 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
     number = max(0, len(hashes) - n + 1)
     run = np.full(number, n, np.uint64)
     for place in range(n):
-        run = run * _MULTIPLIER + hashes[place : place + number]  # wraps around, as arrays of uint64 do
+        run = run * GOLDEN + hashes[place : place + number]  # wraps around, as arrays of uint64 do
     return mix(run)
 
 

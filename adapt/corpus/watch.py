@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from adapt.config import CorpusConfig
 from adapt.console import duration
-from adapt.corpus.formats import TABLES, format_of
-from adapt.corpus.manifest import Manifest
+from adapt.corpus.files.formats import TABLES, format_of
+from adapt.corpus.files.manifest import Manifest
 from adapt.live import Display, display
 
 PERIOD_S = 5.0
@@ -65,7 +65,7 @@ class Pace:
 
     @classmethod
     def of(cls, items: Sequence[Mapping[str, Any]], manifest: Manifest, corpus: CorpusConfig) -> "Pace":
-        """The progress over numbered items of a manifest (see `adapt.corpus.prepare.numbered_items`)."""
+        """The progress over numbered items of a manifest (see `adapt.corpus.shards.prepare.numbered_items`)."""
         slices = [json.loads(item["sources"]) for item in items]
         if corpus.source != "files":
             return cls([len(item) for item in slices], None)

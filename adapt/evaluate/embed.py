@@ -12,7 +12,7 @@ from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.ready import call_on_device, ready
 from adapt.evaluate.results import TaskNeighbours
 from adapt.model.locate import Pretrained
-from adapt.model.packed import Packed
+from adapt.model.packed import Packed, sent
 from adapt.model.states import last_hidden_state
 from adapt.task.data import Split
 
@@ -53,11 +53,11 @@ def mean_features(
     texts = Heldout(list(range(len(split))), split.tokens, {"second": [each.astype(bool) for each in split.segments]})
     sums: np.ndarray | None = None
     with torch.inference_mode():
-        for index, batch in texts.batches(evaluation.sequence_length, evaluation.micro_batch):
-            rows = batch.to(device)
-            packed = Packed.of(rows.tokens, rows.real, rows.starts)
-            states = last_hidden_state(model, packed, rows.marks["second"][rows.real].long()[None]).float()
-            owner = torch.from_numpy(index).to(device)[rows.real.nonzero()[:, 0]]
+        for index, rows in texts.batches(evaluation.sequence_length, evaluation.micro_batch):
+            packed = Packed.of(rows.tokens, rows.real, rows.starts).to(device)
+            segments = sent(rows.marks["second"][rows.real].long()[None], device)
+            states = last_hidden_state(model, packed, segments).float()
+            owner = sent(torch.from_numpy(index)[rows.real.nonzero()[:, 0]], device)
             part = torch.zeros(len(split), states.shape[1], device=device).index_add(0, owner, states).cpu().numpy()
             sums = part if sums is None else sums + part
     if sums is None:

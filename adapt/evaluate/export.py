@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig, section_of, what
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.model.card import CardFacts, LossChange, model_card
@@ -23,7 +23,7 @@ class Handover:
     config: Config
     training: Record
     text: Record
-    """Of what it was trained on."""
+    """The record of the stage that holds the text that the model was trained on."""
     is_of_tasks: bool
     """Whether that is the text of tasks, and not that of the corpus."""
     is_transductive: bool
@@ -116,7 +116,7 @@ def _tasks(config: Config, is_transductive: bool) -> str:
 
 
 def _source(corpus: CorpusConfig) -> str:
-    """Where the text came from."""
+    """Describes where the text of a corpus came from."""
     if corpus.sources:
         return "; ".join(f"{name}: {_source(each)}" for name, each in sources_of(corpus))
     if corpus.source == "files":

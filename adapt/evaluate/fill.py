@@ -41,7 +41,7 @@ def filled_masks(
 def next_words(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, device: torch.device
 ) -> list[dict[str, Any]]:
-    """The same for a causal model: the text up to a word, the word, and the model's first guesses."""
+    """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
     examples = []
     for ids, place in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
         text = f"{tokenizer.decode(ids[:place], skip_special_tokens=True)} …"
@@ -86,8 +86,7 @@ def _example(
     model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, place: int, answer: int
 ) -> dict[str, Any]:
     """What the model predicts at a place of some tokens."""
-    positions = torch.arange(len(ids), device=ids.device) == place
-    logits = predict_at(model.eval(), Packed.single(ids), positions)[0]
+    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([place], device=ids.device))[0]
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {
         "text": text,

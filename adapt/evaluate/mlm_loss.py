@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from adapt.config import EvaluationConfig
-from adapt.corpus.order import permute
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.batches.order import permute
+from adapt.corpus.shards.tokens import TokenStream
 from adapt.objective.base import Batch, Objective
 from adapt.schema import HELDOUT_GLOB
 
@@ -95,9 +95,9 @@ def heldout_losses(
     model.to(device).eval()
     with torch.inference_mode():
         for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
-            corrupted = objective.corrupt(batch.to(device))
+            corrupted = objective.corrupt(batch).bound_for(device)
             values = objective.losses(model, corrupted).double().cpu().numpy()
-            rows = corrupted.positions.nonzero()[:, 0].cpu().numpy()
+            rows = corrupted.positions.nonzero()[:, 0].numpy()
             np.add.at(losses, index[rows], values)
             np.add.at(counts, index[rows], 1)
     return losses, counts

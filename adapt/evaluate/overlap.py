@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapt.console import log
-from adapt.corpus.heldout import Measured
+from adapt.corpus.screening.heldout import Measured
 from adapt.runner import Record
 from adapt.runner.record import load_record
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training"}
-"""By the kind of a stage that hands over a model, which of its inputs is the training that it goes back to."""
+"""For each kind of stage that hands over a model, the input that is the training behind it."""
 
 
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:

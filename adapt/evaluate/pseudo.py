@@ -20,7 +20,7 @@ from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.evaluate.ready import Ready, call_on_device, ready
 from adapt.model.head import losses_at
 from adapt.model.locate import Pretrained
-from adapt.model.packed import Packed
+from adapt.model.packed import Packed, sent
 from adapt.objective.causal import CausalLanguageModelling
 
 
@@ -76,8 +76,9 @@ def pseudo_losses(
             counts[index] += len(places)
             for copies, masked, targets in _masked(piece, places, int(tokenizer.mask_token_id), most):
                 starts = (torch.arange(len(piece)) == 0).expand_as(copies)
-                packed = Packed.of(copies.to(device), torch.ones_like(masked).to(device), starts.to(device))
-                values = losses_at(model, packed, masked.flatten().to(device), targets.to(device))
+                packed = Packed.of(copies, torch.ones_like(masked), starts).to(device)
+                positions = sent(masked.flatten().nonzero().flatten(), device)
+                values = losses_at(model, packed, positions, sent(targets, device))
                 losses[index] += float(values.double().sum())
     return losses, counts
 

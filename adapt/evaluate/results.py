@@ -23,7 +23,7 @@ class TaskNeighbours:
     """How often the nearest neighbours of a task's test texts in train have their label."""
 
     accuracy: float | None
-    """None where no text is left to classify."""
+    """The share of test texts with the label of their neighbours; None if no text is left to classify."""
     examples: int
     """Test texts that it is the share of."""
     left_out: int
@@ -54,9 +54,9 @@ class ModelsCompared:
     knn: dict[str, dict[str, float | None]] | None = None
     """Accuracy of nearest neighbours by task and model; None where there are no tasks."""
     knn_left_out: dict[str, int] | None = None
-    """By task."""
+    """How many test texts of each task were left out."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
-    """By domain and model, where it was asked for."""
+    """Pseudo-perplexity by domain and model; empty if nobody asked for it."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
 from transformers import PreTrainedTokenizerBase
 
-from adapt.corpus.order import permute
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.batches.order import permute
+from adapt.corpus.shards.tokens import TokenStream
 from adapt.evaluate.results import Rows, Similar
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 

@@ -6,7 +6,7 @@ import numpy as np
 
 BINS = 15
 SMALLEST = 1e-12
-"""Smaller probabilities count as this, so that one sure mistake does not make the mean infinite."""
+"""Smaller probabilities count as this one, so that a single sure mistake does not make the mean infinite."""
 
 
 def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:

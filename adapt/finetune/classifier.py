@@ -38,20 +38,20 @@ class Classifier(nn.Module):
 def new_classifier(
     encoder: PreTrainedModel, finetune: FinetuneConfig, pooling: str, kind: str, classes: int
 ) -> Classifier:
-    """A classifier whose head is drawn from torch's generator."""
+    """A classifier with a new head, whose weights are drawn from torch's generator."""
     head = LinearHead if kind == "tokens" else TextHead
     return Classifier(encoder, head(width(encoder), classes, finetune.dropout), pooling)
 
 
 def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
-    """Of the states of all tokens [N, H] those of the units [U, H]."""
+    """Picks the states of the units, [U, H], from those of all tokens, [N, H]."""
     if batch.places is not None:
         return states[batch.places]
     return document_states(states, batch.packed, pooling)[: len(batch.targets)]
 
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
-    """The units' states in every layer, embeddings first, [U, layers + 1, H]."""
+    """The states of the units in every layer, embeddings first, [U, layers + 1, H]."""
     every = hidden_states(encoder, batch.packed, batch.segments)
     return torch.stack([unit_states(states, batch, pooling) for states in every], 1)
 

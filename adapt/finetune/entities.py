@@ -32,7 +32,7 @@ class EntityCounts:
 
     @property
     def by_type(self) -> dict[str, dict[str, float]]:
-        """The same of each type."""
+        """Precision, recall, f1 and support of each type."""
         kinds = sorted(self.true | self.predicted)
         return {kind: _scores(self.right[kind], self.predicted[kind], self.true[kind]) for kind in kinds}
 

@@ -11,41 +11,41 @@ from torch import Tensor
 
 from adapt.finetune.cut import keep
 from adapt.finetune.grouped import SEQUENCE, Grouped
-from adapt.model.packed import Packed
+from adapt.model.packed import Packed, sent
 from adapt.task.data import IGNORED, Facts, Split
 
 
 @dataclass(frozen=True)
 class ExampleBatch:
-    """Some examples, on a device. A *unit* is what gets a prediction: an example, or a labelled token of one."""
+    """Some examples, on a device. A *unit* is what gets one prediction: an example, or a labelled token."""
 
     packed: Packed
-    """N tokens of the examples, and at the end of such as fill the sequence up."""
+    """The N tokens of the examples, with padding tokens at the end."""
     segments: Tensor
-    """int64 [1, N]."""
+    """For each token the text that it belongs to, 0 or 1: int64 [1, N]."""
     targets: Tensor
-    """Of the U units, in order: int64 [U], or for `multi_label` float32 [U, classes] of 0 and 1."""
+    """The right answers of the U units, in order: int64 [U]; for `multi_label` float32 [U, classes] of 0 and 1."""
     places: Tensor | None
-    """`tokens`: int64 [U], where in the sequence each unit is."""
+    """For `tokens`, the index of each unit's token in the sequence: int64 [U]."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """The E examples of a split, N tokens together."""
+    """The E examples of a split, which have N tokens together."""
 
     tokens: np.ndarray
-    """int64 [N]."""
+    """Their token ids, one example after another: int64 [N]."""
     segments: np.ndarray
-    """int64 [N]."""
+    """For each token the text that it belongs to, 0 or 1: int64 [N]."""
     ends: np.ndarray
-    """int64 [E + 1]: where examples begin, and N."""
+    """Where each example begins, and N at the end: int64 [E + 1]."""
     targets: np.ndarray
-    """int64 [E], float32 [E, classes] for `multi_label`, int64 [N] for `tokens`."""
+    """The right answers: int64 [E]; for `multi_label` float32 [E, classes]; for `tokens` int64 [N]."""
     by_token: bool
     kept: list[np.ndarray]
-    """Of each example, the numbers of the tokens that were not cut off."""
+    """For each example, the indices of its tokens that were not cut off."""
     truncated: int
-    """Examples that were cut."""
+    """How many examples were cut."""
 
     @classmethod
     def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
@@ -69,14 +69,14 @@ class Examples:
 
     @property
     def units(self) -> np.ndarray:
-        """int64 [E]: units of each example."""
+        """How many units each example has: int64 [E]."""
         if not self.by_token:
             return np.ones(len(self), np.int64)
         labelled = np.concatenate(([0], (self.targets != IGNORED).cumsum()))
         return np.asarray(labelled[self.ends[1:]] - labelled[self.ends[:-1]])
 
     def batch(self, chosen: np.ndarray, device: torch.device) -> ExampleBatch:
-        """The examples of these numbers, in this order, and one more document that fills the sequence."""
+        """A batch of the examples with these indices, in this order, filled up by one more document of padding."""
         begins = self.ends[chosen]
         lengths = self.ends[chosen + 1] - begins
         cumulative = np.concatenate(([0], lengths.cumsum()))
@@ -86,12 +86,12 @@ class Examples:
         ends = np.append(cumulative, len(index) + filling) if filling else cumulative
 
         def put(values: np.ndarray) -> Tensor:
-            return torch.from_numpy(values).to(device, non_blocking=True)
+            return sent(torch.from_numpy(values), device)
 
         def filled(values: np.ndarray) -> Tensor:
             return put(np.pad(values, (0, filling)))[None]
 
-        documents = Grouped(put(ends.astype(np.int32)), max(int(lengths.max()), filling))
+        documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
         tokens = np.pad(self.tokens[index], (0, filling), "edge")  # any word that is known
         packed = Packed(put(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])

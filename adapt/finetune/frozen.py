@@ -29,7 +29,7 @@ from adapt.model.states import last_hidden_state
 from adapt.task.data import IGNORED
 
 REGULARIZATION = (0.01, 0.1, 1.0, 10.0)
-"""scikit-learn's C, of which dev chooses."""
+"""Values of scikit-learn's C; the score on dev chooses one."""
 ITERATIONS = 1000
 UNITS_AT_ONCE = 4096
 
@@ -104,7 +104,7 @@ def probe(
 def _computed(
     encoder: PreTrainedModel, problem: Problem, place: FinetunePlace, function: Callable[[ExampleBatch], Tensor]
 ) -> dict[str, Tensor]:
-    """The function's values of the units of every split, [U, ...] on the CPU."""
+    """The function's values for the units of every split, [U, ...], on the CPU."""
     nn.Module.to(encoder, place.device).eval()
     with place.autocast():
         return {name: in_passes(function, examples, place.device) for name, examples in problem.examples.items()}

@@ -13,23 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.model.packed import Bucket, Documents
+from adapt.model.packed import Bucket, Documents, sent
 
 SEQUENCE = 64
 """The sequence is filled to a multiple of this [tokens]."""
 GROUP = 4
-"""Documents attended to together."""
+"""So many documents are attended to together."""
 LENGTH = 16
-"""Their places are a multiple of this [tokens]."""
+"""The documents of a group are filled to a multiple of this [tokens]."""
 
 
 class Grouped(Documents):
-    """Documents, those of neighbouring lengths together."""
+    """Documents that are attended to in small groups of neighbouring lengths."""
 
     @cached_property
     def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
-        device = self.cumulative.device
-        ends = self.cumulative.cpu().numpy().astype(np.int64)
+        ends = self.known.numpy().astype(np.int64)
         begins, lengths = ends[:-1], np.diff(ends)
         order = np.argsort(lengths, kind="stable")
         buckets, there, real = [], [], []
@@ -38,12 +37,12 @@ class Grouped(Documents):
             longest = -(-int(lengths[members[-1, 0]]) // LENGTH) * LENGTH
             places = np.arange(longest)
             inside = places < lengths[members]
-            buckets.append(Bucket(len(members), longest, torch.from_numpy(inside).to(device)))
+            buckets.append(Bucket(len(members), longest, sent(torch.from_numpy(inside), self.device)))
             there.append(np.where(inside, begins[members] + places, 0).ravel())
             real.append(inside.ravel())
         tokens, occupied = np.concatenate(there), np.concatenate(real)
         back = np.empty(ends[-1], np.int64)
         back[tokens[occupied]] = np.flatnonzero(occupied)
         filling = np.flatnonzero(~occupied)
-        put = [torch.from_numpy(each).to(device) for each in (tokens, back, filling)]
+        put = [sent(torch.from_numpy(each), self.device) for each in (tokens, back, filling)]
         return buckets, put[0], put[1], put[2]

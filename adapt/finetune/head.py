@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from adapt.model.dropout import QuickDropout
 
 INITIAL_DEVIATION = 0.02
-"""Of new weights, as in BERT; biases are 0."""
+"""Standard deviation of new weights, as in BERT. Biases start at 0."""
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -29,13 +29,13 @@ class TextHead(nn.Module):
         self.out = linear(hidden, classes)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[U, H] to logits [U, classes]."""
+        """Turns states, [U, H], into logits, [U, classes]."""
         logits: Tensor = self.out(self.dropout(torch.tanh(self.dense(self.dropout(states)))))
         return logits
 
 
 class LinearHead(nn.Module):
-    """Dropout and one layer, for the tokens of `tokens`."""
+    """Dropout and one linear layer, for tasks of kind `tokens`."""
 
     def __init__(self, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LinearHead(nn.Module):
         self.out = linear(hidden, classes)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[U, H] to logits [U, classes]."""
+        """Turns states, [U, H], into logits, [U, classes]."""
         logits: Tensor = self.out(self.dropout(states))
         return logits
 
@@ -61,7 +61,7 @@ class MixedHead(nn.Module):
         self.head = LinearHead(hidden, classes, dropout)
 
     def forward(self, states: Tensor) -> Tensor:
-        """[U, layers, H] to logits [U, classes]."""
+        """Turns the states of all layers, [U, layers, H], into logits, [U, classes]."""
         mixed = self.scale * torch.einsum("l,ulh->uh", self.weights.softmax(0), states)
         logits: Tensor = self.head(mixed)
         return logits

@@ -22,16 +22,16 @@ MAX_GRADIENT_NORM = 1.0
 
 @dataclass(frozen=True)
 class Course:
-    """What is trained on what."""
+    """What a training loop is given: a module, its loss, and how it is judged."""
 
     module: nn.Module
-    """Its parameters with `requires_grad` are trained."""
+    """The loop trains its parameters that have `requires_grad`."""
     loss: Callable[[np.ndarray], Tensor]
-    """Mean loss of the train examples of these numbers."""
+    """Gives the mean loss of the train examples with these indices."""
     dev_score: Callable[[], float]
-    """Higher is better."""
+    """Gives the score on dev; higher is better."""
     examples: int
-    """Train examples."""
+    """The number of train examples."""
 
 
 @dataclass
@@ -39,11 +39,11 @@ class History:
     """How a training went."""
 
     curve: list[dict[str, Any]] = field(default_factory=list)
-    """Of each epoch, from 1: epoch, loss (mean over its steps) and dev (the score)."""
+    """One entry for each epoch: `epoch` (from 1), `loss` (mean over its steps) and `dev` (the score)."""
     best_epoch: int = 0
-    """The first one with the best dev score."""
+    """The first epoch with the best dev score."""
     seconds: float = 0.0
-    """In training, without the dev scores."""
+    """Seconds of training, without the time to score dev."""
 
     @property
     def best(self) -> float:

@@ -23,7 +23,7 @@ class TaskLoss:
         self.weights = weights
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Logits [U, classes] and targets as in `Batch`. Without units, 0."""
+        """The mean loss for logits, [U, classes], and targets as in `ExampleBatch`; 0 if there are no units."""
         logits = logits.float()
         if not len(targets):
             return logits.sum()
@@ -32,7 +32,7 @@ class TaskLoss:
         return cross_entropy(logits, targets, self.weights)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """float32 [U, classes]: they sum to 1, or for `multi_label` each is a class's own."""
+        """Probabilities, float32 [U, classes]. They sum to 1; for `multi_label` each class has its own."""
         return logits.float().sigmoid() if self.multi_label else logits.float().softmax(-1)
 
 

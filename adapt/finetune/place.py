@@ -14,20 +14,23 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class FinetunePlace:
-    """A device and a precision; weights are fp32 in any case."""
+    """The device and precision that a run computes with. Weights are always fp32."""
 
     device: torch.device
     precision: Precision
 
     @classmethod
     def here(cls, precision: str) -> FinetunePlace:
-        """The GPU that this process sees, else the CPU; `auto` precision as in pre-training."""
+        """Takes the GPU that this process sees, else the CPU.
+
+        The precision `auto` means what it means in pre-training.
+        """
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         return cls(device, resolve(precision, device))
 
     @property
     def loss_scaling(self) -> bool:
-        """Whether small gradients would vanish without it."""
+        """Whether the loss must be scaled, because small gradients would vanish otherwise (fp16)."""
         return self.precision == "fp16"
 
     def autocast(self) -> AbstractContextManager[None]:

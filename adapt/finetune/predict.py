@@ -11,7 +11,7 @@ from torch import Tensor
 from adapt.finetune.examples import ExampleBatch, Examples
 
 PASS_TOKENS = 8192
-"""Tokens that pass a device at once; a longer example passes alone."""
+"""At most this many tokens pass a device at once; a longer example passes alone."""
 
 
 @torch.inference_mode()
@@ -37,7 +37,7 @@ def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, de
 
 
 def _passes(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Numbers of the examples of each pass, short examples first."""
+    """The indices of the examples of each pass, short examples first."""
     order = np.argsort(lengths, kind="stable")
     sums = np.cumsum(lengths[order])
     begin = 0

@@ -16,12 +16,12 @@ from adapt.finetune.scores import THRESHOLD, metric_of, predictions
 from adapt.task.data import IGNORED, SPLITS, Facts, Split
 
 DIGITS = 6
-"""Of the probabilities that are written."""
+"""Probabilities are written with this many digits."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Facts, splits, and the same splits cut and joined for a model."""
+    """A task as fine-tuning uses it: its facts, its splits, and the splits cut and joined for a model."""
 
     facts: Facts
     splits: dict[str, Split]
@@ -68,11 +68,11 @@ class Problem:
         return self.score("test", answer)
 
     def score(self, name: str, found: np.ndarray) -> float:
-        """The task's metric of the units' probabilities [U, classes] on a split."""
+        """Scores a split with the task's metric, from the units' probabilities, [U, classes]."""
         return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, found)))
 
     def predicted(self, name: str, found: np.ndarray) -> Any:
-        """Class indices in the form of the split's labels."""
+        """Turns class indices into the form of the split's labels."""
         return predictions(self.facts, self.by_example(name, found))
 
     def by_example(self, name: str, found: np.ndarray) -> Any:
@@ -94,12 +94,15 @@ class Problem:
         return every
 
     def degenerate(self, name: str, found: np.ndarray) -> bool:
-        """Whether all units get one answer."""
+        """Whether every unit got the same answer."""
         answers = found >= THRESHOLD if self.facts.kind == "multi_label" else found.argmax(-1)[:, None]
         return len(np.unique(answers, axis=0)) == 1
 
     def lines(self, name: str, found: np.ndarray) -> list[dict[str, Any]]:
-        """One object an example: id, label, predicted, probabilities, leaked; of `tokens` for its words only."""
+        """One object for each example: id, label, predicted, probabilities, leaked.
+
+        For `tokens` it lists the example's words.
+        """
         split, predicted = self.splits[name], self.predicted(name, found)
         lines = []
         for number, rows in enumerate(self.by_example(name, found)):

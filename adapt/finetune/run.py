@@ -17,23 +17,23 @@ from adapt.train.threads import use_threads
 
 PREDICTIONS_FILE = "predictions.jsonl"
 DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
-"""One object an example: id, label, predicted (class indices), probabilities, leaked."""
+"""A file with one object for each example: id, label, predicted (class indices), probabilities, leaked."""
 CURVE_FILE = "curve.json"
-"""Of each epoch: epoch, loss, dev."""
+"""A file with one object for each epoch: epoch, loss, dev."""
 SMALLEST_GPU_SHARE = 0.1
 GPU_PARTS = 10_000
-"""Ray divides a GPU into so many; rounded up, the shares would not fit together."""
+"""Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
 
 
 @dataclass
 class FinetuneRun:
-    """What is to be learned."""
+    """What one run of fine-tuning needs to know."""
 
     config: Config
     pretrained: Pretrained
     """The model to start from."""
     task: str
-    """Folder of a prepared task."""
+    """The folder of the prepared task."""
     seed: int
 
 
@@ -59,16 +59,16 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors():
-        found = ray.get(task.remote(run, folder.absolute()))
+        learned = ray.get(task.remote(run, folder.absolute()))
     for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
-        lines = (json.dumps(line, ensure_ascii=False) for line in found.predictions[name])
+        lines = (json.dumps(line, ensure_ascii=False) for line in learned.predictions[name])
         write_atomically(folder / file, "".join(f"{line}\n" for line in lines))
-    write_atomically(folder / CURVE_FILE, json.dumps(found.curve))
-    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+    write_atomically(folder / CURVE_FILE, json.dumps(learned.curve))
+    return {**learned.metrics, "device_seconds": learned.metrics["seconds"] * (gpus or 1)}
 
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:
-    """GPUs of a run: as configured, else an equal share of one, where the cluster has any."""
+    """The share of a GPU that a run gets: as configured, else an equal share of one, if the cluster has any."""
     import ray
 
     if finetune.gpus_per_seed is not None:
@@ -78,7 +78,7 @@ def gpus_per_seed(finetune: FinetuneConfig) -> float:
 
 
 def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
-    """Ray would wait for ever for what no machine has."""
+    """Refuses more than any machine has: Ray would wait for it for ever."""
     try:
         await_resources(replace(resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
     except ClusterError as error:

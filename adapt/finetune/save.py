@@ -61,7 +61,7 @@ def save_classifier(
 
 
 def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:
-    """transformers' classifier with our weights, on the CPU."""
+    """transformers' own classifier, on the CPU, with our weights."""
     config: Any = load_config(start)
     head: Any = classifier.head
     config.id2label = dict(enumerate(facts.labels))

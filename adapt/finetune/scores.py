@@ -11,12 +11,12 @@ from adapt.finetune.entities import EntityCounts
 from adapt.task.data import IGNORED, Facts
 
 Labels: TypeAlias = Sequence[Any]
-"""As in `adapt.task.data.Split`: of each example the index of its class, or a list of them."""
+"""The true labels, as in `adapt.task.data.Split`: for each example the index of its class, or a list of indices."""
 Probabilities: TypeAlias = np.ndarray | Sequence[np.ndarray]
 """[examples, C]: a distribution, or for `multi_label` each class's own probability. `tokens`: a distribution for each
 token of each example, [tokens, C]; only those of tokens that have a label are looked at."""
 THRESHOLD = 0.5
-"""`multi_label`: a label holds from this probability on."""
+"""For `multi_label`, a label is predicted if its probability is at least this."""
 
 
 def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leaked: Sequence[bool]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
 
 
 def predictions(facts: Facts, probabilities: Probabilities) -> Labels:
-    """The labels a model decides for, in the form of `truth`; `tokens`: of every token."""
+    """The labels that a model decides for, in the form of the true labels; for `tokens`, one for every token."""
     if facts.kind == "single_label":
         return [int(row.argmax()) for row in probabilities]
     if facts.kind == "multi_label":
@@ -118,7 +118,7 @@ def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, 
 
 
 def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
-    """Class indices [examples]; `multi_label`: 0 and 1, [examples, C]."""
+    """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
     if facts.kind == "single_label":
         return np.asarray(labels, np.int64)
     held = np.zeros((len(labels), len(facts.labels)), np.int64)
@@ -128,14 +128,17 @@ def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
 
 
 def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:
-    """`tokens`: the true and the predicted labels of each example's words."""
+    """For `tokens`, the true and the predicted labels of each example's words."""
     for true, guess in zip(truth, predicted, strict=True):
         words = [pair for pair in zip(true, guess, strict=True) if pair[0] != IGNORED]
         yield [facts.labels[label] for label, _ in words], [facts.labels[label] for _, label in words]
 
 
 def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tuple[np.ndarray, np.ndarray]:
-    """True classes [n] and probabilities [n, C] of all decisions; `multi_label`: between no and yes, C = 2."""
+    """The true class, [n], and the probabilities, [n, C], of each decision.
+
+    For `multi_label` each label is a decision between no and yes, C = 2.
+    """
     if facts.kind == "single_label":
         return _arrays(facts, truth), np.asarray(probabilities)
     if facts.kind == "multi_label":

@@ -11,7 +11,7 @@ from adapt.model.limits import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
 
 LEARNING_RATES = {"fine_tune": 2e-5, "lora": 2e-4, "linear_probe": 1e-2, "feature_extraction": 0.0}
-"""The last has no steps."""
+"""The default peak learning rate of each mode. `feature_extraction` trains in no steps, so it has none."""
 EPOCHS, FEW_EPOCHS = 10, 3
 MANY_EXAMPLES = 5000
 SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.dense", "classifier.out_proj")}
@@ -21,13 +21,13 @@ SAVABLE = {"bert": ("bert.pooler.dense", "classifier"), "roberta": ("classifier.
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """FinetuneConfig without what is left open."""
+    """The settings of a run, with a value for every field of FinetuneConfig that may be null."""
 
     finetune: FinetuneConfig
     epochs: int
     pooling: str
     max_length: int
-    """[tokens]."""
+    """Longer examples are cut to this length [tokens]."""
 
     @classmethod
     def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:

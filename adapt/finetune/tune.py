@@ -24,14 +24,14 @@ from adapt.finetune.words import train_all_words, train_used_words
 
 @dataclass(frozen=True)
 class Learned:
-    """What a mode gives."""
+    """What is left of a training, whatever the mode."""
 
     predict: Callable[[str], np.ndarray]
-    """Name of a split to probabilities of its units, float32 [U, classes]."""
+    """Takes the name of a split and gives the probabilities of its units, float32 [U, classes]."""
     history: History
     trained_parameters: int
     classifier: Classifier | None = None
-    """Where the encoder was trained."""
+    """The trained model; None if the mode leaves the encoder as it is."""
 
 
 class Tuning:
@@ -60,14 +60,14 @@ class Tuning:
         self._loss = loss_of(problem, finetune, place)
 
     def loss(self, chosen: np.ndarray) -> Tensor:
-        """Mean loss of the train examples of these numbers."""
+        """The mean loss of the train examples with these indices."""
         batch = self.problem.examples["train"].batch(chosen, self.place.device)
         with self.place.autocast():
             logits = self.classifier(batch)
         return self._loss(logits, batch.targets)
 
     def predict(self, name: str) -> np.ndarray:
-        """Probabilities of a split's units, float32 [U, classes]."""
+        """The probabilities of the units of a split, float32 [U, classes]."""
         with self.place.autocast():
             return in_passes(self._probabilities, self.problem.examples[name], self.place.device).numpy()
 
@@ -118,5 +118,5 @@ def loss_of(problem: Problem, finetune: FinetuneConfig, place: FinetunePlace) ->
 
 
 def trained_numbers(module: nn.Module) -> int:
-    """Numbers that are trained."""
+    """The number of parameters that are trained."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)

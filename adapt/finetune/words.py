@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 
 class TrainedWords(nn.Module):
-    """An embedding whose used rows are a parameter, and the others not.
+    """An embedding that trains the rows of used words only; the other rows stay fixed.
 
     Args:
         table: float32 [V, H].
@@ -34,7 +34,7 @@ class TrainedWords(nn.Module):
         self.rows = nn.Parameter(table.detach()[used])
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Ids of any words [...] to [..., H]; while training, of used ones only."""
+        """Looks up ids, [...] to [..., H]. While training, only used words may be looked up."""
         places = self.place[ids]
         if self.training:
             return embedding(places, self.rows)
@@ -42,7 +42,7 @@ class TrainedWords(nn.Module):
         return torch.where(known, embedding(places.clamp(min=0), self.rows), embedding(ids, self.table))
 
     def whole(self) -> nn.Embedding:
-        """The ordinary embedding of the same vectors."""
+        """An ordinary embedding with the same vectors."""
         table = self.table.clone()
         table[self.place >= 0] = self.rows.detach()[self.place[self.place >= 0]]
         words: nn.Embedding = nn.Embedding.from_pretrained(table)
@@ -50,7 +50,7 @@ class TrainedWords(nn.Module):
 
 
 def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
-    """Replaces an encoder's table of words, unless it does more than look up."""
+    """Replaces an encoder's word embedding, unless it does more than look up vectors."""
     table = encoder.get_input_embeddings()
     if type(table) is nn.Embedding:
         used = torch.from_numpy(np.unique(tokens)).to(table.weight.device)
@@ -58,7 +58,7 @@ def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
 
 
 def train_all_words(encoder: PreTrainedModel) -> None:
-    """Puts an ordinary table of words back, with what was learned."""
+    """Replaces it by an ordinary word embedding that holds what was learned."""
     words = encoder.get_input_embeddings()
     if isinstance(words, TrainedWords):
         encoder.set_input_embeddings(words.whole())

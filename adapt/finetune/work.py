@@ -27,12 +27,12 @@ MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract_features
 
 @dataclass(frozen=True)
 class RunFound:
-    """What a run brings back."""
+    """What a run hands back from its Ray task."""
 
     metrics: dict[str, Any]
     curve: list[dict[str, Any]]
     predictions: dict[str, list[dict[str, Any]]]
-    """Of dev and test, a line an example."""
+    """Predictions on dev and test, one line for each example."""
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:

@@ -7,8 +7,8 @@ from typing import Any
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig
 from adapt.config.kinds import Kind
+from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus, pooled_corpus
-from adapt.corpus.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.model.size import model_size

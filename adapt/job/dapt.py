@@ -38,7 +38,7 @@ def dapt(context: Context) -> Export:
 
 
 def show_adapted(context: Context, finished: Finished[Exported], arguments: Sequence[str]) -> Mapping[str, Any]:
-    """What an adapted model gained and forgot."""
+    """Shows what an adapted model gained and forgot."""
     from adapt.summary import show_summary
 
     show_summary(finished.record)

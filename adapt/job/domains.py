@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from adapt.config import Config, TaskConfig
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.job.text import beside, deduplicated, prepared_files
 from adapt.parse.keys import unknown
@@ -13,7 +13,7 @@ from adapt.stage.listing import listed_files
 from adapt.stage.prepare import Prepare
 
 RESERVED = {"general", "training"}
-"""What else is measured, or read, beside domains."""
+"""Names that domains cannot have, because what is measured or read beside domains has them."""
 
 
 def domain_of(task: TaskConfig) -> str:
@@ -22,7 +22,7 @@ def domain_of(task: TaskConfig) -> str:
 
 
 def tasks_of(config: Config, order: Sequence[str]) -> list[TaskConfig]:
-    """The tasks of some domains."""
+    """The tasks that belong to some domains."""
     given = [config.task, *config.tasks] if config.task.train else config.tasks
     return [task for task in given if domain_of(task) in order]
 

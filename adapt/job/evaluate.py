@@ -23,7 +23,7 @@ from adapt.stage.prepare import Prepared
 from adapt.stage.task import PrepareTask, task_of
 
 FIRST = "base"
-"""What the model that a context begins with is called."""
+"""The name of the model that a context begins with."""
 
 
 def evaluate(context: Context) -> Compare:

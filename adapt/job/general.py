@@ -1,4 +1,4 @@
-"""What a method wants to know of a model before it learns a domain, and after."""
+"""The stages that a method asks for before a model learns a domain, and after."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -17,16 +17,17 @@ class Job:
     kind: Kind
     """Its name, and what must be configured."""
     final: Callable[[Context], Stage[Any]]
-    """Its last stage, which needs all others. Read its function to see what a job does."""
+    """Builds its last stage, which reads all others. Read this function to see what a job does."""
     show: Callable[[Context, Finished[Any], Sequence[str]], Mapping[str, Any]]
     """Shows the last stage to people, and returns figures for the line that machines read. The third argument is the
     command line."""
     training: Callable[[Any], Train | None] | None = None
-    """The training whose model others may start from, by the last stage; None where there is no such model."""
+    """Finds in the last stage the training whose model others may start from. It is None if the job makes no such
+    model."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
-    """For chains: the last stage of each seed, in place of the stage that sums all seeds up."""
+    """For chains: builds the last stage of each seed, in place of the stage that sums all seeds up."""
     first: Callable[[Any], list[Stage[Any]]] | None = None
-    """From the last stage, the stages that must run before all others, since they are the most likely to fail."""
+    """Finds in the last stage the stages that must run before all others, since they are the most likely to fail."""
     is_wide: bool = False
     """Whether it has stages that can run side by side."""
     is_named: bool = False
@@ -34,5 +35,5 @@ class Job:
 
     @property
     def name(self) -> str:
-        """`dapt`."""
+        """The job's name, such as `dapt`."""
         return self.kind.name

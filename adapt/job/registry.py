@@ -9,7 +9,7 @@ from adapt.plugin import imported
 JOBS: dict[str, Job] = {
     module.JOB.name: module.JOB for module in (dapt, tapt, sequence, finetune, evaluate, similarity, advise)
 }
-"""By name."""
+"""All jobs, by name."""
 
 
 def job_of(name: str) -> Job:
@@ -19,10 +19,10 @@ def job_of(name: str) -> Job:
         ConfigError: there is none; names the nearest.
     """
     if ":" in name:
-        found = imported("job", name)
-        if not isinstance(found, Job):
+        job = imported("job", name)
+        if not isinstance(job, Job):
             raise ConfigError(f"job: {name} is no Job", f"make it an instance of {Job.__module__}.Job")
-        return found
+        return job
     if name not in JOBS:
         raise ConfigError(f"there is no job {name or '(none)'}", nearest(name, JOBS))
     return JOBS[name]

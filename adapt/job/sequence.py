@@ -1,47 +1,24 @@
 """Domains learnt one after another (Continual Pre-training of Language Models), one by one, or all at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from adapt.config import TaskConfig
 from adapt.config.kinds import Kind
-from adapt.corpus.sources import sources_of
 from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, tasks_of
-from adapt.job.general import after_training, before_training
+from adapt.job.general import before_training
 from adapt.job.job import Job
-from adapt.job.text import general_text, on_one_source, replayed_text
-from adapt.runner import Finished, Stage
+from adapt.job.sequence_steps import Setup, known_after, on_domain, sequence_step, taught
+from adapt.job.text import general_text, replayed_text
+from adapt.runner import Finished
 from adapt.stage.context import Context, root_of
 from adapt.stage.evaluate import Evaluate
-from adapt.stage.export import Export
-from adapt.stage.finetune import Finetune
-from adapt.stage.gather import Gather
-from adapt.stage.matrices import Runs, Step
+from adapt.stage.matrices import Step
 from adapt.stage.noted import Noted
-from adapt.stage.prepare import Prepare
 from adapt.stage.sequence import Sequence as SequenceStage
 from adapt.stage.sequence import SequenceResult
 from adapt.stage.task import task_of
 from adapt.stage.train import Train
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What all models of a sequence have in common."""
-
-    context: Context
-    """The context with the model to begin with."""
-    order: Sequence[str]
-    texts: Mapping[str, Prepare]
-    """By domain."""
-    general: Prepare | None
-    tasks: Sequence[TaskConfig]
-
-    @property
-    def beside(self) -> dict[str, Prepare]:
-        """What is measured of every model."""
-        return {"general": self.general} if self.general else {}
 
 
 def sequence(context: Context) -> SequenceStage:
@@ -58,133 +35,60 @@ def sequence(context: Context) -> SequenceStage:
     """
     config, order = context.config, check_domains(context.config)
     general = general_text(context)
-    plan = Plan(context, order, domain_texts(context, order, general), general, tasks_of(config, order))
+    setup = Setup(context, order, domain_texts(context, order, general), general, tasks_of(config, order))
     before = {
-        name: Evaluate.of(context, "before", {"domain": text, **plan.beside}) for name, text in plan.texts.items()
+        name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
     }
     ways = {"continual": _one_after_another, "separate": _each_alone, "joint": _all_at_once}
-    steps = tuple(ways[config.sequence.mode](plan))
+    steps = tuple(ways[config.sequence.mode](setup))
     return SequenceStage(
         name=config.name,
         config=config,
         order=tuple(order),
-        owners={task.name: domain_of(task) for task in plan.tasks},
-        texts=plan.texts,
-        tasks={task.name: task_of(context, task) for task in plan.tasks},
+        owners={task.name: domain_of(task) for task in setup.tasks},
+        texts=setup.texts,
+        tasks={task.name: task_of(context, task) for task in setup.tasks},
         before=before,
-        untaught=_taught(plan, context, plan.tasks) if config.sequence.forward_transfer else {},
+        untaught=taught(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
         steps=steps,
-        past=_after(plan, steps[-1]) if config.sequence.mode == "continual" else {},
+        past=known_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
     )
 
 
-def _one_after_another(plan: Plan) -> Iterator[Step]:
-    context = plan.context
-    past = before_training(context, [plan.texts[plan.order[0]]])
-    keys = tuple((name, text.key) for name, text in plan.texts.items())
+def _one_after_another(setup: Setup) -> Iterator[Step]:
+    """Each training starts from the model that learnt the domain before."""
+    context = setup.context
+    past = before_training(context, [setup.texts[setup.order[0]]])
+    keys = tuple((name, text.key) for name, text in setup.texts.items())
     noted = Noted.of(root_of(context.config), context.config.name, keys)
     noted.check()
-    for number, name in enumerate(plan.order, start=1):
-        domain = _on_domain(plan, context, name)
-        training = Train.of(domain, {"domain": plan.texts[name]}, replayed_text(domain, plan.general), past)
-        step = _step(plan, domain, number, name, replace(training, noted=noted.first(number)), past)
+    for number, name in enumerate(setup.order, start=1):
+        domain = on_domain(setup, context, name)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
+        step = sequence_step(setup, domain, number, name, replace(training, noted=noted.first(number)), past)
         yield step
-        context, past = context.starting_from(step.training), _after(plan, step)
+        context, past = context.starting_from(step.training), known_after(setup, step)
 
 
-def _each_alone(plan: Plan) -> Iterator[Step]:
-    for number, name in enumerate(plan.order, start=1):
-        domain = _on_domain(plan, plan.context, name)
-        training = Train.of(domain, {"domain": plan.texts[name]}, replayed_text(domain, plan.general))
-        yield _step(plan, domain, number, name, training, {})
+def _each_alone(setup: Setup) -> Iterator[Step]:
+    """Each training starts from the model that the sequence begins with."""
+    for number, name in enumerate(setup.order, start=1):
+        domain = on_domain(setup, setup.context, name)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        yield sequence_step(setup, domain, number, name, training, {})
 
 
-def _all_at_once(plan: Plan) -> Iterator[Step]:
+def _all_at_once(setup: Setup) -> Iterator[Step]:
     """One training on the mixed domains, with as many steps as all domains have together."""
-    config, training = plan.context.config, plan.context.config.training
+    config, training = setup.context.config, setup.context.config.training
     given = {name: getattr(training, name) for name in ("max_steps", "max_tokens")}
-    limits = {name: value * len(plan.order) for name, value in given.items() if value}
-    sources = [source for source in config.corpus.sources if source.name in plan.order]
+    limits = {name: value * len(setup.order) for name, value in given.items() if value}
+    sources = [source for source in config.corpus.sources if source.name in setup.order]
     corpus = replace(config.corpus, sources=sources)
-    joint = plan.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
-    texts = as_listed(config, plan.texts)
-    stage = Train.of(joint, texts, replayed_text(joint, plan.general))
-    yield _step(plan, joint, len(plan.order), "", stage, {})
-
-
-def _on_domain(plan: Plan, context: Context, name: str) -> Context:
-    """With one of the sources as the whole corpus."""
-    config = plan.context.config
-    return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
-
-
-def _step(
-    plan: Plan, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
-) -> Step:
-    """A model's export, its losses on the domains before, and its tasks.
-
-    Args:
-        plan: of the sequence.
-        context: that the training was made from.
-        number: of domains learnt.
-        name: of the domain; empty for all at once.
-        training: the model's.
-        past: what the method knew before it.
-    """
-    config, order = plan.context.config, plan.order
-    mode = config.sequence.mode
-    text = plan.texts[name] if name else Gather(config.name, as_listed(config, plan.texts))
-    measured = {"domain": text, **plan.beside}
-    export = Export(
-        name=context.config.name,
-        config=context.config,
-        domain=text,
-        general=plan.general,
-        text=None,
-        training=training,
-        before=Evaluate.of(context, "before", measured),
-        after=Evaluate.of(context.starting_from(training), "after", measured),
-        is_transductive=False,
-    )
-    seen = {"continual": order[:number], "separate": [name], "joint": order}[mode]
-    trained = plan.context.starting_from(training)
-    others = {other: plan.texts[other] for other in seen if other != name}
-    return Step(
-        learnt=number,
-        domain=name,
-        training=training,
-        export=export,
-        others=Evaluate.of(trained, f"after-{number}", others) if others else None,
-        runs=_taught(plan, trained, _tested(plan, number, name, seen)),
-        past=past,
-        is_on_the_last=mode == "continual",
-    )
-
-
-def _tested(plan: Plan, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
-    """The tasks that a model is tested on."""
-    asked = plan.context.config.sequence
-    ahead = plan.order[number : number + 1] if asked.forward_transfer and asked.mode == "continual" else []
-    wanted = {*(seen if asked.full_matrix or number == len(plan.order) else [name]), *ahead}
-    return [task for task in plan.tasks if domain_of(task) in wanted]
-
-
-def _taught(plan: Plan, context: Context, tasks: Sequence[TaskConfig]) -> Runs:
-    """A model, taught each of some tasks, once a seed."""
-    config = plan.context.config
-    return {
-        task.name: tuple(
-            Finetune.of(context.configured(replace(config, name=f"{config.name}-{task.name}", task=task)), seed)
-            for seed in config.finetune.seeds
-        )
-        for task in tasks
-    }
-
-
-def _after(plan: Plan, step: Step) -> Mapping[str, Stage[Any]]:
-    """What the method wants to know of a domain that was learnt."""
-    context = _on_domain(plan, plan.context, step.domain).starting_from(step.training)
-    return after_training(context, plan.texts[step.domain], step.past)
+    joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
+    texts = as_listed(config, setup.texts)
+    stage = Train.of(joint, texts, replayed_text(joint, setup.general))
+    yield sequence_step(setup, joint, len(setup.order), "", stage, {})
 
 
 def _show(context: Context, finished: Finished[SequenceResult], arguments: Sequence[str]) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from adapt.stage.task_texts import TaskSplit, TaskTexts
 from adapt.stage.train import Train
 
 POOL = "(pool)"
-"""What the pool is called among the sources of a training."""
+"""The name that the pool has among the sources of a training."""
 
 
 def tapt(context: Context) -> Export:
@@ -79,7 +79,7 @@ def _texts(
     splits: Sequence[str],
     unseen: Sequence[TaskConfig] = (),
 ) -> TaskTexts:
-    """The text of some splits; without that of dev and test of some tasks."""
+    """The text of some splits, without the text of dev and test of the tasks in `unseen`."""
     name = "-".join([*(task.name for task in tasks), *splits])
     wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
     hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
@@ -89,7 +89,7 @@ def _texts(
 def _train_text(
     context: Context, task: TaskConfig, tasks: Sequence[TaskConfig], apart: Sequence[Stage[Prepared]]
 ) -> Stage[Prepared]:
-    """What TAPT may see of a task."""
+    """The text of a task that TAPT may be trained on."""
     if context.config.tapt.transductive:
         return PrepareTexts.of(context, _texts(context, [task], ["train", "dev", "test"]), measured=apart)
     others = [other for other in tasks if other != task]

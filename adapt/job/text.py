@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adapt.config import Config, CorpusConfig
+from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
 from adapt.corpus.shared import shared_with
-from adapt.corpus.sources import sources_of
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.dedup import Dedup
@@ -16,7 +16,7 @@ from adapt.stage.prepare import Prepare, Prepared, Streamed
 from adapt.stage.task_texts import TaskTexts
 
 GENERAL, REPLAY = "(general)", "(replay)"
-"""What text beside the domain's is called among sources."""
+"""Names that text beside the domain has among sources."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class DomainText:
     """The text of a domain."""
 
     whole: Stage[Prepared]
-    """As one corpus, to measure on."""
+    """The text as one corpus, to measure on."""
     sources: Mapping[str, Prepare]
-    """By name, to train on."""
+    """The text by source, to train on."""
 
     @property
     def streamed(self) -> Streamed | None:
@@ -130,10 +130,10 @@ def beside(context: Context, general: Prepare | None, replay: bool = True) -> tu
     config = context.config
     if config.corpus.deduplicate != "near":
         return ()
-    found = [replace(general.files, source=GENERAL)] if general else []
+    files = [replace(general.files, source=GENERAL)] if general else []
     if replay and config.mixture.replay_paths:
-        found.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
-    return tuple(found)
+        files.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
+    return tuple(files)
 
 
 def deduplicated(
@@ -143,7 +143,7 @@ def deduplicated(
 
     Args:
         context: of the job.
-        sources: in the order of `adapt.corpus.sources.sources_of`.
+        sources: in the order of `adapt.corpus.files.sources.sources_of`.
         before: text that stays as it is.
         unseen: texts that the sources must not hold.
     """

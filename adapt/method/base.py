@@ -33,7 +33,7 @@ class Domain:
     start: Start
     """The model that is about to learn it, or that has learnt it."""
     texts: tuple[Stage[Any], ...]
-    """Its prepared text, a stage a source."""
+    """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
     """The method's stages so far, by name."""
 
@@ -56,7 +56,7 @@ class Setting:
     number: int | None = None
     """Number of the domain, from 1; None where it is not known."""
     device: Any = "cpu"
-    """Where the model will be."""
+    """The device that the model will be on."""
     zero_stage: int = 0
     world: int = 1
     """Ranks."""
@@ -115,9 +115,9 @@ class Method:
     """A frozen dataclass of documented fields with defaults, in the style of `adapt.config`: the section that is called
     like the method. Ranges are those of `adapt.config.RANGES`; a field made with `how` does not enter keys."""
     kind: ClassVar[str] = "plain"
-    """Its name in the table of methods."""
+    """The method's name in the table of methods."""
     zero_stages: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
-    """Where it can run."""
+    """The ZeRO stages that it can run with."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options

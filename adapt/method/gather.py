@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -35,13 +36,19 @@ def summed(number: Tensor) -> Tensor:
     return total
 
 
-def counted(own: int, device: torch.device) -> tuple[list[int], int]:
+@cache
+def among_hosts() -> Any:
+    """The group of all ranks for what their hosts know, which need not wait for their devices. All ranks call it."""
+    return None if "cpu:gloo" in dist.get_backend_config() else dist.new_group(backend="gloo")
+
+
+def counted(own: int) -> tuple[list[int], int]:
     """How many each rank has, and this rank's place among them. All ranks call it."""
     if is_alone():
         return [own], 0
-    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64, device=device)
+    counts = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     counts[dist.get_rank()] = own
-    dist.all_reduce(counts)
+    dist.all_reduce(counts, group=among_hosts())
     return counts.tolist(), dist.get_rank()
 
 
@@ -59,7 +66,7 @@ def gathered(rows: Tensor) -> tuple[Tensor, int]:
     """
     if is_alone():
         return rows, 0
-    sizes, rank = counted(len(rows), rows.device)
+    sizes, rank = counted(len(rows))
     together: Tensor = _Gather.apply(rows, sizes)  # type: ignore[no-untyped-call]
     return together, sum(sizes[:rank])
 

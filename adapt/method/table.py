@@ -17,7 +17,7 @@ METHODS = {
     "das": "adapt.method.das.method:Das",
     "l2sp": "adapt.method.l2sp:L2sp",
 }
-"""Where each stands. A further one is its file, its test and a line here."""
+"""The class of each method, as `module:Class`. A further method is its file, its test and a line here."""
 
 
 def method_class(kind: str) -> type[Method]:

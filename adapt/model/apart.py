@@ -68,15 +68,16 @@ def _alone(model: Any) -> torch.Tensor:
 
 def _together(model: PreTrainedModel) -> torch.Tensor:
     tokens = torch.cat(_documents(model))
-    everywhere = torch.ones_like(tokens, dtype=torch.bool)
+    everywhere = torch.ones(1, len(tokens), dtype=torch.bool)
     starts = torch.zeros_like(everywhere)
-    starts[[0, _LENGTHS[0]]] = True
-    packed = Packed.of(tokens[None], everywhere[None], starts[None])
+    starts[0, [0, _LENGTHS[0]]] = True
+    packed = Packed.of(tokens.cpu()[None], everywhere, starts).to(tokens.device)
+    places = torch.arange(len(tokens), device=tokens.device)
     with torch.no_grad(), answering(model, lambda hidden, *_: torch.full_like(hidden[..., :1], _ANSWER)):
-        answer = predict_at(model, packed, everywhere)
+        answer = predict_at(model, packed, places)
     if not torch.equal(answer, torch.full_like(answer, _ANSWER)):
         raise ValueError("logits are changed after the last linear layer")
-    return losses_at(model, packed, everywhere, tokens)
+    return losses_at(model, packed, places, tokens)
 
 
 def _refused(model: PreTrainedModel) -> ModelError:

@@ -181,7 +181,7 @@ class _Place(torch.autograd.Function):
 
 
 class _TakeBack(torch.autograd.Function):
-    """The other way. No gradient goes to filling."""
+    """Brings values at the places of buckets back to the tokens, [N, heads, D]. No gradient goes to padding."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:

@@ -94,7 +94,7 @@ class CardFacts:
     name: str
     base_model: str
     objective: str
-    """Its kind."""
+    """The kind of objective."""
     corpus: Mapping[str, Any]
     """Where the text came from, its size and digest."""
     training: Mapping[str, Any]

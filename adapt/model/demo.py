@@ -116,7 +116,10 @@ def extract_wheel(wheel: Path, folder: Path) -> None:
 
 
 def publish(aside: Path, folder: Path) -> None:
-    """Rename into place. Where another process was first, its folder, which is the same, stays."""
+    """Rename into place, unless another process was first: then its folder, which is the same, stays.
+
+    `adapt.runner.files.folder_aside` is for a folder that one process alone may write; several may fetch this one.
+    """
     try:
         aside.rename(folder)
     except OSError:

@@ -34,12 +34,12 @@ def dropout(values: Tensor, p: float) -> Tensor:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """From which the next pass on a device will draw its dropout."""
+    """The state of the generator from which the next pass on a device draws its dropout."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def draw_again(state: list[Tensor], device: torch.device) -> None:
-    """The next pass draws what the one before which `random_state` was asked drew."""
+    """Lets the next pass draw what was drawn by the pass that followed `random_state`."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)

@@ -22,13 +22,13 @@ class Pattern:
     key: str
     value: str
     attention_out: str
-    """Its input holds the heads' outputs, one after another."""
+    """The projection behind the heads. Its input holds the outputs of all heads, one after another."""
     inner: tuple[str, ...]
-    """What makes the inner neurons; several where they are gated."""
+    """Modules that compute the inner neurons of the feed-forward block; there are several if the neurons are gated."""
     outer: str
-    """What makes the output neurons."""
+    """The module that computes the output neurons of the feed-forward block."""
     fused: bool = False
-    """Query, key and value are one module, their rows in this order."""
+    """Whether query, key and value are one module, with their rows in this order."""
 
 
 _BERT = Pattern(
@@ -82,7 +82,7 @@ PATTERNS: dict[str, Pattern] = {
     ),
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), _LLAMA),
 }
-"""By `model_type` of the configuration."""
+"""How each family arranges its layers, by `model_type` of its configuration."""
 
 
 def pattern_of(kind: str) -> Pattern:

@@ -22,8 +22,6 @@ from adapt.model.masked import in_use
 from adapt.model.packed import Packed
 
 ATTRIBUTE = "_target_gather"
-NO_MASK = torch.zeros(1, 1, 1, 1)
-"""Four dimensions tell transformers that the mask is made already. It builds none, and attention looks at documents."""
 
 
 class TargetGather:
@@ -36,7 +34,7 @@ class TargetGather:
 
     @contextmanager
     def only(self, positions: Tensor) -> Iterator[None]:
-        """Inside the block, pass on only the hidden states at these positions."""
+        """Inside the block, pass on only the hidden states at these positions, int64 [T]."""
         self.positions, self.count = positions, None
         try:
             yield
@@ -59,7 +57,7 @@ class TargetGather:
             return output
         if self.kept is not None:
             self.kept.append(output[0].squeeze(0))
-        chosen = output[0][self.positions].unsqueeze(0)
+        chosen = output[0].index_select(1, self.positions)
         self.count = chosen.shape[1]
         if isinstance(output, tuple):
             return (chosen, *output[1:])
@@ -74,8 +72,9 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
         model: a transformers model with a language-model head, masked or causal, made ready by
             `adapt.model.load`, or a wrapper (DeepSpeed engine, DistributedDataParallel) with it as `.module`.
         packed: N tokens.
-        positions: bool [N], where to predict.
-        targets: int64 [T], T = positions.sum(): the tokens to predict, from left to right.
+        positions: int64 [T], where to predict, from left to right. Numbers and not bool [N], which a GPU would have to
+            count before the host can go on.
+        targets: int64 [T], the tokens to predict there.
 
     Returns:
         float32 scalar [nats]. Value and gradients are those of the full computation.
@@ -87,7 +86,7 @@ def loss_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
 
 
 def losses_at(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> Tensor:
-    """The same one by one and without gradients, float32 [T]."""
+    """The loss of each position by itself, without gradients, float32 [T]."""
     with torch.no_grad():
         return _losses(model, packed, positions, targets)[1]
 
@@ -98,8 +97,8 @@ def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets
     Args:
         model: as of `loss_at`.
         packed: N tokens.
-        positions: bool [N], where to predict; the head runs there alone.
-        targets: int64 [T], T = positions.sum().
+        positions: int64 [T], where to predict; the head runs there alone.
+        targets: int64 [T].
 
     Returns:
         The loss, and the last hidden states [N, H]. Gradients flow through both.
@@ -115,7 +114,7 @@ def states_of(model: nn.Module, packed: Packed) -> Tensor:
     Unlike `adapt.model.states.last_hidden_state` it takes a wrapped model, and the wrapper does its work.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
-        _forward(model, packed, torch.zeros_like(packed.input_ids[0], dtype=torch.bool))
+        _forward(model, packed, packed.input_ids.new_zeros(0))
     return kept[0]
 
 
@@ -159,12 +158,12 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
     inner: Any = getattr(model, "module", model)
     gather = gather_of(inner)
     options = {"use_cache": False} if inner.can_generate() else {}
-    with gather.only(positions[None]):
+    with gather.only(positions):
         output = model(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids + first_position(inner.config),
             documents=packed.documents,
-            attention_mask=NO_MASK.to(packed.input_ids.device),
+            attention_mask=no_mask(packed.input_ids.device),
             return_dict=True,
             **options,
         )
@@ -172,6 +171,11 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
     if gather.count is None or logits.shape[:2] != torch.Size([1, gather.count]):
         raise unsupported_head(inner)
     return logits
+
+
+def no_mask(device: torch.device) -> Tensor:
+    """Four dimensions tell transformers that the mask is made already: it builds none; attention looks at documents."""
+    return torch.zeros(1, 1, 1, 1, device=device)
 
 
 def gather_of(model: Any) -> TargetGather:

@@ -1,4 +1,7 @@
-"""Documents one after another in a single sequence, without padding, and where each begins and ends."""
+"""Documents one after another in a single sequence, without padding, and where each begins and ends.
+
+All of it is worked out on the host and then sent to the device, which so never has to be waited for.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+CPU = torch.device("cpu")
 ROUNDING = 16
 """On CPUs, documents whose lengths round up to the same multiple are attended to together [tokens]."""
 
@@ -16,9 +20,9 @@ class Bucket:
 
     documents: int
     length: int
-    """Places of each document, the longest's tokens [tokens]."""
+    """Number of places for each document: the tokens of the longest one."""
     real: Tensor | None
-    """bool [documents, length], False at filling; None where all documents have that length."""
+    """bool [documents, length], False at padding; None if all documents have that length."""
 
 
 class Documents:
@@ -27,18 +31,30 @@ class Documents:
     Args:
         cumulative: int32 [D + 1]: where documents begin, and the sequence's length at the end.
         longest: upper bound of their lengths [tokens].
+        device: where the sequence is.
     """
 
-    def __init__(self, cumulative: Tensor, longest: int) -> None:
-        self.cumulative = cumulative
+    def __init__(self, cumulative: Tensor, longest: int, device: torch.device = CPU) -> None:
+        self.known = cumulative.cpu()
+        """`cumulative` on the host."""
         self.longest = longest
+        self.device = device
 
     def __len__(self) -> int:
-        return len(self.cumulative) - 1
+        return len(self.known) - 1
+
+    def to(self, device: torch.device) -> "Documents":
+        """The same for a sequence that is sent elsewhere."""
+        return self if device == self.device else type(self)(self.known, self.longest, device)
+
+    @cached_property
+    def cumulative(self) -> Tensor:
+        """int32 [D + 1], on the device."""
+        return sent(self.known, self.device)
 
     @cached_property
     def _layout(self) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
-        return _arrange(self.cumulative)
+        return _arrange(self.known, self.device)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -61,9 +77,14 @@ class Documents:
         return self._layout[3]
 
 
-def _arrange(cumulative: Tensor) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
-    device = cumulative.device
-    begins, ends = cumulative[:-1].long().cpu(), cumulative[1:].long().cpu()
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """What the host has, on a device, which the host does not wait for."""
+    pinned = device.type == "cuda" and values.device.type == "cpu"
+    return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
+
+
+def _arrange(cumulative: Tensor, device: torch.device) -> tuple[list[Bucket], Tensor, Tensor, Tensor | None]:
+    begins, ends = cumulative[:-1].long(), cumulative[1:].long()
     lengths = ends - begins
     rounded = (lengths + ROUNDING - 1) // ROUNDING * ROUNDING
     buckets, there, real = [], [], []
@@ -73,14 +94,14 @@ def _arrange(cumulative: Tensor) -> tuple[list[Bucket], Tensor, Tensor, Tensor |
         inside = torch.arange(longest) < lengths[members, None]
         places = (begins[members, None] + torch.arange(longest)).where(inside, 0)
         full = bool(inside.all())
-        buckets.append(Bucket(len(members), longest, None if full else inside.to(device)))
+        buckets.append(Bucket(len(members), longest, None if full else sent(inside, device)))
         there.append(places.flatten())
         real.append(inside.flatten())
     tokens, occupied = torch.cat(there), torch.cat(real)
     back = torch.empty(int(cumulative[-1]), dtype=torch.int64)
     back[tokens[occupied]] = occupied.nonzero().flatten()
-    filling = None if bool(occupied.all()) else (~occupied).nonzero().flatten().to(device)
-    return buckets, tokens.to(device), back.to(device), filling
+    filling = None if bool(occupied.all()) else sent((~occupied).nonzero().flatten(), device)
+    return buckets, sent(tokens, device), sent(back, device), filling
 
 
 @dataclass(frozen=True)
@@ -100,7 +121,7 @@ class Packed:
 
     @classmethod
     def of(cls, input_ids: Tensor, real: Tensor, starts: Tensor) -> "Packed":
-        """Rows without their filling.
+        """Rows without their filling, on the host.
 
         Args:
             input_ids: int64 [B, L].
@@ -109,38 +130,47 @@ class Packed:
         """
         tokens = input_ids[real]
         begins = starts[real].nonzero().flatten()
-        index = torch.arange(len(tokens), device=tokens.device)
+        index = torch.arange(len(tokens))
         document = torch.bucketize(index, begins, right=True) - 1
-        cumulative = torch.cat((begins, torch.tensor([len(tokens)], device=tokens.device))).int()
+        cumulative = torch.cat((begins, torch.tensor([len(tokens)]))).int()
         return cls(tokens[None], (index - begins[document])[None], Documents(cumulative, input_ids.shape[1]))
+
+    def to(self, device: torch.device) -> "Packed":
+        """The same on another device."""
+        return Packed(sent(self.input_ids, device), sent(self.position_ids, device), self.documents.to(device))
 
     @classmethod
     def joined(cls, *parts: "Packed") -> "Packed":
         """The documents of some packed sequences one after another, in one; none sees those of another part."""
-        ends, begin = [parts[0].documents.cumulative[:1]], 0
+        first = parts[0].documents
+        ends, begin = [first.known[:1]], 0
         for part in parts:
-            ends.append(part.documents.cumulative[1:] + begin)
+            ends.append(part.documents.known[1:] + begin)
             begin += part.tokens
         return cls(
             torch.cat([part.input_ids for part in parts], 1),
             torch.cat([part.position_ids for part in parts], 1),
-            Documents(torch.cat(ends), max(part.documents.longest for part in parts)),
+            Documents(torch.cat(ends), max(part.documents.longest for part in parts), first.device),
         )
 
     def only(self, numbers: Tensor) -> "Packed":
-        """Some documents alone, by their numbers in rising order, int64 [documents]."""
+        """Some documents alone, by their numbers in rising order, int64 [documents], on the host."""
         if len(numbers) == len(self.documents):
             return self
-        lengths = self.documents.cumulative.diff()
-        kept = torch.zeros(len(lengths), dtype=torch.bool, device=lengths.device).index_fill_(0, numbers, True)
-        inside = kept.repeat_interleave(lengths, output_size=self.tokens)
+        documents = self.documents
+        lengths = documents.known.diff()
+        kept = torch.zeros(len(lengths), dtype=torch.bool).index_fill_(0, numbers, True)
+        inside = sent(kept.repeat_interleave(lengths).nonzero().flatten(), documents.device)
         cumulative = torch.cat((lengths.new_zeros(1), lengths[numbers].cumsum(0))).int()
         return Packed(
-            self.input_ids[:, inside], self.position_ids[:, inside], Documents(cumulative, self.documents.longest)
+            self.input_ids.index_select(1, inside),
+            self.position_ids.index_select(1, inside),
+            Documents(cumulative, documents.longest, documents.device),
         )
 
     @classmethod
     def single(cls, tokens: Tensor) -> "Packed":
-        """One document, int64 [N]."""
-        whole = torch.ones_like(tokens, dtype=torch.bool)[None]
-        return cls.of(tokens[None], whole, torch.arange(len(tokens), device=tokens.device)[None] == 0)
+        """One document, int64 [N], where its tokens are."""
+        text = tokens.cpu()[None]
+        whole = torch.ones_like(text, dtype=torch.bool)
+        return cls.of(text, whole, torch.arange(len(tokens))[None] == 0).to(tokens.device)

@@ -16,12 +16,12 @@ class Layer:
     """One layer's modules."""
 
     name: str
-    """Of the layer in the model; parameters are named below it."""
+    """The layer's name in the model; the names of its parameters begin with it."""
     module: nn.Module
     pattern: Pattern
 
     def part(self, name: str) -> Any:
-        """One of its modules."""
+        """The module of the layer that has this name."""
         return self.module.get_submodule(name)
 
 

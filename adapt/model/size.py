@@ -42,7 +42,7 @@ class ModelSize:
     layer_parameters: int
     """Elements of the matrices that a token is multiplied with in all layers together."""
     head_parameters: int
-    """The same for a predicted token in the language-model head."""
+    """Elements of the matrices that a predicted token is multiplied with in the language-model head."""
     layers: int
     hidden: int
     """Width of the hidden states."""

@@ -13,21 +13,26 @@ MODEL_FOLDER = "model"
 
 @dataclass(frozen=True)
 class Start:
-    """A model."""
+    """The model that a stage begins with, and where it comes from."""
 
     pretrained: Pretrained
-    """Where `training` is None, the model; else what that training began with: of the same shape and tokenizer."""
+    """The model itself. If a training is still to make it, the model that this training begins with: it has the same
+    shape and the same tokenizer."""
     digest: str | None
-    """Of the model's files; None where a training makes it, whose key says it all."""
+    """The digest of the model's files. It is None if a training makes the model: then that training's key identifies
+    it."""
     training: Stage[Any] | None = None
-    """That makes it."""
+    """The training that makes the model; None if the model is there already."""
 
     def after(self, training: Stage[Any]) -> "Start":
-        """The model that a training leaves, which began with this one."""
+        """A start from the model that a training leaves; the training began with this one."""
         return Start(self.pretrained, None, training)
 
     def made(self, done: Done) -> Pretrained:
-        """The model, which is there once its training has run. Its tokenizer is that of the model it began with."""
+        """The model on disk, once its training has run.
+
+        It uses the tokenizer of the model that the training began with.
+        """
         if self.training is None:
             return self.pretrained
         return replace(self.pretrained, model=done[self.training].path / MODEL_FOLDER)

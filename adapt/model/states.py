@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.model.head import NO_MASK
+from adapt.model.head import no_mask
 from adapt.model.limits import first_position
 from adapt.model.packed import Packed
 
@@ -29,7 +29,7 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
 
 
 def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:
-    """The last of `hidden_states` alone, [N, H], without keeping the others."""
+    """The hidden states of the last layer, [N, H], without keeping those of other layers."""
     state: Tensor = _run(model, packed, segments).last_hidden_state
     return state[0]
 
@@ -44,7 +44,7 @@ def _run(model: nn.Module, packed: Packed, segments: Tensor | None, **options: A
         input_ids=packed.input_ids,
         position_ids=packed.position_ids + first_position(base.config),
         documents=packed.documents,
-        attention_mask=NO_MASK.to(packed.input_ids.device),
+        attention_mask=no_mask(packed.input_ids.device),
         return_dict=True,
         **options,
     )
@@ -79,6 +79,7 @@ def document_means(states: Tensor, packed: Packed) -> Tensor:
     """
     ends = packed.documents.cumulative.long()
     lengths = ends.diff()
-    owner = torch.repeat_interleave(torch.arange(len(lengths), device=states.device), lengths)
+    numbers = torch.arange(len(lengths), device=states.device)
+    owner = numbers.repeat_interleave(lengths, output_size=packed.tokens)
     sums = torch.zeros(len(lengths), states.shape[1], dtype=states.dtype, device=states.device)
     return sums.index_add(0, owner, states) / lengths[:, None]

@@ -25,7 +25,7 @@ Values = Mapping[Kind, Tensor]
 
 
 def unit_counts(model: Any) -> dict[Kind, int]:
-    """How many units of each kind a layer has."""
+    """The number of units of each kind in one layer."""
     first = layers_of(model)[0]
     outer = first.part(first.pattern.outer)
     return {"head": int(model.config.num_attention_heads), "inner": inputs(outer), "output": outputs(outer)}

@@ -2,20 +2,20 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from adapt.model.head import loss_at, losses_at
-from adapt.model.packed import Packed
+from adapt.model.packed import CPU, Packed, sent
 
 _COLUMNS = "tokens", "lengths", "epochs", "rows", "starts"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows as read from the corpus, on the training device."""
+    """Rows as read from the corpus, on the host."""
 
     tokens: torch.Tensor
     """int64 [B, L]; positions from `lengths` on are filling."""
@@ -31,36 +31,30 @@ class Batch:
     """bool [B, L] each: the columns that the objective asked of tokenization."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, Any], device: torch.device | str) -> "Batch":
-        """From the arrays of `adapt.corpus.stream.Feed`."""
-        pinned = torch.device(device).type == "cuda"  # then the copy goes on while the host prepares the next
+    def of(cls, columns: Mapping[str, Any]) -> "Batch":
+        """Makes a batch from the arrays of `adapt.corpus.batches.stream.Feed`."""
 
-        def moved(name: str) -> torch.Tensor:
-            kind = bool if columns[name].dtype == bool else "int64"
-            values = torch.from_numpy(columns[name].astype(kind))
-            return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
+        def read(name: str) -> torch.Tensor:
+            return torch.from_numpy(columns[name].astype(bool if columns[name].dtype == bool else "int64"))
 
         return cls(
-            **{name: moved(name) for name in _COLUMNS},
-            marks={name: moved(name) for name in columns if name not in _COLUMNS},
-        )
-
-    def to(self, device: torch.device) -> "Batch":
-        """The same rows on another device."""
-        return Batch(
-            **{name: getattr(self, name).to(device) for name in _COLUMNS},
-            marks={name: mark.to(device) for name, mark in self.marks.items()},
+            **{name: read(name) for name in _COLUMNS},
+            marks={name: read(name) for name in columns if name not in _COLUMNS},
         )
 
     @property
     def real(self) -> torch.Tensor:
         """bool [B, L]: True where there is text and not filling."""
-        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.lengths[:, None]
+        return torch.arange(self.tokens.shape[1]) < self.lengths[:, None]
 
 
 @dataclass(frozen=True)
 class Corrupted:
-    """Rows as the model sees them, and what it is to predict."""
+    """Rows as the model sees them, and what it is to predict.
+
+    They stay on the host, where masks are drawn and boundaries found while the device still computes the step before.
+    What a model takes is sent to its device.
+    """
 
     input_ids: torch.Tensor
     """int64 [B, L]."""
@@ -72,6 +66,12 @@ class Corrupted:
     """bool [B, L]: where a prediction is asked."""
     targets: torch.Tensor
     """int64 [T], T = positions.sum(): the tokens to predict, row by row."""
+    device: torch.device = CPU
+    """Where the model is."""
+
+    def bound_for(self, device: torch.device) -> "Corrupted":
+        """The same rows for a model on another device."""
+        return replace(self, device=device)
 
     def split(self, size: int) -> "list[Corrupted]":
         """The same rows in micro-batches of at most `size`."""
@@ -86,11 +86,19 @@ class Corrupted:
             self.targets.split(counts),
             strict=True,
         )
-        return [Corrupted(*part) for part in parts]
+        return [Corrupted(*part, self.device) for part in parts]
 
     def packed(self) -> Packed:
-        """The rows' text one after another, without filling."""
-        return Packed.of(self.input_ids, self.real, self.starts)
+        """The rows' text one after another, without filling, on the device."""
+        return Packed.of(self.input_ids, self.real, self.starts).to(self.device)
+
+    def asked(self) -> torch.Tensor:
+        """int64 [T], on the device: where in the packed text predictions are asked."""
+        return sent(self.positions[self.real].nonzero().flatten(), self.device)
+
+    def answers(self) -> torch.Tensor:
+        """int64 [T], `targets` on the device."""
+        return sent(self.targets, self.device)
 
 
 class Objective(ABC):
@@ -106,8 +114,8 @@ class Objective(ABC):
 
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
         """Summed cross entropy of the predictions [nats], float32 scalar, to be minimized."""
-        return loss_at(model, corrupted.packed(), corrupted.positions[corrupted.real], corrupted.targets)
+        return loss_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())
 
     def losses(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
         """Cross entropy of each prediction [nats], float32 [T], for measurement."""
-        return losses_at(model, corrupted.packed(), corrupted.positions[corrupted.real], corrupted.targets)
+        return losses_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())

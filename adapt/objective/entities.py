@@ -20,7 +20,7 @@ class EntityMasking(Masking):
         return heads_of(batch.marks[UNIT_STARTS] | batch.starts)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
-        """From entities and from words as much as is due to each."""
+        """Takes the right number of units from the entities and from the words."""
         order, size = self.draw(ORDER, batch), unit_lengths(heads, eligible)
         is_entity = batch.marks[ENTITIES]
         in_entities, in_words = size.where(is_entity, 0), size.where(~is_entity, 0)

@@ -68,7 +68,7 @@ class Masking(Objective):
 
     def corrupt(self, batch: Batch) -> Corrupted:
         """Chooses and replaces tokens."""
-        eligible = self._is_ordinary.to(batch.tokens.device)[batch.tokens] & batch.real
+        eligible = self._is_ordinary[batch.tokens] & batch.real
         eligible |= batch.real & ~eligible.any(1, keepdim=True)  # a row of special tokens only still gives a target
         heads = self.heads(batch, eligible)
         positions = self.choose(batch, eligible, heads)
@@ -90,6 +90,6 @@ class Masking(Objective):
         masked = positions & (action < self.config.mask_token_fraction)
         shares = self.config.mask_token_fraction + self.config.random_token_fraction
         randomised = positions & ~masked & (action < shares)
-        ordinary_ids = self._ordinary_ids.to(batch.tokens.device)  # a random token is never a special one
+        ordinary_ids = self._ordinary_ids  # a random token is never a special one
         random_tokens = ordinary_ids[(self.draw(TOKEN, batch) * len(ordinary_ids)).long()]
         return torch.where(masked, self.mask_id, torch.where(randomised, random_tokens, batch.tokens))

@@ -16,7 +16,7 @@ class MaskedLanguageModelling(Masking):
 
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
         """Each token is a unit."""
-        return torch.arange(eligible.shape[1], device=eligible.device).expand_as(eligible)
+        return torch.arange(eligible.shape[1]).expand_as(eligible)
 
     def choose(self, batch: Batch, eligible: Tensor, heads: Tensor) -> Tensor:
         """The eligible positions with each row's smallest numbers: a uniform choice of exactly the wanted count."""

@@ -40,7 +40,7 @@ class SpanMasking(Masking):
     def heads(self, batch: Batch, eligible: Tensor) -> Tensor:
         """Spans are units."""
         words = ((batch.marks[WORD_STARTS] | batch.starts) & eligible).cumsum(1) - 1
-        below = self._below.to(words.device)
+        below = self._below
         lengths = torch.searchsorted(below, self.draw(LENGTH, batch), right=True) + 1
         span = torch.searchsorted(lengths.cumsum(1), words, right=True)
         return heads_of(span.diff(dim=1, prepend=span[:, :1]).bool() | batch.starts)

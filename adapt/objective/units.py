@@ -16,7 +16,7 @@ def heads_of(starts: Tensor) -> Tensor:
     Returns:
         int64 [B, L].
     """
-    positions = torch.arange(starts.shape[1], device=starts.device)
+    positions = torch.arange(starts.shape[1])
     return torch.where(starts, positions, 0).cummax(dim=1).values
 
 

@@ -72,22 +72,22 @@ def known_keys(method: str = "") -> set[str]:
 def method_in(given: Mapping[str, Any]) -> str:
     """What sections with their fields say of method.kind; empty where they do not."""
     section = given.get("method")
-    found = section.get("kind") if isinstance(section, Mapping) else None
-    return found if isinstance(found, str) else ""
+    kind = section.get("kind") if isinstance(section, Mapping) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def _method_among(arguments: Sequence[str]) -> str:
     """What a command line and its files say of method.kind, the last of them. Errors are for who reads them in full."""
-    found = ""
+    method = ""
     for position, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
         value = value or next(iter(arguments[position + 1 :]), "")
         if name == "--method.kind":
-            found = value
+            method = value
         elif name == "--config":
             with suppress(ConfigError):
-                found = method_in(nested(read_yaml(value))) or found
-    return found
+                method = method_in(nested(read_yaml(value))) or method
+    return method
 
 
 def _read(text: str) -> Any:
@@ -106,7 +106,7 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
-    """Those of sections with fields, or of fields by dotted name."""
+    """Refuses unknown keys in sections with fields, or in fields by dotted name."""
     _refuse_unknown(content, place, known_keys(method_in(nested(content))))
 
 
@@ -119,16 +119,16 @@ def _refuse_unknown(content: Mapping[str, Any], place: str, known: set[str]) -> 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields by dotted name into their sections. Of a field that is given twice, the later one holds."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for name, value in values.items():
         section, _, field = str(name).partition(".")
         if field:
-            found[section] = {**found.get(section, {}), field: value}
+            sections[section] = {**sections.get(section, {}), field: value}
         elif isinstance(value, Mapping):
-            found[section] = {**found.get(section, {}), **nested(value)}
+            sections[section] = {**sections.get(section, {}), **nested(value)}
         else:
-            found[section] = value
-    return found
+            sections[section] = value
+    return sections
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:

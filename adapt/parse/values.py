@@ -1,11 +1,10 @@
 """Values out of their range, and fields that contradict each other."""
 
-import math
 import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from adapt.config import OBJECTIVES, RANGES, Config, CorpusConfig, SourceConfig, section_of
+from adapt.config import OBJECTIVES, Config, CorpusConfig, SourceConfig, out_of_range, section_of
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 
@@ -80,10 +79,8 @@ def _check_sources(corpus: CorpusConfig) -> None:
         if names.count(source.name) > 1:
             raise ConfigError(f"two of corpus.sources are called {source.name!r}", "give each a name of its own")
         _check_source(f"corpus.sources, {source.name}: ", source)
+        check_section(f"corpus.sources, {source.name}", source)
     weights = {source.name: source.weight for source in corpus.sources}
-    for name, weight in weights.items():
-        if weight is not None and not (math.isfinite(weight) and weight >= 0):
-            raise ConfigError(f"corpus.sources, {name}: weight is {weight}", "use a finite number >=0")
     without = [name for name, weight in weights.items() if weight is None]
     if without and len(without) < len(weights):
         raise ConfigError(f"corpus.sources: no weight for {', '.join(without)}", "give every source a weight, or none")
@@ -200,10 +197,5 @@ def check_section(name: str, section: Any) -> None:
     """
     for field in fields(section):
         value = getattr(section, field.name)
-        words, holds = RANGES.get(str(field.type).split(" ")[0], ("", math.isfinite))
-        if not isinstance(value, int | float):
-            continue
-        if not math.isfinite(value):
-            raise ConfigError(f"{name}.{field.name} is {value}", "use a finite number")
-        if not holds(value):
-            raise ConfigError(f"{name}.{field.name} is {value}, but must be {words}", "choose a value in that range")
+        if isinstance(value, int | float) and (wanted := out_of_range(str(field.type), value)):
+            raise ConfigError(f"{name}.{field.name} is {value}, but must be {wanted}", "choose a value in that range")

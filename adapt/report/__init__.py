@@ -1,1 +1,13 @@
-"""The report: from the records of a chain to a page that says what was found."""
+"""From the records of a chain to a page that says what was found.
+
+- `entry`: what a report is made of.
+- `tasks/`: scores of fine-tuned models, recipe by recipe.
+- `sequences/`: sequences of domains, method by method.
+- `trainings`: tables of pre-training.
+- `losses`: tables of losses and of similarity.
+- `lineage`: what was made of what.
+- `lineage_svg`: the drawing of that.
+- `sections`: all of these in reading order.
+- `page/`: what they are written in, as HTML and as Markdown.
+- `write`: writes the report of a study.
+"""

@@ -11,17 +11,18 @@ class Entry:
     """One finished stage of a chain."""
 
     name: str
-    """Of the entry in the chain file: `dapt`, `tapt`, `finetune` ..."""
+    """The name of the entry in the chain file, such as `dapt`, `tapt`, `finetune`."""
     job: str
-    """What it is: dapt, tapt, finetune or evaluate."""
+    """The job that the entry runs: `dapt`, `tapt`, `finetune` or `evaluate`."""
     values: Mapping[str, str]
     """What it was swept over: `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty where nothing was swept."""
     record: Record
-    """For `finetune`, of one seed; for `dapt` and `tapt`, of their `export` stage."""
+    """The record: for `finetune` that of one seed, for `dapt` and `tapt` that of their `export` stage."""
     trained: tuple[str, ...] = ()
-    """`finetune`: keys of the `train` stages that made the model, first one first; empty for the model as it came."""
+    """For `finetune`, the keys of the `train` stages that made the model, first one first; empty if the model was not
+    trained here."""
     task: str = ""
-    """`finetune`: the name that its task goes by now; a record keeps none, since a name determines nothing."""
+    """For `finetune`, the name that its task goes by now; a record keeps none, since a name determines nothing."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +31,16 @@ class Study:
 
     name: str
     baseline: str
-    """Of the set `recipe`: what the others are compared to."""
+    """The member of the set `recipe` that the others are compared to."""
     entries: list[Entry]
     missing: list[str] = field(default_factory=list)
-    """Stages that have not run, as `finetune[DAPT, acl_arc, 3]`."""
+    """The labels of stages that have not run, such as `finetune[DAPT, acl_arc, 3]`."""
     models: list[str] = field(default_factory=list)
-    """What the chain started from, as configured."""
+    """The models that the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
     """What the chain's reader should know."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """By a stage's key, what it is called now; a record has the name it was made under."""
+    """What each stage is called now, by its key; a record has the name that it was made under."""
 
     def name_of(self, record: Record) -> str:
         """What a stage is called."""

@@ -16,7 +16,7 @@ class LineageNode:
     kind: str
     label: str
     column: int = 0
-    """From left to right; right of all its inputs'."""
+    """The column that it is drawn in, counted from the left. It is to the right of all its inputs."""
     keys: set[str] = field(default_factory=set)
     inputs: "list[LineageNode]" = field(default_factory=list)
 
@@ -44,7 +44,7 @@ def lineage(study: Study) -> list[LineageNode]:
 
 
 def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
-    """Of each stage: as far left as its inputs allow, then, where it has users, as far right as they allow."""
+    """The column of each stage: as far left as its inputs allow, then, if it has users, as far right as they allow."""
     columns: dict[str, int] = {}
     for key in order:
         columns[key] = max((columns[each] + 1 for each in stages[key].inputs), default=0)

@@ -9,9 +9,9 @@ from typing import TypeAlias
 from adapt.report.lineage import LineageNode
 
 HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
-"""Of boxes and between them [px]."""
+"""Sizes of boxes and of the gaps between them [px]."""
 LETTER = 6.9
-"""Width of a character [px], about."""
+"""The width of a character, about [px]."""
 SWEEPS = 9
 """In which columns are sorted."""
 

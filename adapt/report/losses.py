@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.report.blocks import NONE, Cell, Table
-from adapt.report.verdict import nats
+from adapt.report.page.blocks import NONE, Cell, Table
+from adapt.report.tasks.verdict import nats
 from adapt.runner.record import Record
 
 MEASURES = {
@@ -16,7 +16,7 @@ MEASURES = {
 
 
 def compared_models(record: Record) -> list[Table]:
-    """Of a `compare` stage: held-out losses (Don't Stop Pretraining, table 12), and what else was measured."""
+    """Tables of a `compare` stage: held-out losses (Don't Stop Pretraining, table 12), and what else it measured."""
     found = record.metrics
     models, domains = found["models"], found["domains"]
     rows = []
@@ -39,7 +39,10 @@ def compared_models(record: Record) -> list[Table]:
 
 
 def _changes(found: Mapping[str, Any]) -> Table:
-    """Against the first model, which is paired by document, so more is seen than from the losses' intervals."""
+    """Each model's loss against the first model's.
+
+    They are paired by document, so more is seen than from the losses' intervals.
+    """
     first, *others = found["models"]
     rows: list[list[Cell | str]] = [
         [
@@ -53,7 +56,7 @@ def _changes(found: Mapping[str, Any]) -> Table:
 
 
 def similarity_tables(record: Record) -> list[Table]:
-    """Of a `similarity` stage: a heatmap for each measure."""
+    """The tables of a `similarity` stage: a heatmap for each measure."""
     domains = record.metrics["domains"]
     tables = []
     for name, (title, note) in MEASURES.items():
@@ -74,7 +77,7 @@ def _heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], share: boo
 
 
 def low_is_dark(values: Sequence[float]) -> list[float]:
-    """Shades from 0, of the highest, to 1, of the lowest; all 0 where they are equal."""
+    """How dark each cell is: from 0 for the highest value to 1 for the lowest; all 0 if they are equal."""
     low, high = min(values), max(values)
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 

@@ -3,18 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapt.report import details, figures, losses, sequences, tables, trainings
-from adapt.report.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
-from adapt.report.collect import METRICS, Results, Row
-from adapt.report.compared import Compared, compare_all
-from adapt.report.cost import Trainings
+from adapt.report import losses, trainings
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
-from adapt.report.sequence_runs import Sequences, sequences_of
-from adapt.report.sequence_verdict import sequence_verdicts, sequence_warnings
-from adapt.report.verdict import verdicts
-from adapt.report.warnings import versions_of, warnings
+from adapt.report.page.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.report.sequences.runs import Sequences, sequences_of
+from adapt.report.sequences.section import section as sequences_section
+from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
+from adapt.report.tasks import details, figures, tables
+from adapt.report.tasks.collect import METRICS, Results, Row
+from adapt.report.tasks.compared import Compared, compare_all
+from adapt.report.tasks.cost import Trainings
+from adapt.report.tasks.verdict import verdicts
+from adapt.report.tasks.warnings import versions_of, warnings
 
 KEY = 12
 """Characters of a key that are shown."""
@@ -26,7 +28,7 @@ def sections(study: Study, results: Results) -> list[Section]:
     found = [
         Section("Verdict", _verdict(results, compared, priced, in_turn)),
         Section("What was run", _ran(study, results)),
-        Section("Sequences of domains", sequences.section(in_turn)),
+        Section("Sequences of domains", sequences_section(in_turn)),
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),

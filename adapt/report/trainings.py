@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from adapt.report.blocks import NONE, Cell, Table
-from adapt.report.collect import Results, upstream
-from adapt.report.compared import Compared
-from adapt.report.cost import Trainings, finetuning_hours, hours
 from adapt.report.entry import Entry, Study
-from adapt.report.verdict import gain, nats, span
+from adapt.report.page.blocks import NONE, Cell, Table
+from adapt.report.tasks.collect import Results, upstream
+from adapt.report.tasks.compared import Compared
+from adapt.report.tasks.cost import Trainings, finetuning_hours, hours
+from adapt.report.tasks.verdict import gain, nats, span
 from adapt.runner.record import Record
 
 
@@ -18,7 +18,7 @@ def exports_of(study: Study) -> list[Entry]:
 
 
 def training_label(entry: Entry) -> str:
-    """`tapt · TAPT · acl_arc`."""
+    """What a pre-training is called in tables, as `tapt · TAPT · acl_arc`."""
     return " · ".join([entry.name, *entry.values.values()])
 
 
@@ -65,7 +65,7 @@ def _loss(metrics: Mapping[str, Any], name: str) -> Cell:
 
 
 def _large(value: float | None) -> str:
-    """1,234 as 1.2 K, and so on."""
+    """A number in short: 1,234 as 1.2 K, and so on."""
     if value is None:
         return NONE
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
@@ -75,7 +75,7 @@ def _large(value: float | None) -> str:
 
 
 def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
-    """ChainFile by recipe: what it took for all tasks, and what it brought."""
+    """A table by recipe: what it cost for all tasks, and what it brought."""
     rows: list[list[Cell | str]] = []
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from adapt.report.collect import Results, collect
 from adapt.report.entry import Study
-from adapt.report.html import render_html
-from adapt.report.markdown import render_markdown
+from adapt.report.page.html import render_html
+from adapt.report.page.markdown import render_markdown
 from adapt.report.sections import sections
+from adapt.report.tasks.collect import Results, collect
 from adapt.runner.files import write_atomically
 
 HTML, MARKDOWN = "report.html", "report.md"
@@ -28,7 +28,7 @@ def write_report(study: Study, folder: Path) -> Path:
 
 
 def _subtitle(study: Study, results: Results) -> str:
-    """How much there is, and when it was finished."""
+    """The line below the title: how much the report covers, and when it was written."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
     sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
     parts = [_count(sequences, "domain sequence")] if sequences else []

@@ -56,14 +56,17 @@ class Digests:
         return hashlib.sha256(joined.encode()).hexdigest()
 
     def save(self) -> None:
-        """Keeps what was learnt. Two writers at once lose nothing but a little time."""
+        """Writes the cache. If two processes write at once, the digests of one are lost and are computed again."""
         if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
 
 
 def stamp_of(stat: os.stat_result) -> str:
-    """What changes when a file does. The modification time can be set back (rsync, cp -p), the status time cannot."""
+    """What a file's digest is remembered by.
+
+    The modification time can be set back (rsync, cp -p); the status time cannot.
+    """
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
 

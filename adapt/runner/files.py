@@ -75,7 +75,7 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Removes what a kill left of files and folders written aside. Only for who has the folder alone."""
+    """Removes files and folders that a killed process left aside. Nobody else may be writing to the folder."""
     for aside in list(folder.rglob(f".*{ASIDE}")):
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
 

@@ -55,7 +55,7 @@ def flatten(what: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The fields that differ, as lines `training.learning_rate: 0.0005 -> 0.0001`."""
+    """The fields in which two configurations differ, as lines `training.learning_rate: 0.0005 -> 0.0001`."""
     before, after = flatten(old), flatten(new)
     return [
         f"{name}: {_short(before, name)} -> {_short(after, name)}"

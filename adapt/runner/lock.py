@@ -47,7 +47,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a run works on a stage's folder just now, as far as who may only read can tell."""
+    """Whether a run holds the lock of a stage's folder now. It is False if we are not allowed to look."""
     path = folder.parent / f".{folder.name}.lock"
     try:
         with path.open("a+") as file:

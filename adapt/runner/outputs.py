@@ -14,11 +14,12 @@ from adapt.errors import StageError
 from adapt.runner.record import RECORD_FILE, Record
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
-"""Beginnings of what no later stage reads: it is there to resume from or for people, who may delete or edit it."""
+"""Beginnings of the names of files that no later stage reads. They serve to resume or to be read by people, who may
+delete or edit them."""
 NAMED = 3
-"""Files that a message names."""
+"""The most files that a message names."""
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-"""How a file system says that it has no way to sync."""
+"""Errors by which a file system says that it cannot sync."""
 
 
 def settle(folder: Path) -> dict[str, int]:
@@ -76,12 +77,12 @@ def _fault(folder: Path, name: str, size: int) -> str | None:
         if os.stat(file).st_size == size:
             return None
         with file.open("rb") as opened:  # network file systems look anew when a file is opened
-            found = os.fstat(opened.fileno()).st_size
+            actual = os.fstat(opened.fileno()).st_size
     except FileNotFoundError:
         return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"
-    return None if found == size else f"{name} has {found} of {size} bytes"
+    return None if actual == size else f"{name} has {actual} of {size} bytes"
 
 
 def _handed_over(folder: Path) -> Iterator[Path]:

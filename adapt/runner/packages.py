@@ -8,7 +8,7 @@ stage or a cleaning block that uses one puts `deciding(...)` into its `what`.
 import importlib.metadata
 
 RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")
-"""What every record names."""
+"""Packages whose version every record names."""
 DECIDING = {
     "ftfy": 3,  # its heuristics decide which characters are mended; 6.0.2 and 6.1.1 changed them
     "py3langid": 3,  # a language model in a package
@@ -17,7 +17,7 @@ DECIDING = {
     "scikit-learn": 2,  # what a word is, who is a neighbour, when a regression has converged
     "peft": 2,  # where low-rank additions go, and how they begin
 }
-"""How many numbers of their versions count: those with which the result is known to change."""
+"""How many parts of the version number count: as many as have changed results before."""
 
 
 def deciding(*packages: str) -> dict[str, dict[str, str]]:
@@ -28,8 +28,8 @@ def deciding(*packages: str) -> dict[str, dict[str, str]]:
 
 def ran_with() -> dict[str, str]:
     """For a record: the versions of all packages that may have done the work."""
-    found = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
-    return {package: version for package, version in found.items() if version}
+    versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
+    return {package: version for package, version in versions.items() if version}
 
 
 def _version(package: str) -> str:

@@ -17,17 +17,18 @@ Capacity = Mapping[str, float]
 
 @dataclass
 class Work:
-    """The stages that are to run, and how far they are. Its lock guards all of it."""
+    """The stages that are to run, and how far each is. `changed` guards all fields."""
 
     waiting: list[Stage[Any]]
-    """Inputs before what needs them."""
+    """The stages that are to run, inputs before the stages that read them."""
     done: dict[str, Record]
-    """By key."""
+    """Records of finished stages, by key."""
     running: dict[str, Stage[Any]] = field(default_factory=dict)
     failed: dict[str, BaseException] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
     is_given_up: bool = False
-    """Nobody waits for it any more, and stages fail because what they use is shut down."""
+    """Whether the runs were interrupted: then nobody waits for the stages, and they fail because Ray is shut down under
+    them."""
 
 
 def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | None, most: int) -> list[Record]:
@@ -65,7 +66,10 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
 
 
 def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:
-    """The stages that may start now. Earlier ones are not overtaken for ever: one that needs all stops the row."""
+    """The stages that may start now.
+
+    A stage is not overtaken for ever: one that needs the whole cluster stops those behind it.
+    """
     running = list(work.running.values())
     for stage in list(work.waiting):
         if any(needed.key not in work.done for needed in stage.inputs.values()):
@@ -104,7 +108,7 @@ def _run(stage: Stage[Any], work: Work, store: Store) -> None:
 
 
 def _failure(work: Work) -> BaseException:
-    """The first error, as itself where it is the only one."""
+    """The error to raise: the first one itself, or, if several stages failed, their number and the first message."""
     first, *others = work.failed.values()
     if not others or not isinstance(first, AdaptError):
         return first

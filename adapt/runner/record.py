@@ -27,13 +27,13 @@ class Record:
     what: dict[str, Any]
     """The configuration that entered the key."""
     inputs: dict[str, dict[str, str]]
-    """For each input: its stage, key and path."""
+    """The kind, key and path of each input stage."""
     metrics: dict[str, Any]
-    """What was measured."""
+    """The stage's result as plain values."""
     cost: dict[str, Any]
     """Seconds, device-seconds, tokens."""
     resources: dict[str, Any]
-    """What it ran on."""
+    """The devices and settings that the stage ran on."""
     outputs: dict[str, int]
     """Files that it hands over and their sizes [bytes]; see `adapt.runner.outputs`."""
     packages: dict[str, str]

@@ -1,4 +1,4 @@
-"""Results as plain values in a record, and back."""
+"""Turns results into plain values for a record, and back."""
 
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -31,7 +31,7 @@ def read_result(kind: type[R], record: Record) -> R:
     from pydantic import ValidationError
 
     try:
-        found: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
+        result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
@@ -39,7 +39,7 @@ def read_result(kind: type[R], record: Record) -> R:
             f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {at}: {first['msg']}",
             f"delete the folder {record.path} to run the stage again",
         ) from error
-    return found
+    return result
 
 
 @cache

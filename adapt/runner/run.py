@@ -1,4 +1,4 @@
-"""The runner: what is finished is skipped, the rest runs, inputs first."""
+"""The runner: it skips finished stages and runs the others, inputs first."""
 
 import platform
 import time
@@ -61,7 +61,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
 
 
 def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
-    """What a stage reads, of all that is finished (by key)."""
+    """The finished stages that a stage reads, out of all finished stages (by key)."""
     return Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
 
 
@@ -118,7 +118,7 @@ class Planned:
     folder: Path
     record: Record | None
     nearest: Record | None
-    """Where the stage is to run: the finished stage of its kind that is most like it ..."""
+    """The finished stage of the same kind that is most like this one, if this one is still to run ..."""
     changed: list[str]
     """... and the fields, or inputs, in which they differ."""
 

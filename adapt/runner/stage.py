@@ -23,7 +23,7 @@ class Outcome(Generic[R]):
     """A dataclass of plain values, which the record keeps as its metrics."""
     cost: dict[str, Any] = field(default_factory=dict)
     resources: dict[str, Any] = field(default_factory=dict)
-    """What it ran on."""
+    """The devices and settings that the stage ran on."""
 
 
 class Stage(ABC, Generic[R]):
@@ -34,11 +34,11 @@ class Stage(ABC, Generic[R]):
     """
 
     kind: ClassVar[str]
-    """Of the stage, and the name of the folder that holds all of its kind."""
+    """The name of this kind of stage; the folder that holds all stages of the kind has the same name."""
     version: ClassVar[int] = 1
     """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
     name: str
-    """For people; it names the stage's folder and does not enter the key."""
+    """A name for people. It is part of the folder's name, and does not enter the key."""
 
     @abstractmethod
     def what(self) -> Mapping[str, Any]:
@@ -67,26 +67,26 @@ class Stage(ABC, Generic[R]):
         Raises:
             StageError: two have one name, as names with dots may make them.
         """
-        found: dict[str, Stage[Any]] = {}
+        stages: dict[str, Stage[Any]] = {}
         for each in fields(self):  # type: ignore[arg-type]
             for name, stage in _stages_in(getattr(self, each.name), each.name):
-                if name in found:
+                if name in stages:
                     raise StageError(f"{self.kind}: two of its inputs are called {name}", "give one another name")
-                found[name] = stage
-        return found
+                stages[name] = stage
+        return stages
 
     @cached_property
     def key(self) -> str:
-        """Its identity; see `adapt.runner.key`."""
+        """The stage's identity; see `adapt.runner.key`."""
         inputs = {name: stage.key for name, stage in self.inputs.items()}
         return stage_key(self.kind, self.version, self.what(), inputs)
 
     @classmethod
     def result_type(cls) -> type[R]:
-        """The class of its result."""
+        """The class of the stage's result."""
         (base,) = (base for base in cls.__orig_bases__ if getattr(base, "__origin__", None) is Stage)  # type: ignore[attr-defined]
-        found: type[R] = base.__args__[0]
-        return found
+        kind: type[R] = base.__args__[0]
+        return kind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stage) and self.key == other.key
@@ -118,7 +118,7 @@ class Finished(Generic[R]):
 
     @property
     def path(self) -> Path:
-        """Its folder."""
+        """The stage's folder."""
         return self.record.path
 
     @classmethod
@@ -136,7 +136,7 @@ class Done:
     """The finished stages that a stage reads: `done[self.training].result.steps`."""
 
     records: Mapping[str, Record]
-    """By key."""
+    """Records by the keys of their stages."""
 
     def __getitem__(self, stage: Stage[R]) -> Finished[R]:
         return Finished.of(stage, self.records[stage.key])

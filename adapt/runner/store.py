@@ -11,7 +11,8 @@ from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 
 DIGITS = 16
-"""Of the key, in the name of a folder: two of a million stages share them once in 40 million stores."""
+"""Digits of the key in the name of a stage's folder. In a store of a million stages two share them with a chance of 1
+in 40 million."""
 
 
 class Store:
@@ -41,7 +42,7 @@ class Store:
         return record
 
     def known(self, stage: str, name: str, key: str) -> Record | None:
-        """The record of a finished stage with this key, for who does not read its files; named as `find` does.
+        """The record of a finished stage with this key, as `find` gives it, but without looking at the stage's files.
 
         Raises:
             StageError: there is one but it cannot be understood, or it is another stage's.

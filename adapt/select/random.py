@@ -23,7 +23,7 @@ def _draws(seed: int) -> Iterator[float]:
     """Uniform numbers in [0, 1), by their place."""
     import numpy as np
 
-    from adapt.corpus.order import mix
+    from adapt.splitmix import mix
 
     start = mix(np.array([seed % 2**64], np.uint64))
     for first in range(0, 2**62, BLOCK):

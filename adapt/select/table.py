@@ -7,9 +7,8 @@ from adapt.select.base import Selection
 
 SELECTIONS = {
     "random": "adapt.select.random:Random",
-    "longest": "adapt.select.longest:Longest",
 }
-"""Where each stands. A further one is its file, its test and a line here."""
+"""The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""
 
 
 def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
@@ -18,5 +17,5 @@ def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
     Raises:
         ConfigError: there is none of this name, it is no selection, or an option is not known or of the wrong type.
     """
-    found: type[Selection] = plugged("select.kind", kind, SELECTIONS, Selection)  # type: ignore[type-abstract]
-    return found(read_options(f"select.options of {kind}", found.Options, options), seed)
+    selection: type[Selection] = plugged("select.kind", kind, SELECTIONS, Selection)  # type: ignore[type-abstract]
+    return selection(read_options(f"select.options of {kind}", selection.Options, options), seed)

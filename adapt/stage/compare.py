@@ -46,7 +46,7 @@ class Compare(Stage[ModelsCompared]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[ModelsCompared]:
@@ -59,12 +59,12 @@ class Compare(Stage[ModelsCompared]):
 
         losses = {name: done[model.losses] for name, model in self.models.items()}
         evaluations = {name: loss.path for name, loss in losses.items()}
-        found = compare_models(evaluations, self.domains, self.bootstrap_samples, folder)
+        compared = compare_models(evaluations, self.domains, self.bootstrap_samples, folder)
         overlap = {
             name: {domain: loss.result.texts[domain].overlap for domain in self.domains}
             for name, loss in losses.items()
         }
-        return Outcome(replace(found, overlap=overlap, **self._neighbours(done), **self._perplexity(done)))
+        return Outcome(replace(compared, overlap=overlap, **self._neighbours(done), **self._perplexity(done)))
 
     def _neighbours(self, done: Done) -> dict[str, Any]:
         votes = {name: done[model.neighbours].result for name, model in self.models.items() if model.neighbours}
@@ -75,8 +75,10 @@ class Compare(Stage[ModelsCompared]):
         return {"knn": knn, "knn_left_out": {task: each.left_out for task, each in tasks.items()}}
 
     def _perplexity(self, done: Done) -> dict[str, Any]:
-        found = {name: done[model.perplexity].result for name, model in self.models.items() if model.perplexity}
-        if not found:
+        perplexities = {name: done[model.perplexity].result for name, model in self.models.items() if model.perplexity}
+        if not perplexities:
             return {}
-        by_domain = {domain: {name: each.texts[domain] for name, each in found.items()} for domain in self.domains}
+        by_domain = {
+            domain: {name: each.texts[domain] for name, each in perplexities.items()} for domain in self.domains
+        }
         return {"pseudo_perplexity": by_domain}

@@ -8,8 +8,8 @@ from typing import Any
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
 from adapt.corpus.entities import tagger_source
-from adapt.corpus.form import Form
-from adapt.corpus.manifest import Manifest
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.shards.form import Form
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
@@ -20,7 +20,7 @@ from adapt.runner import Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.packages import deciding
 from adapt.train.schedule import micro_batch
-from adapt.train.track import check_trackers
+from adapt.train.tracking.track import check_trackers
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,
@@ -72,7 +72,7 @@ class Context:
 
     @property
     def store(self) -> Store:
-        """Where stages live."""
+        """The store that holds the stages."""
         return Store(root_of(self.config))
 
     @property
@@ -88,11 +88,11 @@ class Context:
         return Tokens(self.start.pretrained, form, identity, known)
 
     def starting_from(self, training: Stage[Any]) -> "Context":
-        """The same, with the model that a training leaves."""
+        """A context that starts from the model that a training leaves."""
         return replace(self, start=self.start.after(training))
 
     def configured(self, config: Config) -> "Context":
-        """The same model and files for another configuration, such as that of one domain."""
+        """A context with another configuration, such as that of one domain, and the same model and files."""
         return replace(self, config=config)
 
 
@@ -101,7 +101,7 @@ class Tokens:
     """How text becomes tokens."""
 
     pretrained: Pretrained
-    """Has the tokenizer."""
+    """The model, for its tokenizer."""
     form: Form
     """What the objective needs beyond tokens."""
     tokenizer: Mapping[str, Any]
@@ -115,7 +115,7 @@ class Tokens:
 
 
 def root_of(config: Config) -> Path:
-    """Where all stages of a configuration live."""
+    """The folder below which all stages of a configuration are kept."""
     return Path(config.storage.root).expanduser().absolute()
 
 

@@ -35,9 +35,9 @@ class Dedup(Stage[Deduplicated]):
 
     name: str
     sources: tuple[Files, ...]
-    """In the order of `adapt.corpus.sources.sources_of`."""
+    """The sources, in the order of `adapt.corpus.files.sources.sources_of`."""
     before: tuple[Files, ...]
-    """Text that stays as it is; see `adapt.corpus.clusters.kept_apart`."""
+    """Text that stays as it is; see `adapt.corpus.dedup.clusters.kept_apart`."""
     unseen: TaskTexts | None
     """Texts that the sources must not hold."""
     tokens: Tokens
@@ -58,7 +58,7 @@ class Dedup(Stage[Deduplicated]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Deduplicated]:
         """Writes the lists of duplicates and a report."""
-        from adapt.corpus.dedup import Alike, deduplicate
+        from adapt.corpus.dedup.deduplicate import Alike, deduplicate
 
         for files in (*self.before, *self.sources):
             corpus = without(files.corpus, self.unseen, done) if files in self.sources else files.corpus

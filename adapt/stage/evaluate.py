@@ -20,7 +20,7 @@ class Evaluated:
     """What was measured. The losses of documents are in `losses.json`, guesses of hidden words in `examples.json`."""
 
     texts: dict[str, TextLoss]
-    """By corpus."""
+    """The losses on each corpus, by its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Evaluate(Stage[Evaluated]):
     start: Start
     """The model."""
     corpora: Mapping[str, Stage[Prepared]]
-    """The words to guess are of the first."""
+    """The corpora to measure on, by name. The words to guess are taken from the first one."""
 
     @classmethod
     def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Evaluate":
@@ -66,6 +66,6 @@ class Evaluate(Stage[Evaluated]):
         model, training = self.start.made(done), self.start.training
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         maker = done[training].record if training else load_record(model.model)
-        found = overlaps(corpora, trained_on(maker))
+        overlap = overlaps(corpora, trained_on(maker))
         places = {name: str(path) for name, path in corpora.items()}
-        return Outcome(Evaluated(measure(Measurement(self.config, model, places, found), folder)))
+        return Outcome(Evaluated(measure(Measurement(self.config, model, places, overlap), folder)))

@@ -44,7 +44,7 @@ class Look(Stage[Evidence]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """A core."""
+        """It takes one CPU."""
         return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Evidence]:

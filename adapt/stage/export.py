@@ -59,7 +59,7 @@ class Export(Stage[Exported]):
     name: str
     config: Config
     domain: Stage[Prepared]
-    """To measure on; and what was trained on, where `text` is None."""
+    """The text that losses are measured on; also the text that was trained on, if `text` is None."""
     general: Prepare | None
     text: Stage[Prepared] | None
     """What TAPT trained on."""
@@ -108,7 +108,7 @@ class Export(Stage[Exported]):
 
 
 def _losses(changes: list["LossChange"]) -> dict[str, float | None]:
-    """As `Exported` calls them."""
+    """The figures under the names that `Exported` has for them."""
     return {
         f"{PREFIXES[each.text]}_loss_{name}{end}": getattr(each, f"{name}{end}")
         for each in changes

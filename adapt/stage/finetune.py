@@ -9,9 +9,9 @@ from adapt.config import Config, what
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.cost import cost_of
 from adapt.runner.packages import deciding
 from adapt.stage.context import Context
-from adapt.stage.cost import cost_of
 from adapt.stage.task import PrepareTask, task_of
 
 PACKAGES = {"feature_extraction": ("scikit-learn",), "lora": ("peft",)}
@@ -55,7 +55,7 @@ class Finetuned:
     """Tokens of an example."""
     trained_parameters: int
     examples_per_s: float | None
-    """In training; None without."""
+    """Train examples a second; None if the mode does not train in steps."""
     seconds: float
     device_seconds: float
     transductive: bool
@@ -76,7 +76,7 @@ class Finetune(Stage[Finetuned]):
 
     name: str
     config: Config
-    """Its `task` is the task."""
+    """The configuration; its `task` is the task to learn."""
     start: Start
     task: PrepareTask
     seed: int
@@ -119,6 +119,6 @@ class Finetune(Stage[Finetuned]):
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)
         connect(resources)
-        found = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
-        finetuned = Finetuned(**found, transductive=self.start.knows(done))
+        measured = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
+        finetuned = Finetuned(**measured, transductive=self.start.knows(done))
         return Outcome(finetuned, cost_of(finetuned.device_seconds, resources.price_per_device_hour))

@@ -24,11 +24,11 @@ class Gather(Stage[Prepared]):
         return {"sources": list(self.sources)}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Links the shards and sums what was counted."""
-        from adapt.corpus.gather import gather
+        from adapt.corpus.shards.gather import gather
 
         return Outcome(Prepared(**gather([done[source].record for source in self.sources.values()], folder)))

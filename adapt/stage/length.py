@@ -12,7 +12,7 @@ from adapt.stage.prepare import Prepared
 from adapt.train.schedule import RunLength, length_of, rows_of
 
 if TYPE_CHECKING:
-    from adapt.corpus.mixture import Mixture
+    from adapt.corpus.batches.mixture import Mixture
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
@@ -65,7 +65,7 @@ def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | No
     Raises:
         DataError: a share of the run is for text that has no row.
     """
-    from adapt.corpus.mixture import Mixture
+    from adapt.corpus.batches.mixture import Mixture
 
     if config.corpus.streaming:
         return None

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
+from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.identity import reading_identity
-from adapt.corpus.manifest import Manifest, build_manifest
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import write_atomically
 from adapt.stage.context import Context
@@ -38,7 +38,7 @@ class Listing(Stage[Listed]):
         return {"digest": self.manifest.digest}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Listed]:
@@ -89,5 +89,5 @@ def listed_files(context: Context, corpus: CorpusConfig, name: str, source: str 
 
 
 def held_out(files: Files, share: float) -> Files:
-    """The same files with another share held out."""
+    """A listing of the same files with another share held out."""
     return replace(files, corpus=replace(files.corpus, heldout_fraction=share))

@@ -28,7 +28,7 @@ class Step:
     export: Export
     """Measures it on its domain and on general text."""
     others: Evaluate | None
-    """Its losses on the domains before."""
+    """The evaluation of the model on the domains before."""
     runs: Runs
     past: Mapping[str, Stage[Any]]
     """What the method knew before its training."""

@@ -19,7 +19,7 @@ class Voted:
     """What was measured."""
 
     tasks: dict[str, TaskNeighbours]
-    """By name."""
+    """What was measured on each task, by its name."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
-from adapt.corpus.manifest import Manifest
+from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.shared import check_heldout
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
@@ -16,7 +16,7 @@ from adapt.stage.reading import check_and_connect, without
 from adapt.stage.task_texts import TaskTexts
 
 if TYPE_CHECKING:
-    from adapt.corpus.online import Online
+    from adapt.corpus.streaming.online import Online
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Prepared:
     train_tokens: int | None = None
     characters: int | None = None
     dropped: dict[str, int] | None = None
-    """By reason."""
+    """How many documents were dropped, by reason."""
     changed: dict[str, int] | None = None
-    """By cleaning block."""
+    """How many documents were changed, by cleaning block."""
     bad: dict[str, int] | None = None
     """Records that cannot be read, by reason."""
     evaluation_texts: dict[str, Any] | None = None
@@ -74,7 +74,7 @@ class Prepare(Stage[Prepared]):
         """Writes the shards; of a streamed corpus, those of a held-out sample alone."""
         corpus = without(self.files.corpus, self.unseen, done)
         if corpus.streaming:
-            from adapt.corpus.sample import sample_heldout
+            from adapt.corpus.streaming.sample import sample_heldout
 
             check_and_connect(self.files.manifest, corpus, self.tokens, self.config)
             return Outcome(Prepared(**sample_heldout(Streamed.of(self).online(folder, done), folder)))
@@ -114,8 +114,8 @@ class Streamed:
             folder: keeps the index of it.
             done: what it leaves out.
         """
-        from adapt.corpus.online import Online
-        from adapt.corpus.window import Cut
+        from adapt.corpus.streaming.online import Online
+        from adapt.corpus.streaming.window import Cut
 
         training = self.config.training
         cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)
@@ -133,8 +133,8 @@ def prepare_shards(
     duplicates: Path | None = None,
     measured: Sequence[Path] = (),
 ) -> Prepared:
-    """Prepares a corpus in `folder`; see `adapt.corpus.prepare.prepare`."""
-    from adapt.corpus.prepare import prepare
+    """Prepares a corpus in `folder`; see `adapt.corpus.shards.prepare.prepare`."""
+    from adapt.corpus.shards.prepare import prepare
 
     check_and_connect(manifest, corpus, tokens, config)
     return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
@@ -144,6 +144,6 @@ def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:
     """The list of a source's duplicates, where they were looked for."""
     if dedup is None:
         return None
-    from adapt.corpus.dedup import duplicates_file
+    from adapt.corpus.dedup.deduplicate import duplicates_file
 
     return done[dedup].path / duplicates_file(place)

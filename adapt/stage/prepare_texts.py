@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, CorpusConfig
+from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.identity import reading_identity
-from adapt.corpus.manifest import build_manifest
 from adapt.corpus.roles import FILES
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from adapt.config import Config, CorpusConfig, EvaluationSet
-from adapt.corpus.manifest import Manifest
-from adapt.corpus.sources import sources_of
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import sources_of
 from adapt.preflight import check_memory, check_weights
 from adapt.runner import Done
 from adapt.select import TEXTS_FILE
@@ -31,7 +31,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
 
 
 def without(corpus: CorpusConfig, unseen: TaskTexts | None, done: Done) -> CorpusConfig:
-    """The same corpus with none of the texts that must not be seen."""
+    """The configuration of a corpus, changed so that texts that must not be seen are left out."""
     if unseen is None:
         return corpus
     file = str(done[unseen].path / TEXTS_FILE)

@@ -20,7 +20,7 @@ class Scored:
     """Score of always answering the most frequent class of train."""
     transductive: bool
     scores: dict[str, float]
-    """By seed."""
+    """The score of each seed."""
     mean: float
     deviation: float | None
     low: float | None
@@ -41,14 +41,14 @@ class Scores(Stage[Scored]):
 
     name: str
     runs: Mapping[str, Finetune]
-    """By seed."""
+    """The runs, by their seeds."""
 
     def what(self) -> Mapping[str, Any]:
-        """Nothing but the runs."""
+        """Nothing but the runs determines the result."""
         return {}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[Scored]:

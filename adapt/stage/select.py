@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import SelectConfig
-from adapt.corpus.manifest import check_listed
+from adapt.corpus.files.manifest import check_listed
 from adapt.errors import DataError
 from adapt.plugin import source_digest
 from adapt.runner import Done, Outcome, Stage
@@ -64,7 +64,7 @@ class Select(Stage[Selected]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """One core."""
+        """It takes one CPU."""
         return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
@@ -73,9 +73,9 @@ class Select(Stage[Selected]):
         Raises:
             DataError: nothing can be chosen, or files have changed since they were listed.
         """
-        from adapt.corpus.clean import Sieve, Tally
-        from adapt.corpus.decontaminate import evaluation_index
-        from adapt.corpus.heldout import Measured
+        from adapt.corpus.screening.clean import Sieve, Tally
+        from adapt.corpus.screening.decontaminate import evaluation_index
+        from adapt.corpus.screening.heldout import Measured
         from adapt.select.highest import highest
 
         corpus, paths = without(self.pool.corpus, self.unseen, done), [done[text].path for text in self.measured]
@@ -100,9 +100,9 @@ class Select(Stage[Selected]):
 
 
 def _pool(files: Files, corpus: Any, tally: Any, sieve: Any) -> Iterator[str]:
-    from adapt.corpus.clean import clean
-    from adapt.corpus.heldout import is_heldout
-    from adapt.corpus.sources import items_of, read_slice, slices_of
+    from adapt.corpus.files.sources import items_of, read_slice, slices_of
+    from adapt.corpus.screening.clean import clean
+    from adapt.corpus.screening.heldout import is_heldout
 
     for item in items_of(files.manifest, corpus):
         for part in slices_of(item):

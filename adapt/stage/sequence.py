@@ -1,4 +1,4 @@
-"""Stage `sequence`: what a sequence of domains came to, from all that was measured on its way."""
+"""Stage `sequence`: the matrices and figures of a sequence of domains, from what was measured of each of its models."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class SequenceResult:
     """What the method has to show: `title`, `columns`, `rows` (name -> cells)."""
     warnings: list[str]
     model: str
-    """Folder of the last one."""
+    """The folder of the last model."""
     models: dict[str, str]
-    """Folders, by the domain that was learnt last, or all at once."""
+    """The folder of each model, by the domain that it learnt last; by all their names if it learnt all at once."""
     overlap: int | None
     """Measured documents that were trained on, over all that was measured; None: not known."""
     average: float | None
@@ -57,7 +57,7 @@ class Sequence(Stage[SequenceResult]):
     owners: Mapping[str, str]
     """The domain of each task."""
     texts: Mapping[str, Stage[Prepared]]
-    """By domain."""
+    """The text of each domain, by its name."""
     tasks: Mapping[str, PrepareTask]
     before: Mapping[str, Evaluate]
     """Evaluations of the base model on each domain and on general text."""
@@ -79,7 +79,7 @@ class Sequence(Stage[SequenceResult]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     @property
@@ -106,7 +106,7 @@ class Sequence(Stage[SequenceResult]):
             if name not in losses.columns
         ]
         exports = {step.domain or ", ".join(self.order): str(done[step.export].path) for step in self.steps}
-        found = SequenceResult(
+        result = SequenceResult(
             order=list(self.order),
             mode=mode,
             method=self.config.method.kind,
@@ -120,10 +120,10 @@ class Sequence(Stage[SequenceResult]):
             overlap=self._overlap(done),
             **sequence_figures(vars(scores), vars(losses), mode),
         )
-        return Outcome(found, self._cost(done))
+        return Outcome(result, self._cost(done))
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
-        """The method's own stages, by the number of domains learnt before."""
+        """The results of the method's own stages, by the number of domains learnt before they ran."""
         past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
         return {
             number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages
@@ -131,14 +131,14 @@ class Sequence(Stage[SequenceResult]):
 
     def _overlap(self, done: Done) -> int | None:
         """How many measured documents were trained on, summed over what was measured of every model."""
-        found: list[int | None] = []
+        overlaps: list[int | None] = []
         for step in self.steps:
             exported = done[step.export].result
-            found += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+            overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
             if step.others:
-                found += [text.overlap for text in done[step.others].result.texts.values()]
-        known = [each for each in found if each is not None]
-        return sum(known) if len(known) == len(found) else None
+                overlaps += [text.overlap for text in done[step.others].result.texts.values()]
+        known = [each for each in overlaps if each is not None]
+        return sum(known) if len(known) == len(overlaps) else None
 
     def _paid(self) -> Iterator[Stage[Any]]:
         for step in self.steps:
@@ -149,7 +149,7 @@ class Sequence(Stage[SequenceResult]):
         yield from self.past.values()
 
     def _cost(self, done: Done) -> dict[str, Any]:
-        """Each stage once, wherever it stands."""
+        """The cost of all stages of the sequence, each counted once."""
         records = {stage.key: done[stage].record for stage in self._paid()}
         prices = [record.cost.get("cost") for record in records.values()]
         seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())

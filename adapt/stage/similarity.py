@@ -21,7 +21,7 @@ class Similarity(Stage[Similar]):
 
     name: str
     corpora: Mapping[str, Stage[Prepared]]
-    """By domain."""
+    """The text of each domain, by its name."""
     evaluations: Mapping[str, Evaluate]
     """For each domain, the evaluation of its model on all domains, in the same order; empty without models."""
     pretrained: Pretrained

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TaskConfig, what
-from adapt.corpus.manifest import check_listed
+from adapt.corpus.files.manifest import check_listed
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context, Tokens
 from adapt.stage.task_texts import TaskSplit
@@ -32,7 +32,7 @@ class TaskPrepared:
     vanished_words: dict[str, int]
     """`tokens`: labelled words that are no token."""
     labels: dict[str, dict[str, int]]
-    """By label and split, how often it comes."""
+    """How often each label comes in each split."""
     unseen_classes: list[str]
     """Labels that occur in dev or test and not in train."""
     absent_classes: dict[str, list[str]]
@@ -62,7 +62,7 @@ class PrepareTask(Stage[TaskPrepared]):
         return {**what(self.task), "splits": digests, **self.tokens.tokenizer}
 
     def needs(self) -> Mapping[str, float]:
-        """A core."""
+        """It takes one CPU."""
         return {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[TaskPrepared]:
@@ -74,10 +74,10 @@ class PrepareTask(Stage[TaskPrepared]):
         """
         from adapt.task.prepare import prepare_task
 
-        found = prepare_task(self.task, self.tokens.pretrained, folder)
+        prepared = prepare_task(self.task, self.tokens.pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
-        return Outcome(TaskPrepared(**found))
+        return Outcome(TaskPrepared(**prepared))
 
 
 def task_of(context: Context, task: TaskConfig) -> PrepareTask:

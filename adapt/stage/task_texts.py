@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig, TaskConfig, what
-from adapt.corpus.manifest import Manifest, build_manifest, check_listed
+from adapt.corpus.files.manifest import Manifest, build_manifest, check_listed
 from adapt.errors import DataError
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
@@ -58,7 +58,7 @@ class TaskTexts(Stage[TextsWritten]):
         return {"wanted": _identity(self.wanted), "unseen": _identity(self.unseen)}
 
     def needs(self) -> Mapping[str, float]:
-        """Nothing."""
+        """It takes nothing of the cluster."""
         return {}
 
     def run(self, folder: Path, done: Done) -> Outcome[TextsWritten]:

@@ -13,20 +13,20 @@ from adapt.model.start import Start
 from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
+from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
-from adapt.stage.cost import cost_of
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.noted import Noted
 from adapt.stage.prepare import Prepared, Streamed
-from adapt.train.branch import start_from_branch
-from adapt.train.flops import mean_length, summed_sizes
+from adapt.train.capacity.flops import mean_length, summed_sizes
+from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
 from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
-from adapt.train.track import anchored
+from adapt.train.tracking.track import anchored
 
 if TYPE_CHECKING:
-    from adapt.corpus.mixture import Mixture
-    from adapt.train.forecast import Forecast
+    from adapt.corpus.batches.mixture import Mixture
+    from adapt.train.capacity.forecast import Forecast
 
 RAN_ON = (
     *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
@@ -41,7 +41,7 @@ class SourceShare:
 
     rows: int
     tokens: int
-    """To within a row."""
+    """Tokens that the run took, to within a row."""
     share: float
     """Share of this source in the rows of the run."""
 
@@ -63,7 +63,7 @@ class Trained:
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
     sources: dict[str, SourceShare] | None = None
-    """None where the corpus is streamed."""
+    """The share of each source, by its name; None if the corpus is streamed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Train(Stage[Trained]):
     config: Config
     start: Start
     corpora: Mapping[str, Stage[Prepared]]
-    """What it is trained on, by source."""
+    """The texts that it is trained on, by source."""
     replay: Stage[Prepared] | None
     """General text that is mixed in."""
     past: Mapping[str, Stage[Any]]
@@ -170,12 +170,12 @@ class Train(Stage[Trained]):
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         start_from_branch(self, Store(root_of(config)), config.training, steps, run_folder)
-        found = launch(job)
-        if mixture is None and found["step"] < steps:
-            log(f"the corpus was passed through after {found['step']} of {steps} steps")
+        reported = launch(job)
+        if mixture is None and reported["step"] < steps:
+            log(f"the corpus was passed through after {reported['step']} of {steps} steps")
         knows = self.is_transductive or self.start.knows(done)
-        shares = _shares(texts, replay, mixture, found["step"], config.training)
-        return outcome_of(found, config.resources.price_per_device_hour, knows, shares)
+        shares = _shares(texts, replay, mixture, reported["step"], config.training)
+        return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
         """What it will take. None where its model's dimensions cannot be told.
@@ -183,7 +183,7 @@ class Train(Stage[Trained]):
         Args:
             records: of finished stages, by key.
         """
-        from adapt.train.forecast import forecast
+        from adapt.train.capacity.forecast import forecast
 
         dimensions = model_size(self.start.pretrained.model)
         if dimensions is None:
@@ -205,31 +205,31 @@ class Train(Stage[Trained]):
 
 
 def outcome_of(
-    found: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
+    reported: Mapping[str, Any], price_per_hour: float | None, knows: bool, sources: dict[str, SourceShare] | None
 ) -> Outcome[Trained]:
     """What a training came to, as its workers counted.
 
     Args:
-        found: of `adapt.train.launch.launch`.
+        reported: what `adapt.train.launch.launch` hands back.
         price_per_hour: of a device.
         knows: whether the model has been trained on the text of dev and test.
         sources: what each gave.
     """
-    seconds = max(found["seconds"], 1e-9)
+    seconds = max(reported["seconds"], 1e-9)
     trained = Trained(
-        steps=found["step"],
-        tokens=found["tokens"],
-        tokens_per_s=found["own_tokens"] / seconds,
-        data_wait_share=found["data_wait_seconds"] / seconds,
-        device_seconds=found["device_seconds"],
-        flops=found.get("flops"),
-        mfu=found.get("mfu"),
-        peak_memory_bytes=found["peak_memory_bytes"],
+        steps=reported["step"],
+        tokens=reported["tokens"],
+        tokens_per_s=reported["own_tokens"] / seconds,
+        data_wait_share=reported["data_wait_seconds"] / seconds,
+        device_seconds=reported["device_seconds"],
+        flops=reported.get("flops"),
+        mfu=reported.get("mfu"),
+        peak_memory_bytes=reported["peak_memory_bytes"],
         transductive=knows,
         sources=sources,
     )
-    cost = {**cost_of(found["device_seconds"], price_per_hour), "tokens": found["own_tokens"]}
-    return Outcome(trained, cost, {name: found[name] for name in RAN_ON})
+    cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
+    return Outcome(trained, cost, {name: reported[name] for name in RAN_ON})
 
 
 def _shares(
@@ -243,9 +243,9 @@ def _shares(
     if mixture is None:
         return None
     drawn = mixture.drawn(steps * training.global_batch_size)
-    found, named = {}, {**texts, **({"(replay)": replay} if replay else {})}
+    shares, named = {}, {**texts, **({"(replay)": replay} if replay else {})}
     for (name, text), rows in zip(named.items(), drawn, strict=True):
         tokens = text.train_tokens or 0
         given = round(rows * tokens / max(rows_of(tokens, training), 1))
-        found[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
-    return found
+        shares[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
+    return shares

@@ -36,7 +36,7 @@ def by_examples_and_seeds(
 
 
 def by_seeds(recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, Chance]:
-    """Differences of mean scores [samples] with each side's seeds drawn anew; empty where a side has one."""
+    """Differences of mean scores [samples] when each side's seeds are drawn anew; empty if a side has one seed."""
     sides = recipe.scores, baseline.scores
     chance = Chance(_side(recipe.scores), _side(baseline.scores))
     if not chance.has_seeds:

@@ -28,7 +28,7 @@ SAMPLES = 2000
 
 @dataclass(frozen=True)
 class Comparison:
-    """Mean score of a recipe minus that of the baseline; shares, not points."""
+    """How much a recipe's mean score is above the baseline's, as a share and not in points."""
 
     difference: float
     low: float | None
@@ -38,15 +38,16 @@ class Comparison:
     """Standard error; None where there is no interval."""
     p: float | None
     least_p: float | None
-    """The smallest p the tests could have given; few seeds cannot give a small one."""
+    """The smallest p that the tests can give with so many seeds."""
     over: tuple[str, ...]
-    """What was resampled and exchanged: `examples`, `seeds`."""
+    """What was resampled and exchanged: `examples`, `seeds`, or both."""
     draws: np.ndarray
     """Resampled differences [samples], for pooling; empty where there is no interval."""
     nulls: dict[str, tuple[Null, float]]
-    """By what is exchanged: the null distribution, and the observed difference it is held against."""
+    """For `examples` and `seeds`: the null distribution if they are exchanged, and the observed difference it is
+    compared with."""
     chances: tuple[Chance, ...] = ()
-    """Of each task, what the difference is uncertain by; empty where that was not asked."""
+    """For each task, what makes the difference uncertain; empty if nobody asked for it."""
 
     @cached_property
     def detectable(self) -> float | None:
@@ -93,7 +94,10 @@ def average_over_tasks(comparisons: Sequence[Comparison], seed: int = 0) -> Comp
 
 
 def _wider(error: float, chances: Sequence[Chance]) -> float:
-    """Quantile of Student's t over that of the normal, with the degrees of freedom that the seeds leave."""
+    """The quantile of Student's t divided by that of the normal distribution.
+
+    The number of seeds gives the degrees of freedom.
+    """
     doubt = sum(doubt_of(side.variance, side.seeds) for each in chances for side in (each.recipe, each.baseline))
     return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 

@@ -12,23 +12,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Matrix:
-    """Scores or losses by number of domains learnt."""
+    """Scores or losses of a sequence: a row for each number of domains learnt, a column for each task or text."""
 
     columns: Mapping[str, int | None]
-    """The number of each one's domain, from 0 in the order learnt; None for general text."""
+    """The number of each column's domain, counted from 0 in the order learnt; None for general text."""
     rows: Sequence[Mapping[str, float]]
-    """[domains + 1]; a cell that was not measured is left out."""
+    """The measured cells by column, [domains + 1]. The first row is the model before any domain."""
     gain: int
-    """1 where more is better, -1 for losses."""
+    """1 if more is better, -1 if less is better."""
 
     @property
     def domains(self) -> int:
-        """How many domains T there are."""
+        """T, the number of domains."""
         return len(self.rows) - 1
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The columns that belong to a domain, with its number."""
+        """The number of the domain of each column; columns of general text are left out."""
         return {name: number for name, number in self.columns.items() if number is not None}
 
     def change(self, column: str, since: int, until: int) -> float | None:
@@ -37,36 +37,39 @@ class Matrix:
         return None if change is None else self.gain * change
 
 
-def scores_of(found: Mapping[str, Any]) -> Matrix:
-    """Of a sequence's record: `scores`, each cell the mean over its fine-tuning seeds."""
-    rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in found["rows"]]
-    return Matrix(found["columns"], rows, 1)
+def scores_of(measured: Mapping[str, Any]) -> Matrix:
+    """The matrix of `scores` in a sequence's record. Each cell is the mean over the seeds of fine-tuning."""
+    rows = [{task: sum(cell) / len(cell) for task, cell in row.items() if cell} for row in measured["rows"]]
+    return Matrix(measured["columns"], rows, 1)
 
 
-def losses_of(found: Mapping[str, Any]) -> Matrix:
-    """Of a sequence's record: `losses` [nats a predicted token]; without domains that have no held-out text."""
-    rows = [{name: cell for name, cell in row.items() if cell is not None} for row in found["rows"]]
-    columns = {name: number for name, number in found["columns"].items() if any(name in row for row in rows)}
+def losses_of(measured: Mapping[str, Any]) -> Matrix:
+    """The matrix of `losses` in a sequence's record [nats a predicted token], without texts that were not measured."""
+    rows = [{name: cell for name, cell in row.items() if cell is not None} for row in measured["rows"]]
+    columns = {name: number for name, number in measured["columns"].items() if any(name in row for row in rows)}
     return Matrix(columns, rows, -1)
 
 
 def learnt(matrix: Matrix) -> dict[str, float | None]:
-    """A_ii: each column just after its own domain, general text left out."""
+    """A_ii: each column just after its own domain was learnt. General text is left out."""
     return {name: matrix.rows[number + 1].get(name) for name, number in matrix.numbers.items()}
 
 
 def final(matrix: Matrix, mode: str = "continual") -> dict[str, float | None]:
-    """A_Ti: each column at the end, general text left out; under `separate` that of its domain's own model."""
+    """A_Ti: each column after the last domain.
+
+    General text is left out. In mode `separate` it is that of the domain's own model.
+    """
     return learnt(matrix) if mode == "separate" else {name: matrix.rows[-1].get(name) for name in matrix.numbers}
 
 
 def average(matrix: Matrix, mode: str = "continual") -> float | None:
-    """Mean over the columns at the end."""
+    """The mean of A_Ti: how good the last model is over all columns."""
     return _mean(final(matrix, mode).values())
 
 
 def learning(matrix: Matrix) -> float | None:
-    """Mean of A_ii: how well domains are learnt, whatever is forgotten of them later."""
+    """The mean of A_ii: how well domains are learnt, whatever is forgotten of them later."""
     return _mean(learnt(matrix).values())
 
 
@@ -95,7 +98,7 @@ def against_separate(matrix: Matrix, separate: Matrix) -> float | None:
 
 
 def general_changes(losses: Matrix) -> list[float | None]:
-    """Loss on general text after each domain minus that in the beginning [domains]; positive is forgetting."""
+    """How much the loss on general text has grown after each domain [domains]; positive means forgetting."""
     names = [name for name, number in losses.columns.items() if number is None]
     changes = [losses.change(name, row, 0) for name in names[:1] for row in range(1, len(losses.rows))]
     return changes or [None] * losses.domains
@@ -134,6 +137,6 @@ def _difference(value: float | None, other: float | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """None where there are no values, or one of them is missing."""
+    """The mean of some values; None if there are none, or one of them is missing."""
     known = list(values)
     return None if not known or None in known else sum(each for each in known if each is not None) / len(known)

@@ -34,5 +34,5 @@ def metric_from_counts(confusion: np.ndarray, metric: str) -> np.ndarray:
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """part / whole; 0 where whole is 0."""
+    """part / whole; 0 if whole is 0."""
     return np.asarray(np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0))

@@ -14,25 +14,26 @@ from adapt.statistics.counts import metric_from_counts
 from adapt.statistics.spans import spans
 
 Counts: TypeAlias = csr_array
-"""[examples, K]"""
+"""For each example, K numbers that add up over examples: [examples, K]."""
 Score: TypeAlias = Callable[[np.ndarray], np.ndarray]
-"""Summed counts [..., K] -> scores [...]."""
+"""Computes scores, [...], from summed counts, [..., K]."""
 CELLS = 4_000_000
-"""Resamples times examples that are held at once."""
+"""At most this many cells, resamples times examples, are held in memory at once."""
 
 
 @dataclass(frozen=True)
 class Tested:
-    """One recipe on one task: its score with each seed and, where predictions are known, what they are made of."""
+    """One recipe on one task: the score of each seed, and the counts that it comes from if predictions are known."""
 
     scores: np.ndarray
-    """[seeds]"""
+    """The score of each seed, [seeds]."""
     counts: tuple[Counts, ...] = ()
-    """Of each seed; empty where only scores are known. Examples are in the same order everywhere."""
+    """The counts of each seed; empty if only scores are known. Examples are in the same order for all seeds and
+    recipes."""
     score: Score | None = None
 
     def resampled(self, weights: np.ndarray) -> np.ndarray:
-        """Scores of test sets in which example i stands `weights[r, i]` times: [resamples, seeds]."""
+        """Scores of resampled test sets, in which example i counts `weights[r, i]` times: [resamples, seeds]."""
         assert self.score
         return np.stack([self.score(total(weights, counts)) for counts in self.counts], axis=1)
 
@@ -101,8 +102,8 @@ def entities(
         def names(tags: Sequence[int]) -> list[str]:
             return [labels[tag] for tag in tags]
 
-        found = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
-        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in found], float).reshape(-1, 3))
+        pairs = [(spans(names(a)), spans(names(b))) for a, b in zip(true, guess, strict=True)]
+        return csr_array(np.array([[len(a & b), len(b), len(a)] for a, b in pairs], float).reshape(-1, 3))
 
     return _tested([counted(*pair) for pair in zip(truth, predicted, strict=True)], score)
 
@@ -119,5 +120,5 @@ def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
 
 
 def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """2 hits / (guessed + true), 0 where there is neither."""
+    """F1 = 2 hits / (guessed + true); 0 if there is neither."""
     return np.asarray(2 * hits / np.where(sizes > 0, sizes, 1))

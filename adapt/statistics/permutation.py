@@ -19,16 +19,17 @@ from adapt.statistics.outcomes import CELLS, Tested, total
 from adapt.statistics.seeds import ROUNDING
 
 MOST_ARRANGEMENTS = 20_000
-"""Beyond this many arrangements of seeds, as many are drawn at random."""
+"""If there are more arrangements of seeds than this, as many are drawn at random."""
 
 
 @dataclass(frozen=True)
 class Null:
-    """Differences of mean scores under a null hypothesis."""
+    """The differences of mean scores that chance alone gives, if the two sides are alike."""
 
     values: np.ndarray
     exact: bool
-    """Whether they are all there are, the observed one among them; else a sample without it."""
+    """Whether these are all differences that there are, with the observed one among them. Otherwise they are a sample
+    without it."""
 
     def p(self, observed: float) -> float:
         """Two-sided p; a sample counts the observed difference as one more draw (Phipson and Smyth 2010)."""
@@ -37,7 +38,7 @@ class Null:
 
     @property
     def least(self) -> float:
-        """The smallest p it can give."""
+        """The smallest p that this distribution can give."""
         return self.p(float(np.abs(self.values).max())) if self.exact else 1 / (len(self.values) + 1)
 
 

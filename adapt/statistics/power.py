@@ -18,23 +18,23 @@ from adapt.statistics.seeds import LEVEL, ROUNDING
 POWER = 0.8
 STUDIES = 2000
 MOST_ARRANGEMENTS = 999
-"""Of seeds, in each of these studies."""
+"""At most this many arrangements of seeds are tried in each made-up study."""
 _HALVINGS = 10
 _DOUBLINGS = 6
 
 
 @dataclass(frozen=True)
 class Side:
-    """What the scores of a recipe's seeds vary by."""
+    """By how much the scores of a recipe's seeds vary."""
 
     seeds: int
     variance: float
-    """Of a score over seeds; 0 where there is one."""
+    """The variance of a score over seeds; 0 if there is one seed."""
     luck: float = 0.0
-    """The part of it that comes of the seeds' luck with the test examples."""
+    """The part of that variance that is due to the seeds' luck with the test examples."""
 
     def own(self, variance: np.ndarray | float) -> np.ndarray:
-        """What is left of a variance over seeds without that luck."""
+        """The variance over seeds without that luck."""
         return np.clip(variance - self.luck, 0, variance)
 
 
@@ -45,7 +45,8 @@ class Chance:
     recipe: Side
     baseline: Side
     examples: float | None = None
-    """Variance of the difference over test examples, with the models as they are; None where scores alone are known."""
+    """The variance of the difference over test examples, if the models stay as they are; None if only scores are known.
+    """
 
     @property
     def has_seeds(self) -> bool:
@@ -54,9 +55,9 @@ class Chance:
 
 
 def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
-    """Of Student's t, two-sided, with the degrees of freedom of Welch and Satterthwaite, at least 1.
+    """The two-sided quantile of Student's t, with the degrees of freedom of Welch and Satterthwaite, at least 1.
 
-    They count the variance over examples as known.
+    These degrees count the variance over examples as known.
 
     Args:
         error: standard error.
@@ -67,7 +68,7 @@ def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
 
 
 def doubt_of(variance: np.ndarray | float, seeds: int) -> np.ndarray | float:
-    """(s^2 / n)^2 / (n - 1) of a side; 0 for one seed."""
+    """(s^2 / n)^2 / (n - 1) of one side; 0 if it has one seed."""
     return (variance / seeds) ** 2 / (seeds - 1) if seeds > 1 else 0.0 * variance
 
 
@@ -98,15 +99,16 @@ class _Studies:
     """Made-up studies without a true difference."""
 
     difference: np.ndarray
-    """Mean over tasks [studies]."""
+    """The difference that each study sees, as a mean over tasks [studies]."""
     least: np.ndarray
-    """What a difference must be above, by the test of examples or of both together [studies]."""
+    """The least difference that passes the test of examples, or of examples and seeds together [studies]."""
     exchanged: np.ndarray | None
-    """That mean with seeds exchanged between the sides [studies, arrangements]; None where they cannot be."""
+    """The difference of each study with seeds exchanged between the sides [studies, arrangements]; None if they cannot
+    be exchanged."""
     kept: np.ndarray
-    """The share of a true difference that is left in them [arrangements]."""
+    """For each arrangement, the share of a true difference that stays in `exchanged` [arrangements]."""
     exact: bool
-    """Whether these are all arrangements."""
+    """Whether `exchanged` holds all arrangements that there are."""
 
     def found(self, true: float) -> float:
         """The share of studies that find a true difference."""
@@ -148,5 +150,5 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:
-    """Of the side's seeds, around 0: [studies, seeds]."""
+    """Made-up scores of the side's seeds, around 0: [studies, seeds]."""
     return float(max(side.variance, side.luck) ** 0.5) * rng.standard_normal((STUDIES, side.seeds))

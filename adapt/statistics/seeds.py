@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 LEVEL = 0.05
-"""A p below it is called significant."""
+"""A difference with a p below this is called significant."""
 CONFIDENCE = 1 - LEVEL
 ROUNDING = 1e-12
 """Scores and losses that differ by no more than this are the same but for rounding."""
@@ -16,13 +16,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over seeds, and how far they lie apart."""
+    """The mean score over seeds, and how far the seeds lie apart."""
 
     mean: float
     deviation: float | None
-    """Of the sample (n - 1); None for one seed."""
+    """The standard deviation of the sample (n - 1); None for one seed."""
     low: float | None
-    """95% interval of the mean by Student's t; None for one seed, and where all are equal but for rounding."""
+    """The 95% interval of the mean by Student's t; None for one seed, or if all seeds have the same score up to
+    rounding."""
     high: float | None
     seeds: int
 

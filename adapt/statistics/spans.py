@@ -12,10 +12,10 @@ def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
     Args:
         labels: O, B-X or I-X of each word.
     """
-    found, start = set(), 0
+    entities, start = set(), 0
     for place, (label, following) in enumerate(pairwise([*labels, "O"])):
         if following != f"I-{label[2:]}":  # the entity ends here, if there is one
             if label != "O":
-                found.add((label[2:], start, place + 1))
+                entities.add((label[2:], start, place + 1))
             start = place + 1
-    return found
+    return entities

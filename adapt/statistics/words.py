@@ -4,11 +4,11 @@ from adapt.statistics.compare import Comparison
 from adapt.statistics.seeds import LEVEL
 
 
-def verdict(found: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
+def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "points", recipes: int = 1) -> str:
     """What was found, no stronger than the figures allow.
 
     Args:
-        found: differences in shares; they are said in points, a hundredth each.
+        comparison: differences in shares; they are said in points, a hundredth each.
         adjusted: p after correction for several comparisons, which then decides.
         unit: what the points are of, such as `macro-F1`.
         recipes: that p was corrected for.
@@ -17,24 +17,24 @@ def verdict(found: Comparison, adjusted: float | None = None, unit: str = "point
         `+4.1 macro-F1, 95% CI +1.2 to +7.0, p = .008 (Holm .032)`, or `no significant difference: ...` with the
         smallest difference that could have been seen.
     """
-    figures = f"{points(found.difference)} {unit}"
-    if found.low is not None and found.high is not None:
-        figures += f", 95% CI {points(found.low)} to {points(found.high)}"
-    if found.p is None:
+    figures = f"{points(comparison.difference)} {unit}"
+    if comparison.low is not None and comparison.high is not None:
+        figures += f", 95% CI {points(comparison.low)} to {points(comparison.high)}"
+    if comparison.p is None:
         return f"{figures}; one seed a side and no predictions, so nothing can be said of chance"
-    figures += f", {p_value(found.p)}"
-    if adjusted is not None and adjusted != found.p:
+    figures += f", {p_value(comparison.p)}"
+    if adjusted is not None and adjusted != comparison.p:
         figures += f" (Holm {p_value(adjusted, bare=True)})"
-    if found.over == ("examples",):
+    if comparison.over == ("examples",):
         figures += ", of one seed: another may differ"
-    if significant(found, adjusted):
+    if significant(comparison, adjusted):
         return figures
-    return f"no significant difference: {figures}; {_sight(found, recipes)}"
+    return f"no significant difference: {figures}; {_sight(comparison, recipes)}"
 
 
-def significant(found: Comparison, adjusted: float | None = None) -> bool:
-    """Whether p, corrected where that is given, is below 0.05."""
-    p = found.p if adjusted is None else adjusted
+def significant(comparison: Comparison, adjusted: float | None = None) -> bool:
+    """Whether p is below 0.05. The corrected p counts if there is one."""
+    p = comparison.p if adjusted is None else adjusted
     return p is not None and p < LEVEL
 
 
@@ -53,29 +53,29 @@ def p_value(p: float, bare: bool = False) -> str:
     return text if bare else f"p = {text}"
 
 
-def out_of_reach(found: Comparison, recipes: int = 1, which: str = "recipes") -> str:
+def out_of_reach(comparison: Comparison, recipes: int = 1, which: str = "recipes") -> str:
     """That no difference could have been found with the seeds there are; nothing where one could.
 
     Args:
-        found: with the smallest p there could have been.
+        comparison: with the smallest p there could have been.
         recipes: that p is corrected for.
         which: what they are called.
     """
-    least = None if found.least_p is None else min(1.0, recipes * found.least_p)
+    least = None if comparison.least_p is None else min(1.0, recipes * comparison.least_p)
     if least is None or least < LEVEL:
         return ""
     many = f" and {recipes} {which}" if recipes > 1 else ""
     return f"with so few seeds{many} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
 
 
-def _sight(found: Comparison, recipes: int) -> str:
-    """How small a difference could have been seen."""
-    if text := out_of_reach(found, recipes):
+def _sight(comparison: Comparison, recipes: int) -> str:
+    """Says how large a difference had to be for us to see it."""
+    if text := out_of_reach(comparison, recipes):
         return text
-    if found.detectable is None:
+    if comparison.detectable is None:
         return "how small a difference could have been seen is not known"
     corrected = ", before correction" if recipes > 1 else ""
     return (
-        f"only a difference of about {100 * found.detectable:.1f} or more would probably have been seen "
+        f"only a difference of about {100 * comparison.detectable:.1f} or more would probably have been seen "
         f"(power 80%{corrected})"
     )

@@ -19,15 +19,15 @@ class ShownGoal(Protocol):
 
     @property
     def name(self) -> str:
-        """Of its entry in the file."""
+        """The name of its entry in the file."""
 
     @property
     def label(self) -> str:
-        """With what it was swept over."""
+        """The name, with the members of sets that it stands for."""
 
     @property
     def stage(self) -> Stage[Any]:
-        """What it stands for."""
+        """The stage that is to be finished."""
 
 
 def show_goals(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
@@ -66,7 +66,10 @@ def _state(stage: Stage[Any], store: Store) -> str:
 
 
 def _works_for(stage: Stage[Any], store: Store) -> bool:
-    """Whether what a stage needs is being made, but for the model of another entry that it starts from."""
+    """Whether something that a stage needs is being made now.
+
+    The model that it starts from does not count if another entry makes it.
+    """
     return any(
         is_held(store.folder(needed.kind, needed.name, needed.key)) or _works_for(needed, store)
         for name, needed in stage.inputs.items()

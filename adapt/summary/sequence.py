@@ -42,7 +42,7 @@ def show_sequence(record: Record) -> None:
 
 
 def _side(name: str, value: float) -> str:
-    """What the sign means where more is worse."""
+    """Says what the sign of a forgetting rate means: less is better."""
     if "forgetting" not in name or not value:
         return ""
     return " (forgotten)" if value > 0 else " (later domains helped)"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import Bad
+from adapt.corpus.files.formats import Bad
 from adapt.errors import DataError
 from adapt.task.read import NO_LABEL, Example, read_file, split_files
 
@@ -19,13 +19,13 @@ class Checked:
 
     examples: list[Example]
     empty_texts: int
-    """Nothing but blanks in the text, and in the second one if there is one."""
+    """How many examples have nothing but blanks in the text, and in the second text if there is one."""
     unusable: dict[str, int]
-    """Records left out, by reason."""
+    """How many records were left out, by reason."""
 
 
 def metric_of_task(task: TaskConfig) -> str:
-    """What models are judged by: `task.metric`, or its kind's usual one."""
+    """The metric that models are judged by: `task.metric`, or the usual one of the task's kind."""
     return task.metric or ("entity_f1" if task.kind == "tokens" else "macro_f1")
 
 

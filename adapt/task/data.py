@@ -13,20 +13,20 @@ from adapt.runner.files import write_atomically
 SPLITS = ("train", "dev", "test")
 TASK_FILE = "task.json"
 IGNORED = -100
-"""`tokens`: the label of tokens that do not begin a word, and of special tokens."""
+"""For `tokens`, the label of tokens that do not begin a word, and of special tokens."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a task."""
+    """What fine-tuning must know of a task besides its examples."""
 
     name: str
     kind: str
-    """single_label, multi_label or tokens."""
+    """`single_label`, `multi_label` or `tokens`."""
     labels: list[str]
     """Classes, sorted; a label is an index into them."""
     metric: str
-    """macro_f1, micro_f1, accuracy or entity_f1."""
+    """`macro_f1`, `micro_f1`, `accuracy` or `entity_f1`."""
 
     def save(self, folder: Path) -> None:
         """Writes `task.json`."""
@@ -40,15 +40,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Split:
-    """The examples of one split, in their files' order."""
+    """The examples of one split, in the order of their files."""
 
     ids: list[str]
     tokens: list[np.ndarray]
-    """Of each example, uncut, int32 with special tokens; pairs as the tokenizer joins them."""
+    """The token ids of each example, int32, uncut, with special tokens. Pairs are joined as the tokenizer joins them.
+    """
     segments: list[np.ndarray]
-    """Of each token, int8: 0 in the first text, 1 in the second (token_type_ids)."""
+    """For each token its text, int8: 0 for the first, 1 for the second (token_type_ids)."""
     labels: list[int] | list[list[int]]
-    """One index; `multi_label`: the indices of those that hold; `tokens`: one a token, IGNORED where there is none."""
+    """One index; for `multi_label` the indices of the labels that hold; for `tokens` one for each token, IGNORED if it
+    has none."""
     leaked: list[bool]
     """Whether the same text, up to case and spaces, stands in the train split (False for train's own)."""
 

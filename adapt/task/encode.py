@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from adapt.model.tokenize.quick import QuickTokenizer
 
 _BATCH = 1000
-"""Examples tokenized at once: the tokenizer's own notes on a text are many times its size."""
+"""So many examples are tokenized at once. The tokenizer's own notes on a text are many times its size."""
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Encoded:
     segments: list[np.ndarray] = field(default_factory=list)
     labels: list[Any] = field(default_factory=list)
     vanished_words: int = 0
-    """`tokens`: words that no token begins in, such as lone control characters. They have no label and no score."""
+    """For `tokens`, words that no token begins in, such as single control characters. They get no label and no score.
+    """
 
 
 def encode(
@@ -84,7 +85,7 @@ def _quickly(
 def _tokenized(
     examples: Sequence[Example], kind: str, tokenizer: Any
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Each example with its token ids, segments, and, for `tokens`, where in the text each token stands."""
+    """Yields each example with its token ids, its segments, and, for `tokens`, the place of each token in the text."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]

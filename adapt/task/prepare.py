@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import Bad
+from adapt.corpus.files.formats import Bad
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.task.check import check_split, classes_of, metric_of_task, no_example

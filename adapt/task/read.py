@@ -7,17 +7,17 @@ from difflib import get_close_matches
 from typing import Any
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import TABLES, Bad, format_of
-from adapt.corpus.lines import TOO_LONG
-from adapt.corpus.manifest import expand_paths
-from adapt.corpus.records import Record, read_objects
+from adapt.corpus.files.formats import TABLES, Bad, format_of
+from adapt.corpus.files.lines import TOO_LONG
+from adapt.corpus.files.manifest import expand_paths
+from adapt.corpus.files.records import Record, read_objects
 from adapt.errors import ConfigError, DataError
 
 NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
 _SETTINGS = (*_TEXT_SETTINGS, "label_field", "id_field")
 _REASONS = {TOO_LONG: Bad("longer than 32 MiB")}
-"""Reasons of the reader, in the words of a task."""
+"""The reader's reasons for leaving out a record, in the words of a task."""
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,19 @@ class Example:
     """A labelled example."""
 
     place: str
-    """Its file and line, for messages."""
+    """The file and line that it stands in, for messages."""
     id: str
     text: str
-    """`tokens`: its words with a blank between."""
+    """The text; for `tokens` the words with a blank between them."""
     pair: str | None
     words: tuple[str, ...]
-    """Of `tokens`; else none."""
+    """The words of an example of `tokens`; empty for other kinds."""
     labels: tuple[str | int, ...]
-    """One; `multi_label`: those that hold, each once, sorted; `tokens`: one a word."""
+    """One label; for `multi_label` those that hold, each once, sorted; for `tokens` one for each word."""
 
 
 def split_files(task: TaskConfig, split: str) -> list[str]:
-    """The files of a split, as `adapt.corpus.manifest.expand_paths` lists them.
+    """The files of a split, as `adapt.corpus.files.manifest.expand_paths` lists them.
 
     Raises:
         ConfigError: none is named.
@@ -130,7 +130,7 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
 
 
 def _is_writable(text: str) -> bool:
-    """Whether it holds no half of a character, which is left where an emoji was cut: no encoding can write that."""
+    """Whether the text can be encoded: it holds no half of a character, as is left where an emoji was cut."""
     try:
         text.encode()
     except UnicodeEncodeError:

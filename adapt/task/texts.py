@@ -2,7 +2,7 @@
 
 from adapt.config import TaskConfig
 from adapt.console import log
-from adapt.corpus.formats import Bad
+from adapt.corpus.files.formats import Bad
 from adapt.task.check import check_count
 from adapt.task.read import read_file, split_files
 

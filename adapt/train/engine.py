@@ -15,10 +15,10 @@ from deepspeed.utils import safe_get_local_fp32_param
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
+from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
+from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
-from adapt.train.reshape import TAG, read_parameter, taken_apart
-from adapt.train.retain import STATE_FILE
 from adapt.train.zero import Offload, zero_config
 
 # DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and

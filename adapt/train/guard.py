@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from adapt.runner.lock import locked
-from adapt.train.notice import tell
+from adapt.train.tracking.notice import tell
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 

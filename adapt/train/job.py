@@ -8,15 +8,15 @@ from adapt.config import Config
 from adapt.model.locate import Pretrained
 
 if TYPE_CHECKING:
-    from adapt.corpus.mixture import Mixture
-    from adapt.corpus.online import Online
+    from adapt.corpus.batches.mixture import Mixture
+    from adapt.corpus.streaming.online import Online
 
 METRICS_FILE = "metrics.jsonl"
 """One line of metrics a report, written by rank 0."""
 PROGRESS_FILE = "progress.json"
 """The final counts."""
 NOTICE_FILE = "notices.jsonl"
-"""What the user is to know while it runs; see `adapt.train.notice`."""
+"""What the user is to know while it runs; see `adapt.train.tracking.notice`."""
 CARRIED = "carried"
 """What a method leaves for the next domain."""
 CHECKPOINTS = "checkpoints"

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runtime import await_resources, gpus_per_worker, hide_unreserved_gpus
+from adapt.train.checkpoints.retain import mend_run, prune
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
-from adapt.train.retain import mend_run, prune
-from adapt.train.watch import following
+from adapt.train.tracking.watch import following
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:
     """Runs a training job on the cluster this process is connected to, resuming what an earlier run left.
 
     Returns:
-        The final counts (see `adapt.train.progress.Progress`) and what the workers ran on.
+        The final counts (see `adapt.train.tracking.progress.Progress`) and what the workers ran on.
 
     Raises:
         ClusterError: the workers cannot be placed.

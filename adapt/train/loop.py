@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 
 from adapt.config import TrainingConfig
-from adapt.corpus.order import mix
 from adapt.errors import TrainingError
 from adapt.method.base import Method
+from adapt.method.gather import among_hosts
 from adapt.objective.base import Batch, Objective
-from adapt.train.meter import Meter
-from adapt.train.progress import Progress
+from adapt.splitmix import mix
 from adapt.train.schedule import branch_step, learning_rate
+from adapt.train.tracking.meter import Meter
+from adapt.train.tracking.progress import Progress
 
 if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
@@ -94,10 +95,10 @@ class Loop:
             This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
         """
         torch.manual_seed(_dropout_seed(self.seed, step, dist.get_rank()))
-        batch = Batch.of(columns, self.engine.device)
-        corrupted = self.objective.corrupt(batch)
+        batch = Batch.of(columns)
+        corrupted = self.objective.corrupt(batch).bound_for(self.engine.device)
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
-        dist.all_reduce(counts)
+        dist.all_reduce(counts, group=among_hosts())
         targets, tokens = counts.tolist()
         targets = max(targets, 1)  # documents of one token have none under the causal objective
 

@@ -56,7 +56,7 @@ def micro_batch(training: TrainingConfig, workers: int, most: int | None = None)
         training: settings.
         workers: training processes.
         most: sequences that a pass may have; None takes the configured number, or for `auto` all of a worker's share
-            (see `adapt.train.fit`).
+            (see `adapt.train.capacity.fit`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
@@ -104,7 +104,7 @@ def cooldown_start(training: TrainingConfig, steps: int) -> int:
 
 
 def branch_step(training: TrainingConfig, steps: int) -> int | None:
-    """Steps after which the state is kept for longer runs (see `adapt.train.branch`), if any."""
+    """Steps after which the state is kept for longer runs (see `adapt.train.checkpoints.branch`), if any."""
     return cooldown_start(training, steps) or None if training.schedule == "wsd" else None
 
 

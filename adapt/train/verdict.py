@@ -8,7 +8,7 @@ from typing import Any
 from ray.train import UserCallback
 
 from adapt.train.failure import first_of, known
-from adapt.train.notice import tell
+from adapt.train.tracking.notice import tell
 
 _WIDTH = 300
 _SHUTDOWN_S = "5"

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from ray.train.torch import get_device
 
-from adapt.corpus.online import Online
-from adapt.corpus.serve import serve, served
-from adapt.corpus.stream import Feed, streamed
-from adapt.corpus.window import Columns
+from adapt.corpus.batches.stream import Feed, streamed
+from adapt.corpus.streaming.online import Online
+from adapt.corpus.streaming.serve import serve, served
+from adapt.corpus.streaming.window import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.export import save_model
@@ -28,22 +28,22 @@ from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.agree import agreed_precision
-from adapt.train.branch import BRANCHES
-from adapt.train.checkpoint import Checkpoints
+from adapt.train.capacity.flops import mean_length, summed_sizes, workload
+from adapt.train.capacity.passes import RankPlace, passes
+from adapt.train.capacity.utilization import Utilization
+from adapt.train.checkpoints.branch import BRANCHES
+from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
-from adapt.train.flops import mean_length, summed_sizes, workload
 from adapt.train.guard import die_with_parent, only_run
 from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
-from adapt.train.meter import peak_memory
 from adapt.train.options import apply_options
-from adapt.train.passes import RankPlace, passes
-from adapt.train.progress import Progress
 from adapt.train.schedule import branch_step
 from adapt.train.threads import use_threads
-from adapt.train.track import Trackers
-from adapt.train.utilization import Utilization
+from adapt.train.tracking.meter import peak_memory
+from adapt.train.tracking.progress import Progress
+from adapt.train.tracking.track import Trackers
 
 
 def train_rank(job: TrainingRun) -> None:

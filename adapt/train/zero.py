@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from adapt.train.memory import BUCKET
+from adapt.train.capacity.memory import BUCKET
 from adapt.train.precision import Precision
 
 Offload = Literal["none", "optimizer", "all"]

@@ -18,8 +18,8 @@ from adapt.config import (
 from adapt.method.das.options import DasOptions
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Store
-from adapt.train import forecast
-from adapt.train.flops import Added, Workload, forward_flops, training_flops
+from adapt.train.capacity import forecast
+from adapt.train.capacity.flops import Added, Workload, forward_flops, training_flops
 from tests.advise.cases import CORPUS, TASK, task, text
 
 CONFIG = Config(

@@ -9,7 +9,7 @@ import pytest
 from adapt.advise import sample
 from adapt.advise.sample import joined_samples, sample_corpus
 from adapt.config import CorpusConfig
-from adapt.corpus.manifest import build_manifest
+from adapt.corpus.files.manifest import build_manifest
 from adapt.runner.digest import Digests
 from tests.samples import sentences
 

@@ -9,9 +9,9 @@ import yaml
 from adapt.chain.build import Chain, build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.report.collect import collect
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
+from adapt.report.tasks.collect import collect
 from adapt.runner import Record, Stage
 from tests.samples import labelled, write
 

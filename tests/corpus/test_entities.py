@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import Tally, clean
 from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, tagged, tagger_source
-from adapt.corpus.fields import check_field
-from adapt.corpus.formats import Bad
-from adapt.corpus.records import Reading, read_records
+from adapt.corpus.files.fields import check_field
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.records import Reading, read_records
+from adapt.corpus.screening.clean import Tally, clean
 from adapt.errors import ConfigError, DataError
 
 ANYTHING = CorpusConfig(cleaning=[])

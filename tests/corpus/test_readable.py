@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapt.config import CorpusConfig
-from adapt.corpus.manifest import Manifest, build_manifest
+from adapt.corpus.files.manifest import Manifest, build_manifest
 from adapt.corpus.readable import check_readable
 from adapt.errors import DataError
 from adapt.runner.digest import Digests

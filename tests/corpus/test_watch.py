@@ -11,14 +11,14 @@ import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus import watch
-from adapt.corpus.dedup import Alike, deduplicate
-from adapt.corpus.form import PLAIN
-from adapt.corpus.manifest import Manifest, build_manifest
-from adapt.corpus.online import Online
-from adapt.corpus.prepare import numbered_items, prepare
-from adapt.corpus.sample import sample_heldout
+from adapt.corpus.dedup.deduplicate import Alike, deduplicate
+from adapt.corpus.files.manifest import Manifest, build_manifest
+from adapt.corpus.shards.form import PLAIN
+from adapt.corpus.shards.prepare import numbered_items, prepare
+from adapt.corpus.streaming.online import Online
+from adapt.corpus.streaming.sample import sample_heldout
+from adapt.corpus.streaming.window import Cut
 from adapt.corpus.watch import Line, Pace, Piece, text_bytes
-from adapt.corpus.window import Cut
 from adapt.model.locate import Pretrained
 from adapt.runner.digest import Digests
 from tests.samples import sentences
@@ -77,7 +77,7 @@ def test_items_in_any_order_add_up() -> None:
 def test_files_count_by_their_bytes(
     suffix: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapt.corpus.sources.ITEM_BYTES", 5000)
+    monkeypatch.setattr("adapt.corpus.files.sources.ITEM_BYTES", 5000)
     manifest, corpus = corpus_in(tmp_path, 2, suffix)
     items = numbered_items(manifest, corpus)
     pace = Pace.of(items, manifest, corpus)
@@ -182,7 +182,7 @@ def test_a_terminal_shows_one_line_with_a_bar() -> None:
 @pytest.fixture
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "PERIOD_S", 0.0)
-    monkeypatch.setattr("adapt.corpus.prepare.CHUNK_CHARACTERS", 5000)
+    monkeypatch.setattr("adapt.corpus.shards.prepare.CHUNK_CHARACTERS", 5000)
 
 
 def lines_of(stage: str, capsys: pytest.CaptureFixture[str]) -> list[tuple[int, int]]:
@@ -210,7 +210,7 @@ def test_preparing_shows_its_progress(tmp_path: Path, tiny_bert: Path, capsys: p
 def test_deduplicating_shows_its_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adapt.corpus.dedup.CHUNK_CHARACTERS", 5000)
+    monkeypatch.setattr("adapt.corpus.dedup.deduplicate.CHUNK_CHARACTERS", 5000)
     manifest, corpus = corpus_in(tmp_path)
     (out := tmp_path / "out").mkdir()
     metrics = deduplicate([("", manifest, corpus)], Alike(near=False), out)

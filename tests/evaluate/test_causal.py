@@ -16,10 +16,10 @@ from transformers import (
 )
 
 from adapt.config import EvaluationConfig, ObjectiveConfig
-from adapt.corpus.encode import Encode
-from adapt.corpus.form import Form
-from adapt.corpus.prepare import _row
-from adapt.corpus.stream import Feed
+from adapt.corpus.batches.stream import Feed
+from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.form import Form
+from adapt.corpus.shards.prepare import _row
 from adapt.evaluate.fill import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.model.export import save_model
@@ -71,7 +71,7 @@ def test_the_whole_way(folder: Path, tmp_path: Path) -> None:
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for columns in Feed.of(str(folder / "corpus"), 64, 8, 0, 0, 10).read():
-        corrupted = objective.corrupt(Batch.of(columns, CPU))
+        corrupted = objective.corrupt(Batch.of(columns))
         loss = objective.loss(model, corrupted) / len(corrupted.targets)
         optimizer.zero_grad()
         loss.backward()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.domains import FILE, PICTURE, compare_domains
 from adapt.evaluate.measure import LOSSES_FILE
 from adapt.evaluate.results import Similar

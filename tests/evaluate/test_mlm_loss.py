@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from adapt.config import EvaluationConfig, ObjectiveConfig
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.model.load import load_model, load_tokenizer
 from adapt.objective.base import Batch

@@ -7,7 +7,7 @@ import pytest
 
 from adapt.evaluate.overlap import overlaps, trained_on
 from adapt.runner import Record
-from tests.corpus.test_heldout import shards
+from tests.corpus.screening.test_heldout import shards
 
 TEXTS = [f"text {number}" for number in range(12)]
 

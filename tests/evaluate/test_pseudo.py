@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adapt.config import ComparisonConfig, Config, EvaluationConfig
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.pseudo import perplexities, pseudo_losses
 from adapt.model.load import load_model, load_tokenizer

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate import similarity as module
 from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarities
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from adapt.config import Config, EvaluationConfig, ObjectiveConfig
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.evaluate.texts_loss import loss_on
 from adapt.model.load import load_model, load_tokenizer

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adapt.corpus.stream import Feed, _stream
+from adapt.corpus.batches.stream import Feed, _stream
 from adapt.job.registry import JOBS
 from adapt.method.das.stage import ImportanceMeasured, MeasureImportance
 from adapt.model.start import MODEL_FOLDER

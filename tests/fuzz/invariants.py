@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.shards.tokens import TokenStream
 from adapt.errors import AdaptError
 from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB

@@ -16,7 +16,7 @@ from adapt.job.run import carry_out
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
-from adapt.train import forecast
+from adapt.train.capacity import forecast
 from tests.samples import sentences, with_labels, write
 
 

@@ -19,9 +19,9 @@ from adapt.config import (
     TaptConfig,
     TaskConfig,
 )
-from adapt.corpus.heldout import Measured
-from adapt.corpus.minhash import estimated_jaccard, signatures
-from adapt.corpus.tokens import TokenStream
+from adapt.corpus.dedup.minhash import estimated_jaccard, signatures
+from adapt.corpus.screening.heldout import Measured
+from adapt.corpus.shards.tokens import TokenStream
 from adapt.job.dapt import dapt
 from adapt.job.sequence import sequence
 from adapt.job.tapt import tapt

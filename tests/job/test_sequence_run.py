@@ -21,7 +21,7 @@ from adapt.stage.running import run_stages
 from adapt.stage.sequence import Sequence, SequenceResult
 from adapt.stage.train import Train
 from adapt.summary import show_sequence
-from adapt.train.retain import newest_whole, step_of
+from adapt.train.checkpoints.retain import newest_whole, step_of
 from tests import drive
 from tests.samples import labelled, sentences, write
 

@@ -29,7 +29,7 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "tapt.random_per_example": (3, TRAINED),
     "tapt.pool_paths": ("data/more.jsonl", TRAINED),
     "tapt.pool_text_field": ("body", TRAINED),
-    "select.kind": ("longest", TRAINED),
+    "select.kind": ("tests.select.longest:Longest", TRAINED),
 }
 """Fields that count where a part of a pool is taken."""
 DRAWN = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)

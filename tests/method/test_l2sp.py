@@ -14,10 +14,10 @@ from adapt.config import Config, ResourcesConfig
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.l2sp import L2sp, L2spOptions
 from adapt.objective.base import Batch
+from adapt.train.capacity.memory import Demand, estimate
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
-from adapt.train.memory import Demand, estimate
-from tests.train.test_memory import ROBERTA
+from tests.train.capacity.test_memory import ROBERTA
 from tests.train.toy import GLOBAL_BATCH, Case, Objective, columns, feed, model, moments, rate, settings
 
 STAGES = 3, 0, 1, 2
@@ -86,7 +86,7 @@ def reference(options: L2spOptions, steps: int) -> Outcome:
     norms, penalty = [], torch.zeros(())
     gradients: dict[str, Tensor] = {}
     for step in range(steps):
-        seen = masking.corrupt(Batch.of(columns(step), "cpu"))
+        seen = masking.corrupt(Batch.of(columns(step)))
         logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         penalty = torch.stack(list(_penalties(options, named, start, base))).sum()
         toy.zero_grad()

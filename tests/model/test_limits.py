@@ -84,7 +84,7 @@ def change(model: Any, other: int) -> float:
         starts[[0, *ends[:-1]]] = True
         everywhere = torch.ones_like(starts)
         packed = Packed.of(seen[None], everywhere[None], starts[None])
-        return losses_at(model, packed, everywhere, seen)[:5]
+        return losses_at(model, packed, torch.arange(len(seen)), seen)[:5]
 
     return float((losses([5, 5 + other]) - losses([5])).abs().max())
 

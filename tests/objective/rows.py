@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapt.corpus.entities import Span
-from adapt.corpus.marks import Marker
+from adapt.corpus.shards.marks import Marker
 from adapt.objective.base import Batch
 
 NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
@@ -38,7 +38,7 @@ def packed(
     }
     filled["starts"][:, 0] = True
     numbers = np.arange(rows * copies)
-    return Batch.of({**filled, "lengths": np.tile(lengths, copies), "epochs": numbers * 0, "rows": numbers}, "cpu")
+    return Batch.of({**filled, "lengths": np.tile(lengths, copies), "epochs": numbers * 0, "rows": numbers})
 
 
 def units_by_hand(starts: torch.Tensor, length: int) -> list[list[int]]:

@@ -27,7 +27,7 @@ def batch() -> Batch:
     begins.ravel()[: len(tokens)] = starts
     begins[:, 0] = True
     columns = {"tokens": rows, "lengths": np.array([8, 5]), "epochs": np.zeros(2), "rows": np.arange(2)}
-    return Batch.of({**columns, "starts": begins}, "cpu")
+    return Batch.of({**columns, "starts": begins})
 
 
 def test_targets_are_the_next_tokens_of_the_same_document_and_row() -> None:
@@ -77,7 +77,7 @@ def test_losses_are_those_of_each_document_alone(kind: str) -> None:
 
 def test_documents_of_one_token_have_nothing_to_predict() -> None:
     columns = {"tokens": np.array([[7, 8]]), "lengths": np.array([2]), "epochs": np.zeros(1), "rows": np.zeros(1)}
-    corrupted = CausalLanguageModelling().corrupt(Batch.of({**columns, "starts": np.array([[True, True]])}, "cpu"))
+    corrupted = CausalLanguageModelling().corrupt(Batch.of({**columns, "starts": np.array([[True, True]])}))
     assert not corrupted.positions.any()
     model = models()["gpt2"]().eval()
     keep_documents_apart(model)

@@ -233,7 +233,7 @@ def test_batch_of_columns_as_the_corpus_gives_them() -> None:
     }
     for column in columns.values():
         column.flags.writeable = False  # as Ray hands them over
-    batch = Batch.of(columns, "cpu")
+    batch = Batch.of(columns)
     assert {batch.tokens.dtype, batch.lengths.dtype, batch.epochs.dtype, batch.rows.dtype} == {torch.int64}
     assert batch.starts.tolist() == [[True, False], [True, False]]
     assert batch.marks.keys() == {"word_starts"}
@@ -251,11 +251,3 @@ def test_another_vocabulary_of_special_tokens(tiny_bert: Path) -> None:
     corrupted = MaskedLanguageModelling(config, tokenizer, 0).corrupt(batch_of([[data, 20, 21] * 30] * 50))
     assert data not in corrupted.targets.tolist()
     assert data not in corrupted.input_ids[corrupted.positions].tolist()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_the_same_masks_on_a_gpu(objective: MaskedLanguageModelling) -> None:
-    batch = batch_of(random_rows(64, 1, 128))
-    here, there = objective.corrupt(batch), objective.corrupt(batch.to(torch.device("cuda")))
-    for name, value in vars(here).items():
-        assert torch.equal(value, getattr(there, name).cpu())

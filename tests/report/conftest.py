@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.report.collect import Results, collect
 from adapt.report.entry import Study
+from adapt.report.tasks.collect import Results, collect
 from adapt.report.write import write_report
 from tests.report.fake import fake_study
 

@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from adapt.corpus.online import INDEX_FILE
-from adapt.corpus.screen import REJECTS
+from adapt.corpus.screening.screen import REJECTS
+from adapt.corpus.streaming.online import INDEX_FILE
 from adapt.errors import StageError, StorageError
 from adapt.runner import Done, Outcome, Record, Store, ensure, ensure_all, plan
 from adapt.runner.outputs import SPARE, check_outputs, settle
-from adapt.train.branch import BRANCHES
+from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
 from tests.runner import toys
-from tests.runner.test_run import content, ran, single, states
-from tests.runner.toys import ToyResult
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs.txt"
+from tests.runner.toys import ToyResult, content, ran, single, states
 
 
 @pytest.mark.parametrize(("damaged", "other"), [("left", "right"), ("right", "left")])

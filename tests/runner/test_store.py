@@ -25,11 +25,6 @@ def finished(store: Store, stage: str, name: str, key: str, **changed: Any) -> R
     return made
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs")
-
-
 def test_a_folder_says_stage_name_and_key(store: Store) -> None:
     assert store.folder("train", "demo", KEY) == store.root / "train" / "demo-1a1a1a1a1a1a1a1a"
 

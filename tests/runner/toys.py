@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all
+from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all, plan
 from adapt.runner.files import write_atomically
 
 PARTS, LINES = 2, 4
@@ -28,7 +28,7 @@ INPUTS: dict[str, list[str]] = {"source": [], "left": ["source"], "right": ["sou
 
 @dataclass(frozen=True)
 class ToyResult:
-    """What a toy came to."""
+    """The result of a toy stage."""
 
     lines: int = 0
     found: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ def idle(folder: Path, done: Done) -> Outcome[ToyResult]:
 
 @dataclass(frozen=True, eq=False)
 class Toy(Stage[ToyResult]):
-    """Of whatever kind it is told to be, so that each has a folder of its own."""
+    """A stage whose kind is a field, so that each stage of a chain has a folder of its own."""
 
     name: str
     kind: str  # type: ignore[misc]
@@ -106,6 +106,36 @@ def diamond(runs: Path, pause_s: float = 0, name: str = "toy", **what: Any) -> T
         own = what if kind == "source" else {}
         stages[kind] = Toy(name, kind, work(kind, runs, pause_s), own, **inputs)
     return stages["top"]
+
+
+def single(run: Act = idle, name: str = "toy", **what: Any) -> Toy:
+    """A stage that reads no other."""
+    return Toy(name, "toy", run, what)
+
+
+def part(top: Toy, name: str) -> Toy:
+    """One of the stages that a stage reads."""
+    stage = top.inputs[name]
+    assert isinstance(stage, Toy)
+    return stage
+
+
+def ran(runs: Path) -> list[str]:
+    """The stages that have run since the last call."""
+    names = runs.read_text().split() if runs.exists() else []
+    runs.unlink(missing_ok=True)
+    return names
+
+
+def content(folder: Path) -> dict[str, str]:
+    """A finished stage's files, its record left out."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != "stage.json")
+    return {str(file.relative_to(folder)): file.read_text() for file in files}
+
+
+def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
+    """What a plan says of each stage: "done", or what is unlike the last run."""
+    return {line.stage.kind: "done" if line.record else line.changed for line in plan(stage, store)}
 
 
 def _kill_at(rename: int) -> None:

@@ -9,8 +9,8 @@ from scipy.stats import chisquare
 
 from adapt.select.base import NoOptions, Selection
 from adapt.select.highest import highest
-from adapt.select.longest import Longest
 from adapt.select.random import BLOCK, Random
+from tests.select.longest import Longest
 
 
 def chosen(texts: Iterable[str], count: int, seed: int = 0, kind: type[Selection] = Random) -> list[tuple[int, str]]:

@@ -7,7 +7,6 @@ import pytest
 
 from adapt.errors import ConfigError
 from adapt.select.highest import highest
-from adapt.select.longest import Longest
 from adapt.select.random import Random
 from adapt.select.table import SELECTIONS, selection_of
 
@@ -47,9 +46,8 @@ def test_every_selection_of_the_table_can_be_made(kind: str) -> None:
     assert highest(selection_of(kind, {}, 0), ["a"], [], 1)[0][:2] == (0, "a")
 
 
-def test_the_names_are_those_of_their_classes() -> None:
+def test_the_name_is_that_of_its_class() -> None:
     assert isinstance(selection_of("random", {}, 3), Random)
-    assert isinstance(selection_of("longest", {}, 3), Longest)
     assert selection_of("random", {}, 3).seed == 3
 
 
@@ -64,7 +62,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
     ("kind", "options", "what", "fix"),
     [
         ("rnadom", {}, "select.kind: there is no 'rnadom'", "did you mean random?"),
-        ("zzz", {}, "select.kind: there is no 'zzz'", "use one of longest, random, or package.module:Class"),
+        ("zzz", {}, "select.kind: there is no 'zzz'", "use random, or package.module:Class"),
         ("random", {"seed": 1}, "unknown key seed in select.options of random", "there is nothing to set"),
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in select.options", "did you mean word?"),
         ("my_selections:Holds", {"times": "often"}, "select.options of my_selections:Holds: times:", "correct"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adapt.config import Config, CorpusConfig, MixtureConfig, SourceConfig, TrainingConfig
-from adapt.corpus.mixture import Mixture
+from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError, DataError
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.prepare import Prepared

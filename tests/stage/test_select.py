@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, ModelConfig, SelectConfig, StorageConfig, TaptConfig, TaskConfig
-from adapt.corpus.heldout import is_heldout
 from adapt.corpus.roles import pooled_corpus
+from adapt.corpus.screening.heldout import is_heldout
 from adapt.errors import DataError
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select import TEXTS_FILE
@@ -22,7 +22,7 @@ from adapt.stage.prepare import Prepared
 from adapt.stage.select import Select, Selected
 from adapt.stage.task import task_of
 from adapt.stage.task_texts import TaskSplit, TaskTexts
-from tests.corpus.test_heldout import shards
+from tests.corpus.screening.test_heldout import shards
 from tests.samples import with_labels, write
 
 TRAIN = [f"the text of number {number}" for number in range(5)]
@@ -92,7 +92,7 @@ def test_so_many_are_taken_for_the_examples_of_every_task(config: Config) -> Non
 
 
 def test_another_selection_takes_others_by_its_scores(config: Config) -> None:
-    texts, done = select(replace(config, select=SelectConfig("longest")))
+    texts, done = select(replace(config, select=SelectConfig("tests.select.longest:Longest")))
     assert sorted(map(len, texts)) == sorted(map(len, POOL))[-15:]
     scores = [json.loads(line)["score"] for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert scores == [len(text) for text in texts]

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapt.config import TaskConfig
-from adapt.corpus.formats import Bad
-from adapt.corpus.records import read_objects
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.records import read_objects
 from adapt.errors import ConfigError, DataError
 from adapt.task.read import Example, read_file, split_files
 

@@ -11,7 +11,7 @@ from tests.train.toy import GLOBAL_BATCH, Objective, columns, model, settings
 
 def rows(rank: int, world: int) -> Corrupted:
     """A rank's share of a global batch."""
-    return Objective().corrupt(Batch.of(columns(0, rank, world), "cpu"))
+    return Objective().corrupt(Batch.of(columns(0, rank, world)))
 
 
 def values() -> dict[Kind, Tensor]:

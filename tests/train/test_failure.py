@@ -21,9 +21,9 @@ from adapt.config import Config, ResourcesConfig, TrainingConfig
 from adapt.errors import AdaptError, DataError, StorageError, TrainingError
 from adapt.model.locate import Pretrained
 from adapt.train import launch
+from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import as_ours, portable_errors
 from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, TrainingRun
-from adapt.train.retain import checkpoints, is_whole, step_of
 from adapt.train.verdict import EndAtOnce
 from tests.train.ranks import Ranks
 

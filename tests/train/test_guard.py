@@ -9,7 +9,7 @@ import pytest
 from adapt.runner.lock import locked
 from adapt.train.guard import only_run
 from adapt.train.job import METRICS_FILE, NOTICE_FILE
-from adapt.train.watch import following
+from adapt.train.tracking.watch import following
 
 
 def live(folder: Path, rank: int, begun: threading.Event) -> threading.Thread:

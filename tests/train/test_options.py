@@ -12,7 +12,7 @@ from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.compiler import check_compiler
 from adapt.train.options import apply_options, layers
 from tests.model.architectures import ARCHITECTURES, LAYERS, random_model
-from tests.train.test_flops import rows
+from tests.train.capacity.test_flops import rows
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
 from adapt.train.precision import Precision
-from adapt.train.progress import Progress
+from adapt.train.tracking.progress import Progress
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
 
@@ -183,7 +183,7 @@ def reference(
     )
     norms, losses, tokens = [], [], 0
     for number in range(case.steps):
-        batch = Batch.of(columns(number), "cpu")
+        batch = Batch.of(columns(number))
         seen = masking.corrupt(batch)
         logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         loss = torch.nn.functional.cross_entropy(logits, seen.targets, reduction="sum") / len(seen.targets)

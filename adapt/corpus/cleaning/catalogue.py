@@ -1,13 +1,12 @@
 """From `corpus.cleaning` to blocks: every name and option is checked, and what is not known gets the nearest named."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any
 
-from adapt.config import RANGES
+from adapt.config import RANGES, out_of_range
 from adapt.corpus.cleaning.block import Block
 from adapt.corpus.cleaning.boilerplate import Boilerplate
 from adapt.corpus.cleaning.language import Language
@@ -109,8 +108,7 @@ def _fault(value: Any, kind: str) -> str | None:
         return None if well else "a list of words"
     if names[0] == "bool":
         return None if isinstance(value, bool) else "true or false"
-    words, holds = RANGES[names[0]]
     whole = names[0].endswith("Int")
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    well = number and math.isfinite(value) and holds(value)
-    return None if well else f"a {'whole ' if whole else ''}number {words}"
+    well = number and not out_of_range(kind, value)
+    return None if well else f"a {'whole ' if whole else ''}number {RANGES[names[0]][0]}"

@@ -40,7 +40,7 @@ class Repetition(Block):
             if share > most or characters > most_characters:
                 return Drop(f"repeated {kind}")
         if self.ngrams:
-            from adapt.corpus.runs import repeats_words  # numpy, which a plan does not need
+            from adapt.corpus.cleaning.runs import repeats_words  # numpy, which a plan does not need
 
             if repeats_words(text.split()):
                 return Drop("repeated words")

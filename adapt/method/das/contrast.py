@@ -25,7 +25,7 @@ from adapt.method.das.views import Injected
 from adapt.method.gather import counted, gathered
 from adapt.model.dropout import draw_again, random_state
 from adapt.model.head import loss_and_states, states_of
-from adapt.model.packed import Packed
+from adapt.model.packed import Packed, sent
 from adapt.model.states import document_means
 from adapt.model.units import Gates, Kind, Values
 from adapt.objective.base import Corrupted
@@ -41,7 +41,7 @@ class Text:
     corrupted: Corrupted
     whole: Packed
     numbers: Tensor
-    """int64 [compared]: the documents' numbers in the micro-batch."""
+    """int64 [compared], on the host: the documents' numbers in the micro-batch."""
 
     @property
     def compared(self) -> Packed:
@@ -119,15 +119,15 @@ class Contrast:
         `economy` takes them evenly from it. Which these are does not matter, since rows come shuffled.
         """
         wholes = [part.packed() for part in parts]
-        device, counts = wholes[0].input_ids.device, [len(whole.documents) for whole in wholes]
-        ranks, rank = counted(sum(counts), device)
+        counts = [len(whole.documents) for whole in wholes]
+        ranks, rank = counted(sum(counts))
         total = compared = sum(ranks)
         if self._config.contrast_cost == "economy":
             compared = min(total, max(2, ceil(self._config.economy_fraction * total)))
         numbers, texts, begin = torch.arange(compared) * total // max(compared, 1), [], sum(ranks[:rank])
         for part, whole, count in zip(parts, wholes, counts, strict=True):
             own = numbers[(numbers >= begin) & (numbers < begin + count)] - begin
-            texts.append(Text(part, whole, own.to(device)))
+            texts.append(Text(part, whole, own))
             begin += count
         return texts, compared
 
@@ -148,9 +148,7 @@ class Contrast:
 
     def _trained(self, model: nn.Module, text: Text, together: Packed) -> tuple[Tensor, Views]:
         """The loss, and the views that get a gradient."""
-        positions = torch.zeros_like(together.input_ids[0], dtype=torch.bool)
-        positions[: text.whole.tokens] = text.corrupted.positions[text.corrupted.real]
-        loss, states = loss_and_states(model, together, positions, text.corrupted.targets)
+        loss, states = loss_and_states(model, together, text.corrupted.asked(), text.corrupted.answers())
         return loss, self._views(states, text, together)
 
     @torch.no_grad()
@@ -162,8 +160,8 @@ class Contrast:
 
     def _views(self, states: Tensor, text: Text, together: Packed) -> Views:
         means = document_means(states.float(), together)
-        own = len(text.whole.documents)
-        return means[:own].index_select(0, text.numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
+        own, numbers = len(text.whole.documents), sent(text.numbers, means.device)
+        return means[:own].index_select(0, numbers), *means[own:].tensor_split(2 if self._is_exact else 1)
 
     def _known(self, model: nn.Module, text: Text) -> Views:
         """What the model knew of each document, in a pass of its own without gradient; nothing where there is none."""

@@ -66,7 +66,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
     settings = measure_settings(measuring, precision)
     with views.on() if views else nullcontext():
-        return gate_sizes(model, gates, loss, _batches(measuring, share, marks, device), settings)
+        return gate_sizes(model, gates, loss, _batches(measuring, share, marks), settings)
 
 
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
@@ -101,9 +101,7 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
     )
 
 
-def _batches(
-    measuring: Measuring, share: Share, marks: tuple[str, ...], device: torch.device
-) -> Iterator[tuple[int, Batch]]:
+def _batches(measuring: Measuring, share: Share, marks: tuple[str, ...]) -> Iterator[tuple[int, Batch]]:
     import numpy as np
 
     from adapt.objective.base import Batch
@@ -111,4 +109,4 @@ def _batches(
     stream, length = measuring.text, measuring.config.training.sequence_length
     for number, rows in share:
         columns: dict[str, Any] = stream.take(rows.tolist(), length, marks)
-        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows}, device)
+        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})

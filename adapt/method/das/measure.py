@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from adapt.method.das.tokens import TokenGradients
+from adapt.model.packed import sent
 from adapt.model.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Corrupted
 
@@ -81,7 +82,7 @@ def gate_sizes(
         model: with its head, not wrapped.
         gates: of this model.
         loss: on which units are judged.
-        batches: numbered, on the model's device. The same numbers and rows give the same sums, in any process.
+        batches: numbered. The same numbers and rows give the same sums, in any process.
         settings: how.
     """
     total: Sums | None = None
@@ -99,17 +100,18 @@ def gate_sizes(
 def _of_batch(
     model: Any, gates: Gates, loss: Judged, batch: Batch, settings: MeasureSettings, at_tokens: TokenGradients | None
 ) -> Sums:
-    seen = loss.corrupt(batch)
+    device = next(model.parameters()).device
+    seen = loss.corrupt(batch).bound_for(device)
     rows = len(seen.input_ids)
     by_row = settings.granularity == "example"
-    groups = torch.arange(rows, device=seen.real.device) if by_row else torch.zeros_like(seen.real[:, 0]).long()
+    groups = torch.arange(rows) if by_row else torch.zeros(rows, dtype=torch.int64)
     number = rows if by_row else 1
-    judged = torch.zeros(number, device=groups.device).index_add(0, groups, seen.positions.sum(1).float())
+    judged = torch.zeros(number).index_add(0, groups, seen.positions.sum(1).float())
 
     leaves = {kind: each[:, None].repeat(1, number, 1).requires_grad_() for kind, each in ones(model).items()}
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
     for part, group in zip(seen.split(settings.rows), groups.split(settings.rows), strict=True):
-        owner = group.repeat_interleave(part.real.sum(1))
+        owner = sent(group.repeat_interleave(part.real.sum(1)), device)
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         found = torch.autograd.grad(value, [*leaves.values(), *wanted])
@@ -117,12 +119,12 @@ def _of_batch(
         if at_tokens:
             at_tokens.add(found[len(sums) :])
 
-    share = judged.clamp(min=1)
+    share = judged.clamp(min=1).to(device)
     units = {kind: (each / share[:, None]).abs().sum(1).double().cpu() for kind, each in zip(leaves, sums, strict=True)}
     tokens = at_tokens.sizes(share) if at_tokens else None
     if settings.embeddings == "frequency":
         vocabulary = len(model.get_input_embeddings().weight)
-        tokens = batch.tokens[batch.real].bincount(minlength=vocabulary).double().cpu()
+        tokens = batch.tokens[batch.real].bincount(minlength=vocabulary).double()
     return Sums(units, tokens, int((judged > 0).sum()), int(batch.lengths.sum()))
 
 
@@ -137,7 +139,7 @@ def _value(
 ) -> Tensor:
     values = leaves if owner is not None else {kind: leaf[:, 0] for kind, leaf in leaves.items()}
     with (
-        torch.autocast(part.input_ids.device.type, dtype, enabled=dtype != torch.float32),
+        torch.autocast(part.device.type, dtype, enabled=dtype != torch.float32),
         gates.set(values, owner),
     ):
         return loss.loss(model, part)

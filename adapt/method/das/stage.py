@@ -17,6 +17,7 @@ from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.cost import cost_of
 from adapt.schema import SHARD_GLOB
 
 if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the GPUs that are not theirs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from adapt.corpus.tokens import TokenStream
+    from adapt.corpus.shards.tokens import TokenStream
     from adapt.model.units import Kind
 
 About = Literal["general", "domain"]
@@ -51,7 +52,7 @@ class ImportanceMeasured:
     plasticity: dict[str, list[float]]
     """The mean of 1 - importance by kind of unit and layer."""
     plasticity_own: dict[str, list[float]]
-    """The same of what was measured here alone."""
+    """The mean of 1 - importance as measured here alone, by kind of unit and layer."""
     least_plasticity: float
     embeddings_share: float | None = None
     """Share of the model's parameters that are embeddings, where it is known."""
@@ -69,7 +70,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
     start: Start
     """The model that is measured."""
     texts: tuple[Stage[Any], ...]
-    """What it is measured on, prepared."""
+    """The prepared texts that importance is measured on."""
     previous: Stage[ImportanceMeasured] | None
     """The importance that the new one is added to."""
     about: About
@@ -119,7 +120,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
             log(f"plasticity left, {kind} units by layer: {' '.join(f'{each:.2f}' for each in layers)}")
         for warning in islice(saturated(das, left), SHOWN):
             log(f"warning: {warning}")
-        return Outcome(found, device_cost(found.device_seconds, config.resources.price_per_device_hour))
+        return Outcome(found, cost_of(found.device_seconds, config.resources.price_per_device_hour))
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Measuring:
     @property
     def text(self) -> TokenStream:
         """What rows are taken from: all of it as one stream."""
-        from adapt.corpus.tokens import TokenStream
+        from adapt.corpus.shards.tokens import TokenStream
 
         streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in self.corpora)
         return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
@@ -152,7 +153,7 @@ class Measuring:
         """
         import numpy as np
 
-        from adapt.corpus.order import permute
+        from adapt.corpus.batches.order import permute
 
         if self.about == "general" and self.options.general_importance == "random":
             return np.zeros(0, np.int64)
@@ -256,13 +257,3 @@ def unprotected(das: DasOptions, embeddings_share: float | None) -> list[str]:
         return []
     text = f"{embeddings_share:.0%} of the parameters are embeddings, which das.embeddings free leaves unprotected"
     return [f"{text}: try frequency"] if embeddings_share > FREE_SHARE else []
-
-
-def device_cost(seconds: float, price_per_hour: float | None) -> dict[str, Any]:
-    """For the record."""
-    hours = seconds / 3600
-    return {
-        "device_seconds": seconds,
-        "device_hours": hours,
-        "cost": None if price_per_hour is None else hours * price_per_hour,
-    }

@@ -33,7 +33,7 @@ RULES: dict[str, list[tuple[int, int]]] = {
 """Between which kinds each rule cuts. A blank or end of a line belongs to what follows, which must be plain too."""
 
 
-class CutTexts(NamedTuple):
+class TextPieces(NamedTuple):
     """Texts in pieces."""
 
     pieces: pa.DictionaryArray
@@ -53,7 +53,7 @@ def table_of(rules: Iterable[str]) -> np.ndarray:
     return allowed
 
 
-def cut(texts: Sequence[str], allowed: np.ndarray) -> CutTexts:
+def cut(texts: Sequence[str], allowed: np.ndarray) -> TextPieces:
     """Cuts texts.
 
     Args:
@@ -71,7 +71,7 @@ def cut(texts: Sequence[str], allowed: np.ndarray) -> CutTexts:
     offsets = 4 * np.append(begins, len(characters))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(characters)]
     pieces = pa.Array.from_buffers(pa.large_binary(), len(begins), buffers)
-    return CutTexts(pieces.dictionary_encode(), firsts, places)
+    return TextPieces(pieces.dictionary_encode(), firsts, places)
 
 
 def _beginnings(characters: np.ndarray, ends: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -104,7 +104,7 @@ def _kinds() -> np.ndarray:
 
 
 def _kind(character: str) -> int:
-    """Of a character beyond ASCII. It is NEVER if it joins its neighbours or is blank, in a normalised form too."""
+    """Gives the kind of a character beyond ASCII: NEVER where it joins its neighbours or is blank, normalised too."""
     category = unicodedata.category(character)[0]
     for form in ("NFKC", "NFKD"):
         normalised = unicodedata.normalize(form, character)

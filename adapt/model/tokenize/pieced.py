@@ -6,14 +6,14 @@ from itertools import compress
 import numpy as np
 from tokenizers import Tokenizer
 
-from adapt.model.tokenize.cuts import CutTexts, cut, table_of
+from adapt.model.tokenize.cuts import TextPieces, cut, table_of
 from adapt.model.tokenize.library import WordsOf, by_library
 from adapt.model.tokenize.placed import placed_pieces, starts_blank
 from adapt.model.tokenize.ragged import BEGINS, ENDS, SPECIAL, Ragged
 from adapt.model.tokenize.table import MOST, PieceTable
 
 BATCH_CHARACTERS = 4_000_000
-"""CutTexts at once, about: 20 bytes each."""
+"""Cut at once, about: 20 bytes each."""
 Encode = Callable[[list[str]], Ragged]
 
 
@@ -48,7 +48,7 @@ class PieceTokenizer:
         """
         aside = np.array([self._words is not None and starts_blank(text) for text in texts], bool)
         if not aside.any():
-            return Ragged.joined([self._batch(batch) for batch in in_batches(texts)])
+            return Ragged.joined([self._batch(batch) for batch in text_batches(texts)])
         rest = self(list(compress(texts, ~aside)))
         those = by_library(self._backend, list(compress(texts, aside)), self._words)
         order = np.argsort(np.argsort(aside, kind="stable"))
@@ -72,7 +72,7 @@ class PieceTokenizer:
         return Ragged(np.concatenate([np.zeros(1, np.int64), ends]), tokens.columns)
 
 
-def in_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+def text_batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
     """The texts in batches, at least one."""
     begin = size = 0
     for number, text in enumerate(texts):
@@ -96,7 +96,7 @@ def _frame(backend: Tokenizer, words: WordsOf | None) -> Ragged:
     return Ragged(np.array([0, first, first + len(encoding) - last]), tokens.columns)
 
 
-def _framed(found: CutTexts, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _framed(found: TextPieces, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Numbers of all pieces with each text's special tokens, and where the latter stand: before and after the text."""
     texts = np.arange(len(found.firsts) - 1)
     prefixes = found.firsts[:-1] + 2 * texts

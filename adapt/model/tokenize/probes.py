@@ -15,7 +15,7 @@ from adapt.model.tokenize.cuts import RULES, cut, table_of
 
 LONGEST_LITERAL = 64
 MOST_PIECES = 400
-"""Of each sample of the vocabulary."""
+"""Each sample of the vocabulary has at most so many."""
 _PLAIN_WORD = re.compile(" ?[A-Za-z]+")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 

@@ -10,14 +10,14 @@ from tokenizers import Tokenizer
 
 from adapt.console import log
 from adapt.model.tokenize.library import WordsOf, by_library
-from adapt.model.tokenize.pieced import PieceTokenizer, in_batches
+from adapt.model.tokenize.pieced import PieceTokenizer, text_batches
 from adapt.model.tokenize.ragged import Ragged
 from adapt.model.tokenize.trial import piece_tokenizer
 
 WORTH_CHARACTERS = 3_000_000
 """Until a process has had so much text it asks the library, which takes less time than to find out what is allowed."""
 SAMPLE_CHARACTERS = 100_000
-"""Of the texts, that the tokens are held to the library's."""
+"""So much of the texts is tokenized both ways, to hold our tokens to the library's."""
 
 
 class QuickTokenizer:
@@ -44,7 +44,7 @@ class QuickTokenizer:
         if self._pieces and _is_unicode(texts):
             return self._pieces(texts)
         call = partial(by_library, self._backend, words=self._words)
-        return Ragged.joined([call(batch) for batch in in_batches(texts)])
+        return Ragged.joined([call(batch) for batch in text_batches(texts)])
 
     def _is_worth_while(self, texts: Sequence[str]) -> bool:
         self._seen += sum(map(len, texts))

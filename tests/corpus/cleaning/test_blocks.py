@@ -11,7 +11,7 @@ from adapt.corpus.cleaning.catalogue import BLOCKS, blocks_of
 from adapt.corpus.cleaning.letters import _counted
 from adapt.corpus.cleaning.pii import is_card, is_iban
 from adapt.corpus.cleaning.repetition import duplicate_shares
-from adapt.corpus.runs import duplicate_share, top_share
+from adapt.corpus.cleaning.runs import duplicate_share, top_share
 from adapt.corpus.shingles import hashed
 
 SENTENCE = "The loss of the model is measured on the text that was held out."

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.clean import DUPLICATE, Sieve, Tally, clean
 from adapt.corpus.cleaning.block import Drop, Edit, edited
 from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
 from adapt.corpus.cleaning.length import Length
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.corpus.entities import Tagged
-from adapt.corpus.heldout import MEASURED, TRAINED
+from adapt.corpus.screening.clean import DUPLICATE, Sieve, Tally, clean
+from adapt.corpus.screening.heldout import MEASURED, TRAINED
 from adapt.errors import ConfigError
 
 WRONG = [

@@ -140,7 +140,7 @@ def test_value_and_gradient_are_those_of_documents_taken_alone(family: str, cost
 
     model = ready(family)
     expected = alone(model, texts, cost, values, Gates(model) if known else None)
-    expected_loss = loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets)
+    expected_loss = loss_at(model, seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=1e-5, atol=1e-4)
     wanted = gradients(model, expected_loss + expected.mean())
@@ -171,10 +171,10 @@ def test_injected_dropout_is_in_every_view_but_the_objectives(
         previous = torch.stack([pooled(model, text, gates, values) for text in texts])
     assert not torch.allclose(first, second, rtol=0.1)
     expected = by_hand(first, second, previous if cost == "exact" else previous.detach())
-    expected_loss = loss_at(ready(family), seen.packed(), seen.positions[seen.real], seen.targets)
+    expected_loss = loss_at(ready(family), seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(loss, expected_loss.detach(), rtol=1e-5, atol=1e-4)
-    wanted = gradients(model, loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets) + expected.mean())
+    wanted = gradients(model, loss_at(model, seen.packed(), seen.asked(), seen.targets) + expected.mean())
     for name, gradient in wanted.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4, msg=name)
 
@@ -245,7 +245,7 @@ def test_economy_compares_documents_from_all_over(fraction: float, count: int, t
     loss, each, _ = passed(contrast, model, seen)
     expected = alone(model, [texts[number] for number in taken], "economy", values, gates)
     torch.testing.assert_close(each, expected.detach(), rtol=1e-4, atol=1e-4)
-    expected_loss = loss_at(model, seen.packed(), seen.positions[seen.real], seen.targets)
+    expected_loss = loss_at(model, seen.packed(), seen.asked(), seen.targets)
     torch.testing.assert_close(loss, expected_loss.detach())
 
 

@@ -106,7 +106,7 @@ def reference(case: Case, target: Target = "update") -> Outcome:
 
     for step in range(case.steps):
         toy.load_state_dict(weights(), strict=False)
-        seen = masking.corrupt(Batch.of(columns(step), "cpu"))
+        seen = masking.corrupt(Batch.of(columns(step)))
         logits = toy(input_ids=seen.input_ids, attention_mask=seen.real).logits[seen.positions]
         loss = nn.functional.cross_entropy(logits, seen.targets)
         toy.zero_grad()
@@ -225,7 +225,7 @@ def loss_and_gradients(training: TrainingConfig, target: Target) -> tuple[float,
     masked(toy, target)
     moved(toy)
     apply_options(toy, training, torch.device("cpu"))
-    loss = Objective().loss(toy, Objective().corrupt(Batch.of(columns(0), "cpu")))
+    loss = Objective().loss(toy, Objective().corrupt(Batch.of(columns(0))))
     loss.backward()
     return loss.item(), {name: each.grad for name, each in toy.named_parameters() if each.grad is not None}
 

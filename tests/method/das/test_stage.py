@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig, ResourcesConfig, TrainingConfig
-from adapt.corpus.tokens import write_shard
+from adapt.corpus.shards.tokens import write_shard
 from adapt.errors import DataError, ModelError
 from adapt.method.das.gradients import gradients_on_cluster, measure_share
 from adapt.method.das.importance import IMPORTANCE_FILE, Importance, load_importance

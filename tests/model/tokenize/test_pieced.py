@@ -6,7 +6,7 @@ import pytest
 
 from adapt.model.tokenize import pieced
 from adapt.model.tokenize.library import by_library
-from adapt.model.tokenize.pieced import PieceTokenizer, in_batches
+from adapt.model.tokenize.pieced import PieceTokenizer, text_batches
 from tests.model.tokenize.adversaries import adversaries
 from tests.samples import sentences
 from tests.tokenizers import roberta
@@ -28,7 +28,7 @@ def test_a_table_that_forgets_gives_the_same_tokens() -> None:
 def test_batches_hold_all_texts_in_order(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(pieced, "BATCH_CHARACTERS", size)
     for texts in ([], [""], ["abc", "", "defg", "h"], ["", ""]):
-        batches = list(in_batches(texts))
+        batches = list(text_batches(texts))
         assert [text for batch in batches for text in batch] == texts
         assert batches
         assert all(sum(map(len, batch[:-1])) < size for batch in batches)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Encoding, Regex, Tokenizer, normalizers, pre_tokenizers
 
-from adapt.corpus.marks import Marker
+from adapt.corpus.shards.marks import Marker
 from adapt.model.tokenize.quick import QuickTokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS
 from tests.model.tokenize.adversaries import adversaries

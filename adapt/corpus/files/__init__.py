@@ -1,0 +1,17 @@
+"""From files, wherever they lie, to texts.
+
+- `retry`: errors of storage that may pass are tried again.
+- `location`: on this machine, or at a URL.
+- `storage`: reads files, and notices when they change.
+- `formats`: told by a file's name.
+- `opened`: a file's bytes, decompressed.
+- `lines`: lines and paragraphs.
+- `separated`: csv and tsv.
+- `tables`: Parquet and Arrow.
+- `records`: the texts of a file in any format.
+- `fields`: the fields that the records of a file have.
+- `docstrings`: the built-in demo corpus.
+- `hub`: repositories of the `datasets` library.
+- `manifest`: what a corpus consists of, by its content.
+- `sources`: the sources of a corpus, and the items that tasks read of them.
+"""

@@ -1,0 +1,93 @@
+"""Lines and paragraphs of a file or of a range of it, in bounded memory.
+
+The ranges [0, a), [a, b), [b, end) of a file give each of its lines once: a line belongs to the range it begins in, and
+a paragraph to the range that the blank line before it begins in.
+"""
+
+from collections.abc import Iterator
+from io import BufferedReader
+
+from adapt.corpus.files.formats import Bad
+
+TOO_LONG = Bad("longer than corpus.max_record_mib")
+
+
+class Lines:
+    """The lines of a stream with their newlines; `TOO_LONG` in place of those over the limit, which are passed over.
+
+    Args:
+        stream: at its beginning; seekable if `start` is not 0.
+        start: bytes; the first line is the first that begins there or later.
+        limit: of a line [bytes].
+    """
+
+    def __init__(self, stream: BufferedReader, start: int, limit: int) -> None:
+        self.position = 0
+        """Where the next line begins [bytes]."""
+        self._stream = stream
+        self._limit = limit
+        if start:
+            stream.seek(start - 1)  # where a line ends just before the start, the next belongs here
+            self.position = start - 1
+            self._pass_over()
+
+    def __iter__(self) -> Iterator[bytes | Bad]:
+        return self
+
+    def __next__(self) -> bytes | Bad:
+        line = self._stream.readline(self._limit + 1)
+        if not line:
+            raise StopIteration
+        self.position += len(line)
+        if len(line) > self._limit:
+            if not line.endswith(b"\n"):
+                self._pass_over()
+            return TOO_LONG
+        return line
+
+    def _pass_over(self) -> None:
+        """Goes to the end of the line, a piece at a time."""
+        while piece := self._stream.readline(1 << 20):
+            self.position += len(piece)
+            if piece.endswith(b"\n"):
+                return
+
+
+def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
+    """The lines that begin in [start, stop) bytes; stop None is the end."""
+    found = Lines(stream, start, limit)
+    while (stop is None or found.position < stop) and (line := next(found, None)) is not None:
+        yield line
+
+
+def paragraphs(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
+    """The paragraphs, blank lines between them, that follow a blank line that begins in [start, stop) bytes.
+
+    The file's first belongs to the range from 0. A paragraph over the limit [bytes] is `TOO_LONG`.
+    """
+    found = Lines(stream, start, limit)
+    paragraph: bytearray | Bad = bytearray()
+    inside, begin = not start, found.position
+    for line in found:
+        if isinstance(line, bytes) and line.isspace():
+            if inside and paragraph:
+                yield _whole(paragraph)
+            if stop is not None and begin >= stop:
+                return
+            paragraph, inside = bytearray(), True
+        elif inside:
+            paragraph = _longer(paragraph, line, limit)
+        begin = found.position
+    if inside and paragraph:
+        yield _whole(paragraph)
+
+
+def _longer(paragraph: bytearray | Bad, line: bytes | Bad, limit: int) -> bytearray | Bad:
+    if isinstance(paragraph, Bad) or isinstance(line, Bad) or len(paragraph) + len(line) > limit:
+        return TOO_LONG
+    paragraph += line
+    return paragraph
+
+
+def _whole(paragraph: bytearray | Bad) -> bytes | Bad:
+    return paragraph if isinstance(paragraph, Bad) else bytes(paragraph)

@@ -1,0 +1,193 @@
+"""The records of a corpus file in any format, each with its text or the reason why it has none."""
+
+import io
+import json
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.corpus.entities import Tagged, parse_entities
+from adapt.corpus.files.fields import check_field
+from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, Bad, format_of
+from adapt.corpus.files.lines import TOO_LONG, lines, paragraphs
+from adapt.corpus.files.opened import broken_files, opened
+from adapt.corpus.files.separated import rows
+from adapt.corpus.files.storage import open_file
+from adapt.corpus.files.tables import Span, batches, schema_of
+from adapt.errors import DataError
+
+Record = Mapping[str, Any] | Bad
+OnId = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What to take from the records of a file, and which of them."""
+
+    text_field: str = "text"
+    text_unit: str = "line"
+    """What a document of plain text is: `line` or `paragraph`."""
+    entity_field: str | None = None
+    """For texts that are `Tagged` with their entities."""
+    id_field: str | None = None
+    """For `on_id` of `read_records`."""
+    max_bytes: int = 32 * MIB
+    """Longer records are passed over."""
+    start: int = 0
+    stop: int | None = None
+    """The range [start, stop) of the file [bytes]; None is its end. See `adapt.corpus.files.formats.is_divisible`."""
+    stamp: str = ""
+    """What `adapt.corpus.files.storage.state` said of the file."""
+
+
+def read_records(path: str | Path, reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+    """The texts of a file or of a range of it, in order; for a record without text, the reason.
+
+    Args:
+        path: the file or URL.
+        reading: what to take.
+        on_id: called with the id of each record that has one.
+
+    Raises:
+        DataError: the file as a whole is broken (cut short, not what its name says, no such column), or changed.
+        StorageError: the store failed, again and again.
+    """
+    with broken_files(path):
+        if format_of(path)[0] == "text":
+            yield from _plain(path, reading)
+        else:
+            yield from texts(_records(path, reading), reading, on_id)
+
+
+def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+    """The text of each record, with its entities where they are wanted, or the reason why there is none."""
+    for record in records:
+        if isinstance(record, Bad):
+            yield record
+            continue
+        if on_id and reading.id_field and (identifier := record.get(reading.id_field)) is not None:
+            on_id(identifier)
+        yield _text(record, reading)
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
+    """The whole records of a file, in order, with all their fields; for one that cannot be read, the reason.
+
+    Args:
+        path: the file or URL.
+
+    Yields:
+        The number of the line on which the record ends, or of the row in a table, from 1; and the record.
+
+    Raises:
+        DataError: the file as a whole is broken, plain text, or one JSON array.
+        StorageError: the store failed, again and again.
+    """
+    kind, compression = format_of(path)
+    if kind == "text":
+        raise DataError(f"{path} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
+    with broken_files(path):
+        if kind in TABLES:
+            yield from enumerate(_rows(path, kind, Reading()), 1)
+            return
+        with opened(path, compression) as file:
+            if kind not in DELIMITERS and file.peek(1)[:1] == b"[":
+                raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
+            numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
+            if kind in DELIMITERS:
+                records = rows(numbered, DELIMITERS[kind], Reading.max_bytes)
+            else:
+                records = (_object(line) for line in numbered if isinstance(line, Bad) or not line.isspace())
+            for record in records:
+                yield numbered.taken, record
+
+
+class _Numbered(Iterator[bytes | Bad]):
+    """Lines, and how many were taken so far."""
+
+    def __init__(self, found: Iterator[bytes | Bad]) -> None:
+        self.taken = 0
+        self._found = found
+
+    def __next__(self) -> bytes | Bad:
+        line = next(self._found)
+        self.taken += 1
+        return line
+
+
+def _text(record: Mapping[str, Any], reading: Reading) -> str | Bad:
+    text = record.get(reading.text_field)
+    if text is None:
+        return Bad("no text")
+    if not isinstance(text, str):
+        return Bad("text is not a string")
+    if reading.entity_field is None:
+        return text
+    entities = parse_entities(record.get(reading.entity_field), len(text))
+    return Bad("malformed entities") if entities is None else Tagged.of(text, entities)
+
+
+def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
+    kind, compression = format_of(path)
+    if kind in TABLES:
+        yield from _table(path, kind, reading)
+        return
+    if kind in DELIMITERS:
+        check_field(path, reading.text_field)
+    with opened(path, compression, reading.stamp) as file:
+        found = lines(file, reading.start, reading.stop, reading.max_bytes)
+        if kind in DELIMITERS:
+            yield from rows(found, DELIMITERS[kind], reading.max_bytes)
+        else:
+            yield from (_object(line) for line in found if isinstance(line, Bad) or not line.isspace())
+
+
+def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
+    unit = lines if reading.text_unit == "line" else paragraphs
+    with opened(path, format_of(path)[1], reading.stamp) as file:
+        for text in unit(file, reading.start, reading.stop, reading.max_bytes):
+            try:
+                yield text if isinstance(text, Bad) else text.decode("utf-8-sig")  # some editors put a mark first
+            except UnicodeDecodeError:
+                yield Bad("invalid UTF-8")
+
+
+def _object(line: bytes | Bad) -> Record:
+    if isinstance(line, Bad):
+        return line
+    try:
+        record = json.loads(line)
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")
+    except (ValueError, RecursionError):
+        return Bad("malformed JSON")
+    return record if isinstance(record, dict) else Bad("not a JSON object")
+
+
+def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
+    check_field(path, reading.text_field)
+    for record in _rows(path, kind, reading, (reading.text_field, reading.entity_field, reading.id_field)):
+        text = None if isinstance(record, Bad) else record[reading.text_field]
+        yield TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record
+
+
+def _rows(
+    path: str | Path, kind: str, reading: Reading, wanted: Container[str | None] | None = None
+) -> Iterator[Record]:
+    """Rows of a table with the wanted columns, or with all."""
+    with open_file(str(path), reading.stamp) as file:
+        columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        span = Span(reading.start, size if reading.stop is None else reading.stop, size)
+        for batch in batches(file, kind, columns, span):
+            for number in range(batch.num_rows):
+                yield _values(batch, number)
+
+
+def _values(batch: Any, number: int) -> Record:
+    try:
+        return {name: batch.column(name)[number].as_py() for name in batch.schema.names}
+    except UnicodeDecodeError:
+        return Bad("invalid UTF-8")

@@ -1,0 +1,123 @@
+"""The sources of a corpus, and the items that tasks read of them: of bounded size, in stream order."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from adapt.config import CorpusConfig, SourceConfig
+from adapt.corpus.files.docstrings import package_sources, read_docstrings
+from adapt.corpus.files.formats import MIB, Bad, is_divisible
+from adapt.corpus.files.hub import dataset_shards, read_shard
+from adapt.corpus.files.manifest import Manifest, Part
+from adapt.corpus.files.records import OnId, Reading, read_records
+from adapt.corpus.files.storage import check_unchanged
+from adapt.redact import redact
+
+ITEM_BYTES = 64 * MIB
+"""Files that can be divided are read in ranges of this size."""
+MODULES_PER_ITEM = 100
+
+
+def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
+    """Each source of a corpus with its name, as a corpus of its own that is cleaned and held out like the whole.
+
+    A corpus of one source has the name "".
+    """
+    if not corpus.sources:
+        return [("", corpus)]
+    return [(source.name, replace(corpus, sources=[], **_given(source, corpus))) for source in corpus.sources]
+
+
+def _given(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
+    shared = {field.name for field in fields(CorpusConfig)}
+    inherited = {"text_field", "text_unit", "id_field"}
+    own = {name: value for name, value in vars(source).items() if name in shared}
+    given = {name: value for name, value in own.items() if not (name in inherited and value is None)}
+    return {**given, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of a corpus, or the [start, stop) of it."""
+
+    path: str
+    """File, module or dataset."""
+    start: int = 0
+    """Bytes of a file, shards of a dataset."""
+    stop: int | None = None
+    stamp: str = ""
+    """What storage said of the file when it was listed."""
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return redact(self.path) + (f", from byte {self.start}" if self.start else "")
+
+
+def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
+    """What one task reads, in stream order: a range of a file, a shard of a dataset, or some modules of a package.
+
+    The items are a function of the manifest alone: workers have no say in them.
+
+    Returns:
+        For each item its slices as JSON (see `slices_of`).
+    """
+    return [json.dumps([asdict(slice) for slice in item]) for part in manifest.parts for item in _items(part, corpus)]
+
+
+def slices_of(item: str) -> list[Slice]:
+    """What an item consists of."""
+    return [Slice(**slice) for slice in json.loads(item)]
+
+
+def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
+    if corpus.source == "docstrings":
+        modules = iter(package_sources(Path(part.path)))
+        while batch := list(islice(modules, MODULES_PER_ITEM)):
+            yield [Slice(str(module)) for module in batch]
+    elif corpus.source == "dataset":
+        for shard in range(dataset_shards(corpus, part.stamp)):
+            yield [Slice(part.path, shard, shard + 1, part.stamp)]
+    else:
+        step = ITEM_BYTES if is_divisible(part.path) else max(part.size, 1)
+        for start in range(0, part.size, step):
+            stop = start + step
+            yield [Slice(part.path, start, stop if stop < part.size else None, part.stamp)]
+
+
+def read_slice(
+    slice: Slice, corpus: CorpusConfig, entity_field: str | None = None, on_id: OnId | None = None
+) -> Iterator[str | Bad]:
+    """The records of a slice, in order.
+
+    Args:
+        slice: what to read.
+        corpus: how.
+        entity_field: of the records, for texts with their entities.
+        on_id: called with the id of each record that has one.
+
+    Raises:
+        DataError: a file is broken, lacks the field, or has changed since it was listed.
+        StorageError: the store failed, again and again.
+    """
+    if corpus.source == "docstrings":
+        yield from read_docstrings(Path(slice.path))
+        return
+    reading = Reading(
+        corpus.text_field,
+        corpus.text_unit,
+        entity_field,
+        corpus.id_field,
+        corpus.max_record_mib * MIB,
+        slice.start,
+        slice.stop,
+        slice.stamp,
+    )
+    if corpus.source == "dataset":
+        yield from read_shard(corpus, slice.stamp, reading, on_id)
+        return
+    yield from read_records(slice.path, reading, on_id)
+    check_unchanged(slice.path, slice.stamp)

@@ -1,0 +1,8 @@
+"""Which documents enter, and which are held out.
+
+- `heldout`: no text is both measured and trained on.
+- `evaluation`: the texts of evaluation sets.
+- `decontaminate`: documents that share runs of words with them leave.
+- `clean`: passes texts through the blocks and checks, and counts what leaves for which reason.
+- `screen`: brings a reading task what it needs for that.
+"""

@@ -1,0 +1,160 @@
+"""Which documents enter, and which are held out. Every document that leaves does so for a named reason."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from adapt.config import CorpusConfig
+from adapt.corpus.cleaning.block import Block, Drop, count_change
+from adapt.corpus.cleaning.catalogue import blocks_of
+from adapt.corpus.entities import Span, Tagged
+from adapt.corpus.files.formats import Bad
+from adapt.corpus.screening.heldout import MEASURED, TRAINED
+
+_SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
+_CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
+_BREAKS = dict.fromkeys(map(ord, "\v\f"), "\n")  # without a break in its place, the words around one would be one
+_ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
+_ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
+_SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
+Check = Callable[[str], Drop | None]
+"""The reason why a text must leave, if there is one."""
+Reject = Callable[[str, str, int, str], None]
+"""Takes the reason why a document leaves, its file, its number there from 1 on, and its text."""
+DUPLICATE = Drop("duplicate")
+_LAST = (DUPLICATE, MEASURED, TRAINED)
+"""Reasons why a document leaves that passes all that looks at it alone."""
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """What the documents of an item must pass besides the blocks of `corpus.cleaning`."""
+
+    contaminated: Check | None = None
+    """Says which texts an evaluation set knows: as they come, and again as the blocks have changed them."""
+    measured: Check | None = None
+    """Says which texts are measured. It sees them as they would be trained on, after all blocks."""
+    duplicates: Mapping[int, Drop] = field(default_factory=dict)
+    """What stage `dedup` leaves out, and why, by ordinal: the number among the item's documents that pass all blocks
+    and evaluation sets, from 0 on."""
+    reject: Reject | None = None
+    """Gets what is dropped."""
+
+
+OPEN = Sieve()
+"""Lets everything pass."""
+
+
+@dataclass
+class Tally:
+    """Counts of what was kept and of what left, by reason, with the place of each reason's first case."""
+
+    kept: int = 0
+    bad: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
+    """What blocks changed in the documents that they let pass."""
+    first_bad: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> int:
+        """All records."""
+        return self.kept + sum(self.bad.values()) + sum(self.dropped.values())
+
+    def add(self, other: "Tally") -> None:
+        """Adds the counts of another part of the corpus that comes after this one."""
+        self.kept += other.kept
+        for mine, theirs in (
+            (self.bad, other.bad),
+            (self.dropped, other.dropped),
+            (self.changed, other.changed),
+        ):
+            for reason, number in theirs.items():
+                count_change(mine, reason, number)
+        self.first_bad = {**other.first_bad, **self.first_bad}
+
+
+def clean(
+    records: Iterable[str | Bad],
+    corpus: CorpusConfig,
+    tally: Tally,
+    source: str,
+    sieve: Sieve = OPEN,
+) -> Iterator[str]:
+    """The texts worth training on. Control characters go; everything else is up to the blocks of `corpus.cleaning`.
+
+    Args:
+        records: texts, or reasons why there is none.
+        corpus: has the blocks.
+        tally: the item's; counted into, also for what is dropped.
+        source: the file's name, for the messages.
+        sieve: what else they must pass.
+    """
+    blocks = blocks_of(corpus.cleaning)
+    for number, record in enumerate(records, start=1):
+        if isinstance(record, Bad):
+            count_change(tally.bad, record)
+            tally.first_bad.setdefault(record, f"{source}, record {number}")
+            continue
+        text = _plain(record)
+        cleaned = _known(text, sieve) or _passed(text, blocks, tally)
+        if cleaned != text and not isinstance(cleaned, Drop):  # an entity or a boilerplate line may have hidden it
+            cleaned = _known(cleaned, sieve) or cleaned
+        if not isinstance(cleaned, Drop):
+            ordinal = tally.kept + sum(tally.dropped.get(reason, 0) for reason in _LAST)
+            measured = sieve.measured(cleaned) if sieve.measured else None
+            cleaned = measured or sieve.duplicates.get(ordinal) or cleaned
+        if isinstance(cleaned, Drop):
+            count_change(tally.dropped, cleaned)
+            if sieve.reject:
+                sieve.reject(cleaned, source, number, text)
+            continue
+        tally.kept += 1
+        yield cleaned
+
+
+def _known(text: str, sieve: Sieve) -> Drop | None:
+    return sieve.contaminated(text) if sieve.contaminated else None
+
+
+def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:
+    """A text after all blocks, or the first one's reason to drop it."""
+    changes: dict[str, int] = {}
+    for block in blocks:
+        if not text:
+            break
+        text = block(text, changes)
+        if isinstance(text, Drop):
+            return text
+    if changes:
+        text = _plain(text)  # what was mended or taken out may leave spaces at the ends
+    if not text:
+        return Drop("empty")
+    for what, number in changes.items():
+        count_change(tally.changed, what, number)
+    return text
+
+
+def _plain(record: str) -> str:
+    """A record without control characters and outer spaces, with its entities where they are then."""
+    text = _without_control(record).strip()
+    return Tagged.of(text, _moved(record, text)) if isinstance(record, Tagged) else text
+
+
+def _without_control(text: str) -> str:
+    """Most text has none, which is seen in a tenth of the time, and sooner in ASCII."""
+    if not text.isascii():
+        return text.translate(_CONTROL | _BREAKS) if _SOME_CONTROL.search(text) else text
+    given = text.encode()
+    kept = given.translate(_ASCII_BREAKS, _ASCII_CONTROL)
+    return text if kept == given else kept.decode()
+
+
+def _moved(record: Tagged, text: str) -> list[Span]:
+    """Where the entities of a record are in its clean text."""
+    kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
+    stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
+    spans = (tuple(min(max(kept[place] - stripped, 0), len(text)) for place in span) for span in record.entities)
+    return [(start, end) for start, end in spans if start < end]

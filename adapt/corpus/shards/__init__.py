@@ -1,0 +1,10 @@
+"""Texts become token shards, once for all trainings.
+
+- `form`: what an objective needs beyond plain tokens.
+- `marks`: where words and entities lie among the tokens.
+- `tokens`: shards, read back as one stream cut into rows.
+- `encode`: a chunk of texts in, its shards out.
+- `ids`: ids of documents that come more than once.
+- `prepare`: the stage, over all parts of a manifest.
+- `gather`: several prepared sources as one, to measure on.
+"""

@@ -1,0 +1,214 @@
+"""Stage `prepare`: a manifest's parts become token shards, streamed through Ray Data, in the manifest's order.
+
+Readers cut parts into chunks of some megabytes of text; tokenizers turn each chunk into one shard named by its place.
+Memory holds a few chunks, whatever the corpus weighs, and any number of workers writes the same shards.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from adapt.config import CorpusConfig
+from adapt.console import log
+from adapt.corpus.entities import Tagged
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
+from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.screening.heldout import MEASURED
+from adapt.corpus.screening.screen import PASS, Screen, screen_of
+from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.form import PLAIN, Form
+from adapt.corpus.shards.ids import IdWriter, count_repeats
+from adapt.corpus.watch import Pace, Piece, watched
+from adapt.errors import DataError
+from adapt.model.locate import Pretrained
+from adapt.runtime import data_settings, user_errors
+
+CHUNK_CHARACTERS = 4_000_000
+WAITING_BYTES = 256 * 2**20
+"""Text that readers may be ahead of tokenizers, so that memory does not grow with the corpus."""
+MAX_UNKNOWN_FRACTION = 0.2
+
+
+def prepare(
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    pretrained: Pretrained,
+    folder: Path,
+    form: Form = PLAIN,
+    duplicates: Path | None = None,
+    measured: Sequence[Path] = (),
+) -> dict[str, Any]:
+    """Reads, cleans, tokenizes and writes a corpus into `folder`.
+
+    Args:
+        manifest: the parts.
+        corpus: how to read and clean them.
+        pretrained: has the tokenizer.
+        folder: emptied first.
+        form: what the objective needs beyond tokens.
+        duplicates: what stage `dedup` has found in this source, to be left out.
+        measured: prepared corpora whose measured text is left out, by exact normalised text.
+
+    Returns:
+        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, and how
+            many texts of each file of an evaluation set were looked for.
+
+    Raises:
+        DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
+    """
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    for leftover in folder.iterdir():
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+    ids = folder / "ids" if corpus.id_field else None
+    screen = screen_of(corpus, folder, duplicates, measured)
+    items = numbered_items(manifest, corpus)
+    # every chunk its own block, so that the chunks of one file are tokenized in parallel
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+        encoded = (
+            ray.data.from_items(items)
+            .map_batches(
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
+                batch_size=1,
+                batch_format="numpy",
+                num_cpus=0.05,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+            .map_batches(
+                Encode(pretrained, folder, corpus.heldout_fraction, form),
+                batch_size=1,
+                batch_format="pyarrow",
+                num_cpus=0.9,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+        )
+        chunks = watched(encoded.iter_rows(), Pace.of(items, manifest, corpus), "prepare", _piece)
+    metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
+    return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
+
+
+def _piece(chunk: dict[str, Any]) -> Piece:
+    counts = json.loads(chunk["counts"])
+    documents = counts["train_documents"] + counts["heldout_documents"]
+    return Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
+
+
+def _repeated(ids: Path) -> int:
+    repeats = count_repeats(ids)
+    shutil.rmtree(ids, ignore_errors=True)
+    if repeats:
+        log(f"{repeats} documents have an id that came before; they are kept")
+    return repeats
+
+
+def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
+    """Units of reading in stream order, numbered."""
+    return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
+
+
+@dataclass(frozen=True)
+class Read:
+    """Turns an item into chunks of clean text."""
+
+    corpus: CorpusConfig
+    chunk_characters: int
+    entity_field: str | None = None
+    screen: Screen = PASS
+    ids: Path | None = None
+    """Where hashes of ids are written."""
+
+    def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
+        """One table of one row for each chunk; the last carries the item's counts."""
+        item, tally = int(batch["item"][0]), Tally()
+        texts: list[str] = []
+        characters = chunk = 0
+        for text in self._texts(item, slices_of(batch["sources"][0]), tally):
+            texts.append(text)
+            characters += len(text)
+            if characters >= self.chunk_characters:
+                yield _row(item, chunk, texts, None)
+                texts, characters, chunk = [], 0, chunk + 1
+        yield _row(item, chunk, texts, tally)
+
+    def _texts(self, item: int, slices: list[Slice], tally: Tally) -> Iterator[str]:
+        writer = IdWriter(self.ids, item) if self.ids else None
+        with self.screen.of(item) as sieve:
+            for slice in slices:
+                records = read_slice(slice, self.corpus, self.entity_field, writer.add if writer else None)
+                yield from clean(records, self.corpus, tally, slice.place, sieve)
+        if writer:
+            writer.close()
+
+
+def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:
+    counts = json.dumps(vars(tally)) if tally else ""
+    entities = json.dumps([text.entities if isinstance(text, Tagged) else () for text in texts])
+    return pa.table(
+        {
+            "item": [item],
+            "chunk": [chunk],
+            "texts": pa.array([texts], pa.large_list(pa.large_string())),
+            "entities": [entities],
+            "tally": [counts],
+        }
+    )
+
+
+def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
+    tally, counts = Tally(), Counter[str]()
+    for chunk in sorted(chunks, key=lambda chunk: int(chunk["item"])):
+        counts.update(json.loads(chunk["counts"]))
+        if chunk["tally"]:
+            tally.add(Tally(**json.loads(chunk["tally"])))
+    if counts["refused"]:
+        log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
+    metrics = {
+        **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
+        "characters": counts["characters"],
+        "dropped": tally.dropped,
+        "changed": tally.changed,
+        "bad": tally.bad,
+    }
+    _check(tally, counts, corpus, manifest)
+    return metrics
+
+
+def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: Manifest) -> None:
+    bad = sum(tally.bad.values())
+    cases = "; ".join(f"{count} {reason} (first: {tally.first_bad[reason]})" for reason, count in tally.bad.items())
+    if bad > corpus.max_bad_fraction * tally.seen:
+        raise DataError(
+            f"{bad} of {tally.seen} records are unreadable: {cases}",
+            f"mend the files, or raise corpus.max_bad_fraction (now {corpus.max_bad_fraction})",
+        )
+    if bad:
+        log(f"skipped {bad} of {tally.seen} records: {cases}")
+    first = manifest.parts[0].path if manifest.parts else "no part"
+    if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
+        raise DataError(
+            f"{first}: nothing is left to train on, since {measured} of its documents are also measured"
+            " (evaluation.general_paths, or a task's dev split)",
+            "give evaluation.general_paths other text than corpus.paths, mixture.replay_paths and tapt.pool_paths, or"
+            " name the same file in both fields, so that its held-out share is measured and the rest trained on",
+        )
+    if not tally.kept:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in tally.dropped.items()) or "no record at all"
+        raise DataError(
+            f"the corpus is empty after cleaning: {dropped} ({len(manifest.parts)} parts, first {first})",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
+        )
+    tokens = counts["train_tokens"] + counts["heldout_tokens"]
+    if counts["unknown_tokens"] > MAX_UNKNOWN_FRACTION * tokens:
+        raise DataError(
+            f"{counts['unknown_tokens'] / tokens:.0%} of the tokens are unknown to the tokenizer",
+            "use a model whose tokenizer knows this language and script",
+        )

@@ -1,0 +1,81 @@
+"""Stage `prepare` of a streamed corpus: a held-out sample, the only text of it that is tokenized beforehand.
+
+The sample is of the documents that the held-out hash picks, which training leaves out wherever they are. It takes them
+from items in a fixed random order, from each the first ones up to an equal share (and what earlier items lacked), until
+it has enough. So they come from many places, and no more is read than that takes.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.corpus.batches.order import permute
+from adapt.corpus.screening.heldout import is_heldout
+from adapt.corpus.shards.encode import Encode
+from adapt.corpus.streaming.online import Online
+from adapt.corpus.watch import reading, text_bytes
+from adapt.errors import DataError
+from adapt.schema import HELDOUT_GLOB
+
+DOCUMENTS = 2000
+"""Held-out documents that are looked for."""
+PLACES = 64
+"""Items that they are taken from, at least, where there are so many."""
+ORDER_SEED = 0
+"""Seed of the sample. It is not the run's, so that runs with other seeds are measured on the same text."""
+
+
+def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
+    """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
+
+    Returns:
+        heldout_documents and heldout_tokens, and how many texts of each file of an evaluation set were looked for.
+
+    Raises:
+        DataError: a file is broken, or the whole corpus holds no text.
+    """
+    for leftover in folder.glob(HELDOUT_GLOB):
+        leftover.unlink()
+    encode = Encode(online.encode.pretrained, folder, 1.0, online.encode.form)  # all that is picked is held out
+    fraction, items = online.encode.heldout_fraction, online.items
+    places = min(len(items), PLACES)
+    counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
+    with reading("prepare") as line:
+        for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
+            share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
+            left = share - counts["heldout_documents"]
+            for chunk in online.read({name: np.array([value]) for name, value in items[number].items()}):
+                seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
+                picked = _picked(chunk, position, fraction, left)
+                if documents := len(picked.column("texts")[0]):
+                    counts.update(json.loads(encode(picked)["counts"][0]))
+                left -= documents
+                done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)  # whichever ends first
+                line.update(seen, read, min(done, total - 1), total)
+                if not left:
+                    break
+            if counts["heldout_documents"] >= DOCUMENTS:
+                break
+        line.update(seen, read, total, total)
+    if not seen:
+        raise DataError(
+            f"the corpus is empty after cleaning ({len(items)} parts)",
+            "check corpus.paths, corpus.text_field and corpus.cleaning",
+        )
+    numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
+    return {**numbers, "evaluation_texts": online.read.screen.evaluation_texts}
+
+
+def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
+    """The chunk with its first held-out documents only, as of the item at a position."""
+    row = chunk.to_pylist()[0]
+    pairs = zip(row["texts"], json.loads(row["entities"]), strict=True)
+    chosen = [pair for pair in pairs if is_heldout(pair[0], fraction)][:most]
+    texts, entities = [text for text, _ in chosen], [spans for _, spans in chosen]
+    changed: dict[str, Any] = {"item": [position], "entities": [json.dumps(entities)]}
+    changed["texts"] = pa.array([texts], chunk.schema.field("texts").type)
+    return pa.table({**{name: chunk.column(name) for name in chunk.column_names}, **changed})

@@ -1,0 +1,17 @@
+"""What a user starts: each job is a function that builds its stages from a context.
+
+- `job`: what a job is.
+- `registry`: all jobs, by name.
+- `run`: carries out one job from the command line.
+- `text`: the text of a job, for training and for measuring.
+- `general`: the stages that a method asks for before and after a domain.
+- `dapt`: adapts a model to a domain.
+- `tapt`: adapts a model to the text of a task.
+- `domains`: the domains of a sequence, and their tasks.
+- `sequence_steps`: the model after each domain, and what is measured of it.
+- `sequence`: adapts a model to one domain after another.
+- `finetune`: teaches a model a task.
+- `evaluate`: compares models.
+- `similarity`: measures how near domains are.
+- `advise`: says what to run first.
+"""

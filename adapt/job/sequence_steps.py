@@ -1,0 +1,119 @@
+"""A step of a sequence: the model after one more domain, its export, and what is measured of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adapt.config import TaskConfig
+from adapt.corpus.files.sources import sources_of
+from adapt.job.domains import as_listed, domain_of
+from adapt.job.general import after_training
+from adapt.job.text import on_one_source
+from adapt.runner import Stage
+from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.export import Export
+from adapt.stage.finetune import Finetune
+from adapt.stage.gather import Gather
+from adapt.stage.matrices import Runs, Step
+from adapt.stage.prepare import Prepare
+from adapt.stage.train import Train
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all models of a sequence have in common."""
+
+    context: Context
+    """Starts from the model that the sequence begins with."""
+    order: Sequence[str]
+    """The domains, in the order in which they are learnt."""
+    texts: Mapping[str, Prepare]
+    """The text of each domain, by its name."""
+    general: Prepare | None
+    tasks: Sequence[TaskConfig]
+
+    @property
+    def beside(self) -> dict[str, Prepare]:
+        """What every model is measured on besides its domain."""
+        return {"general": self.general} if self.general else {}
+
+
+def on_domain(setup: Setup, context: Context, name: str) -> Context:
+    """A context whose whole corpus is one of the domains."""
+    config = setup.context.config
+    return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
+
+
+def sequence_step(
+    setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
+) -> Step:
+    """The stages around one training: the model's export, its losses on the domains before, and its tasks.
+
+    Args:
+        setup: what all models of the sequence have in common.
+        context: the one that the training was made from.
+        number: how many domains the model has learnt.
+        name: the domain that it learnt last; empty if it learnt all at once.
+        training: makes the model.
+        past: what the method knew before the training.
+    """
+    config, order = setup.context.config, setup.order
+    mode = config.sequence.mode
+    text = setup.texts[name] if name else Gather(config.name, as_listed(config, setup.texts))
+    measured = {"domain": text, **setup.beside}
+    export = Export(
+        name=context.config.name,
+        config=context.config,
+        domain=text,
+        general=setup.general,
+        text=None,
+        training=training,
+        before=Evaluate.of(context, "before", measured),
+        after=Evaluate.of(context.starting_from(training), "after", measured),
+        is_transductive=False,
+    )
+    seen = {"continual": order[:number], "separate": [name], "joint": order}[mode]
+    trained = setup.context.starting_from(training)
+    others = {other: setup.texts[other] for other in seen if other != name}
+    return Step(
+        learnt=number,
+        domain=name,
+        training=training,
+        export=export,
+        others=Evaluate.of(trained, f"after-{number}", others) if others else None,
+        runs=taught(setup, trained, _tested(setup, number, name, seen)),
+        past=past,
+        is_on_the_last=mode == "continual",
+    )
+
+
+def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
+    """What the method knows once the domain of a step is learnt."""
+    context = on_domain(setup, setup.context, step.domain).starting_from(step.training)
+    return after_training(context, setup.texts[step.domain], step.past)
+
+
+def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig]) -> Runs:
+    """Fine-tuning runs that each start from the model of `context`: one for each task and seed."""
+    config = setup.context.config
+    return {
+        task.name: tuple(
+            Finetune.of(context.configured(replace(config, name=f"{config.name}-{task.name}", task=task)), seed)
+            for seed in config.finetune.seeds
+        )
+        for task in tasks
+    }
+
+
+def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
+    """The tasks that a model is taught.
+
+    With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise
+    only those of its own domain. With sequence.forward_transfer, a model that goes on to another domain is also taught
+    the tasks of that one.
+    """
+    asked = setup.context.config.sequence
+    ahead = setup.order[number : number + 1] if asked.forward_transfer and asked.mode == "continual" else []
+    wanted = {*(seen if asked.full_matrix or number == len(setup.order) else [name]), *ahead}
+    return [task for task in setup.tasks if domain_of(task) in wanted]

@@ -1,0 +1,99 @@
+"""What a report is written in: sections of plain blocks that HTML and Markdown both render."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+NONE = "\N{EN DASH}"
+"""What a cell holds if there is nothing to show."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table."""
+
+    text: str
+    small: str = ""
+    """A second, smaller line: a deviation or an interval."""
+    mark: str = ""
+    """A mark that is raised behind the text, such as `*`."""
+    strong: bool = False
+    shade: float | None = None
+    """In heatmaps, how dark the cell is: 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells in rows; the first of each is the row's name."""
+
+    kind: ClassVar[str] = "table"
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell | str]]
+    title: str = ""
+    note: str = ""
+    words: bool = False
+    """Whether the table holds words, set flush left, and not figures."""
+
+
+@dataclass(frozen=True)
+class FindingBlock:
+    """One sentence of the verdict, or one warning."""
+
+    head: str
+    text: str
+    tone: str = "plain"
+    """`better`, `worse`, `open` (undecided), `warning` or `plain`."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A list of findings."""
+
+    kind: ClassVar[str] = "findings"
+    items: Sequence[FindingBlock]
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """A paragraph."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Drawings side by side; Markdown leaves them out."""
+
+    kind: ClassVar[str] = "figures"
+    drawings: Sequence[tuple[str, str]]
+    """For each drawing its SVG, with colours of the page's style sheet, and a description."""
+    legend: Sequence[tuple[str, int]] = ()
+    """The legend: names, and the numbers of their colours."""
+    wide: bool = False
+    """Whether it is a single drawing as wide as it needs to be; it scrolls sideways if there is no room."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks behind a title, to be opened."""
+
+    kind: ClassVar[str] = "folded"
+    title: str
+    blocks: "Sequence[Block]"
+
+
+Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report with a heading."""
+
+    title: str
+    blocks: Sequence[Block] = field(default_factory=list)
+
+    @property
+    def anchor(self) -> str:
+        """The section's name for links within the page."""
+        return "".join(each if each.isalnum() else "-" for each in self.title.lower())

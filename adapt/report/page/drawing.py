@@ -1,0 +1,83 @@
+"""Figures as SVG that takes its colours from the page, so that one drawing is readable in light and in dark."""
+
+import io
+import re
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+SERIES = 8
+"""Number of colours; further recipes take them again from the first."""
+LONGEST = 22
+"""At most this many characters of a name are shown in a figure."""
+INK, LINE = "#010203", "#020304"
+"""Stand-ins that `svg` replaces by variables of the style sheet."""
+STYLE: Any = {
+    "svg.fonttype": "none",  # text stays text: it can be read out, searched and copied
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": LINE,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+}
+
+
+def color(place: int) -> str:
+    """The stand-in for the colour of a series; 0 is the baseline's."""
+    return f"#03040{place % SERIES}"
+
+
+def short(name: str) -> str:
+    """A name that leaves room for the figure it stands beside."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}\N{HORIZONTAL ELLIPSIS}{name[-8:]}"
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure [inches] and its axes, to be drawn within `style()`."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def style() -> Any:
+    """The context that figures are made and saved in."""
+    return rc_context(STYLE)
+
+
+def svg(figure: Figure, name: str) -> str:
+    """The figure as an `<svg>` element to stand in a page.
+
+    Args:
+        figure: drawn with the stand-in colours.
+        name: differs from that of every other figure of the page, since ids are derived from it.
+    """
+    file = io.StringIO()
+    with rc_context({"svg.hashsalt": name, "svg.id": re.sub(r"\W", "-", name)}):
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r' id="(?:figure|axes|patch|line2d|text|matplotlib\.axis|xtick|ytick|legend|\w+Collection)_\d+"', "", text
+    )
+    text = re.sub(r"#03040(\d)", r"var(--series-\1)", text)
+    text = re.sub(r"'?sans-serif'?", "inherit", text)
+    return text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")

@@ -1,0 +1,100 @@
+"""The figures of sequences, and each method against the baseline."""
+
+from dataclasses import dataclass
+
+from adapt.report.sequences.runs import ONE, SequenceRun, Sequences, by_seed
+from adapt.report.tasks.compared import RecipeCompared, corrected
+from adapt.report.tasks.verdict import nats
+from adapt.statistics.paired import paired
+from adapt.statistics.words import points
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a sequence."""
+
+    name: str
+    """See `sequence_figures`."""
+    title: str
+    better: int
+    """1 if more is better, -1 if less is."""
+    is_loss: bool = False
+    """Whether it is in nats a predicted token; otherwise it is a share, shown in points."""
+    is_change: bool = True
+    """Whether it is shown with its sign."""
+
+    def change(self, value: float) -> str:
+        """A difference of this figure in words."""
+        return nats(value, 3) if self.is_loss else points(value)
+
+    def text(self, value: float) -> str:
+        """The figure itself in words."""
+        if self.is_change:
+            return self.change(value)
+        return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
+
+
+MEASURES = (
+    Measure("average", "average score", 1, is_change=False),
+    Measure("forgetting", "forgetting rate", -1),
+    Measure("learning", "just learnt", 1, is_change=False),
+    Measure(ONE, "over separate models", 1),
+    Measure("forward_transfer", "forward transfer", 1),
+    Measure("loss_average", "average loss", -1, is_loss=True, is_change=False),
+    Measure("loss_learning", "loss just learnt", -1, is_loss=True, is_change=False),
+    Measure("loss_forgetting", "loss forgetting", -1, is_loss=True),
+    Measure("loss_forward_transfer", "loss forward transfer", 1, is_loss=True),
+    Measure("general_change", "general loss", -1, is_loss=True),
+)
+
+
+@dataclass(frozen=True)
+class Paired(RecipeCompared):
+    """A method's mean difference from the baseline."""
+
+    pairs: int = 0
+    """The number of seeds that both have."""
+    better: int = 1
+    """1 if more of the compared figure is better, -1 if less is."""
+
+    @property
+    def tone(self) -> str:
+        """`better`, `worse`, or `open` if the difference may be chance."""
+        if not self.significant:
+            return "open"
+        return "better" if self.better * self.comparison.difference > 0 else "worse"
+
+
+def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
+    """By figure and method; ONE is left out, whose differences are those of what was just learnt."""
+    compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
+    return {**compared, ONE: {}}
+
+
+def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
+    """Each method's difference from the baseline, paired by seed; p is corrected for how many there are."""
+    if sequences.baseline is None:
+        return {}
+    others = [name for name in sequences.methods if name != sequences.baseline]
+    pairs = {name: _pairs(sequences, name, measure) for name in others}
+    found = corrected({name: paired(each) for name, each in pairs.items() if each})
+    return {
+        name: Paired(one.comparison, one.adjusted, one.recipes, len(pairs[name]), measure.better)
+        for name, one in found.items()
+    }
+
+
+def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
+    """The difference of each seed, mean over the orders that both were run in; over all, where one has no order."""
+    names = method, sequences.baseline or ""
+    mine, theirs = (sequences.methods[name] for name in names)
+    if all(sequences.mode(name) == "continual" for name in names):
+        shared = {(run.order, run.seed) for run in mine if _value(run, measure) is not None}
+        shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
+        mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
+    found, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
+    return [found[seed] - expected[seed] for seed in found if seed in expected]
+
+
+def _value(run: SequenceRun, measure: Measure) -> float | None:
+    return run.figures.get(measure.name)

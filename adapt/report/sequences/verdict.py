@@ -1,0 +1,86 @@
+"""Sequences in words: which method forgets less and scores higher, no surer than the figures allow."""
+
+from collections.abc import Mapping
+
+from adapt.report.page.blocks import FindingBlock
+from adapt.report.sequences.compared import MEASURES, Measure, Paired, compare_methods
+from adapt.report.sequences.runs import Sequences
+from adapt.statistics.seeds import spread
+from adapt.statistics.words import out_of_reach, p_value
+
+Compared = Mapping[str, Mapping[str, Paired]]
+FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
+AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats")}
+"""What is told, and in what words: of scores, or where there are none, of losses."""
+_BY_NAME = {measure.name: measure for measure in MEASURES}
+
+
+def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
+    """A finding for each method, against the baseline where there is one."""
+    found = compare_methods(sequences)
+    others = [name for name in sequences.methods if name != sequences.baseline]
+    return [_finding(name, sequences, found) for name in others or sequences.methods]
+
+
+def _finding(method: str, sequences: Sequences, found: Compared) -> FindingBlock:
+    names = [next((name for name in told if sequences.values(method, name)), "") for told in (FORGETS, AVERAGE)]
+    text = " ".join(_sentence(method, _BY_NAME[name], sequences, found) for name in names if name)
+    tones = {found[name][method].tone for name in names if name and method in found[name]}
+    decided = tones - {"open"}
+    tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # better in one, worse in another: open
+    head = f"{method} against {sequences.baseline}" if tones else method
+    return FindingBlock(head, text or "Nothing has been measured.", tone)
+
+
+def _sentence(method: str, measure: Measure, sequences: Sequences, found: Compared) -> str:
+    subject, unit = (FORGETS | AVERAGE)[measure.name]
+    text = f"{subject} {_level(method, measure, sequences, unit)}"
+    if method in found[measure.name]:
+        baseline = sequences.baseline or ""
+        text += (
+            f", {baseline} {_level(baseline, measure, sequences)}; {_difference(measure, found[measure.name][method])}"
+        )
+    return f"{text}."
+
+
+def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
+    """As `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
+    over = spread(sequences.values(method, measure.name))
+    interval = ""
+    if over.low is not None and over.high is not None:
+        interval = f"95% CI {measure.text(over.low)} to {measure.text(over.high)}; "
+    return f"{measure.text(over.mean)}{unit} ({interval}{over.seeds} seed{'' if over.seeds == 1 else 's'})"
+
+
+def _difference(measure: Measure, found: Paired) -> str:
+    """As `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
+    one = found.comparison
+    text = f"difference {measure.change(one.difference)}"
+    if one.p is None:
+        return f"{text}, of one seed, so nothing can be said of chance"
+    if one.low is not None and one.high is not None:
+        text += f", 95% CI {measure.change(one.low)} to {measure.change(one.high)}"
+    text += f", {p_value(one.p)}"
+    if found.adjusted is not None and found.adjusted != one.p:
+        text += f" (Holm {p_value(found.adjusted, bare=True)})"
+    if found.significant:
+        return text
+    return f"{text}: {out_of_reach(one, found.recipes, 'methods') or 'may be chance'}"
+
+
+def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
+    """Methods with fewer runs than others, and what was warned of while they ran."""
+    continual = {name: runs for name, runs in sequences.methods.items() if sequences.mode(name) == "continual"}
+    most = max(map(len, continual.values()), default=0)
+    found = []
+    for name, runs in continual.items():
+        if len(runs) < most:
+            found.append(FindingBlock(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
+        if said := [warning for run in runs for warning in run.warnings]:
+            warned = sum(bool(run.warnings) for run in runs)
+            found.append(
+                FindingBlock(
+                    name, f"{len(said)} warnings in {warned} of {len(runs)} sequences, the first: {said[0]}", "warning"
+                )
+            )
+    return found

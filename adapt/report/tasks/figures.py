@@ -1,0 +1,180 @@
+"""The drawings: differences with their intervals, learning curves, cost against gain."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from adapt.report.entry import Entry
+from adapt.report.page.drawing import INK, canvas, color, short, style, svg
+from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup, upstream
+from adapt.report.tasks.compared import Compared, RecipeCompared
+from adapt.report.tasks.cost import Trainings
+from adapt.runner.record import Record
+
+Drawing = tuple[str, str]
+"""A drawing: its SVG and its caption."""
+WIDTH = 4.8
+"""The width of a drawing [inches]: readable on a phone without scrolling."""
+
+
+def difference_figures(results: Results, compared: Compared) -> list[Drawing]:
+    """For each task, each recipe's difference from the baseline with its 95% interval, all on one scale."""
+    ends = [100 * value for found in compared.tasks.values() for value in _ends(found)]
+    if not ends:
+        return []
+    room = 0.06 * (max(0.0, *ends) - min(0.0, *ends) or 1)
+    limits = min(0.0, *ends) - room, max(0.0, *ends) + room
+    drawings = []
+    for row in results.rows:
+        found = {each: compared.tasks[row.name, each] for each in results.recipes if (row.name, each) in compared.tasks}
+        if found:
+            drawings.append((_forest(row, found, results, limits), f"{row.name}, {METRICS[row.metric]}"))
+    return drawings
+
+
+def _forest(row: Row, found: Mapping[str, RecipeCompared], results: Results, limits: tuple[float, float]) -> str:
+    with style():
+        figure, axes = canvas(WIDTH, 0.75 + 0.32 * len(found))
+        for place, (recipe, each) in enumerate(found.items()):
+            shade, (low, high) = color(results.recipes.index(recipe)), _ends(each)
+            axes.plot([100 * low, 100 * high], [place, place], color=shade, linewidth=2.5, solid_capstyle="round")
+            fill = shade if each.significant else "none"  # hollow: may be chance
+            axes.plot(100 * each.comparison.difference, place, "o", color=shade, markerfacecolor=fill, markersize=8)
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_yticks(range(len(found)), [short(results.label(recipe)) for recipe in found])
+        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_xlim(*limits)
+        axes.grid(False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="both", length=0)
+        axes.set_xlabel(f"points against {short(results.baseline or '')}")
+        return svg(figure, f"difference-{row.name}")
+
+
+def _ends(found: RecipeCompared) -> tuple[float, float]:
+    one = found.comparison
+    return (one.difference, one.difference) if one.low is None or one.high is None else (one.low, one.high)
+
+
+def learning_curves(row: Row, results: Results) -> Drawing | None:
+    """Dev score after each epoch: the mean over the seeds that were still training, each seed faintly."""
+    curves = {recipe: _curves(group) for recipe, group in row.groups.items()}
+    if not any(curves.values()):
+        return None
+    with style():
+        figure, axes = canvas(WIDTH, 2.7)
+        for recipe, runs in curves.items():
+            shade = color(results.recipes.index(recipe))
+            for run in runs:
+                axes.plot([one["epoch"] for one in run], [100 * one["dev"] for one in run], color=shade, alpha=0.2)
+            epochs = sorted({one["epoch"] for run in runs for one in run})
+            means = [np.mean([one["dev"] for run in runs for one in run if one["epoch"] == each]) for each in epochs]
+            axes.plot(epochs, 100 * np.array(means), color=shade, linewidth=2, marker="o", markersize=3.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(f"{METRICS[row.metric]} on dev")
+        return svg(figure, f"curve-{row.name}"), row.name
+
+
+def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
+    found = []
+    for entry in group.entries:
+        curve = [one for line in _read(entry.record.path / "curve.json") for one in line]
+        found += [curve] if curve and all(one.get("dev") is not None for one in curve) else []
+    return found
+
+
+def training_curve(entry: Entry, name: str) -> Drawing | None:
+    """Loss of a pre-training, step by step."""
+    steps, losses = _losses(upstream(entry.record, "training"))
+    if len(steps) < 2:
+        return None
+    with style():
+        figure, axes = canvas(WIDTH, 2.4)
+        axes.plot(steps, losses, color=color(1), linewidth=1.6)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlabel("step")
+        axes.set_ylabel("training loss [nats]")
+        return svg(figure, f"training-{name}"), name
+
+
+def _losses(training: Record | None) -> tuple[list[int], list[float]]:
+    lines = _read(training.path / "metrics.jsonl") if training else []
+    kept = [(line["step"], line["loss"]) for line in lines if line.get("loss") is not None]
+    return [step for step, _ in kept], [loss for _, loss in kept]
+
+
+def _read(file: Path) -> list[Any]:
+    """The lines of a file; none where it is gone or broken."""
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []
+
+
+def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
+    """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
+    bins: dict[float, list[dict[str, float]]] = {}
+    for one in group.metrics:
+        for each in one.get("reliability") or []:
+            bins.setdefault(round(each["low"], 6), []).append(each)
+    if not bins:
+        return None
+    sizes = {low: sum(each["decisions"] for each in parts) for low, parts in bins.items()}
+    confidence, accuracy = (
+        [sum(each["decisions"] * each[name] for each in bins[low]) / sizes[low] for low in sorted(bins)]
+        for name in ("confidence", "accuracy")
+    )
+    shade, most = color(results.recipes.index(group.recipe)), max(sizes.values())
+    with style():
+        figure, axes = canvas(0.7 * WIDTH, 0.7 * WIDTH)
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=1)
+        axes.plot(confidence, accuracy, color=shade, linewidth=1.2)
+        areas = [12 + 120 * sizes[low] / most for low in sorted(bins)]
+        axes.scatter(confidence, accuracy, s=areas, color=shade)
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("accuracy")
+        return svg(figure, f"reliability-{row.name}"), (
+            "Reliability: below the line the model is surer than it is right; a point is larger where there is more."
+        )
+
+
+def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawing | None:
+    """Device-hours of pre-training against the mean gain; None unless two recipes' prices are known."""
+    most = max(compared.shared.values(), default=0)
+    prices = {each: trainings.of_recipe(results, each).device_hours for each in compared.average}
+    known = {each: price for each, price in prices.items() if price and compared.shared[each] == most}
+    if len(known) < 2:
+        return None
+    with style():
+        figure, axes = canvas(1.3 * WIDTH, 3.4)
+        for recipe, price in known.items():
+            found, shade = compared.average[recipe], color(results.recipes.index(recipe))
+            low, high = _ends(found)
+            axes.plot([price, price], [100 * low, 100 * high], color=shade, linewidth=2)
+            fill = shade if found.significant else "none"
+            axes.plot(price, 100 * found.comparison.difference, "o", color=shade, markerfacecolor=fill, markersize=9)
+        axes.axhline(0, color=INK, linewidth=1)
+        _price_axis(axes, list(known.values()))
+        axes.set_xlabel("device-hours of pre-training, all tasks together")
+        axes.set_ylabel(f"mean gain over {short(results.baseline or '')} [points]")
+        return svg(figure, "cost-against-gain"), "Cost against gain, with 95% intervals; hollow where it may be chance."
+
+
+def _price_axis(axes: Any, prices: Sequence[float]) -> None:
+    """Logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
+    low, high = min(prices) / 1.6, max(prices) * 1.6
+    ticks = [base * 10.0**power for power in range(-5, 7) for base in (1, 2, 5)]
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    if len(shown) > 7:
+        shown = [tick for tick in shown if math.log10(tick) % 1 == 0]
+    axes.set_xticks(shown, [f"{tick:g}" for tick in shown])
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,12 @@
+"""What devices can hold and do: how many sequences at once, and what a run will take.
+
+- `device`: what a worker computes on.
+- `probe`: looks at it from another process.
+- `flops`: the work of a training.
+- `utilization`: how much of what a device could do a run uses.
+- `memory`: what a worker needs, part by part.
+- `fit`: how many sequences that leaves room for.
+- `trial`: a pass on the real device, to see.
+- `passes`: the number that all ranks take.
+- `forecast`: memory, work, hours and price before anything is started.
+"""

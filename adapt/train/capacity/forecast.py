@@ -1,0 +1,137 @@
+"""What a training will take, as far as that can be said without starting it: memory, work, hours and price."""
+
+from dataclasses import dataclass, field
+
+from adapt.config import Config
+from adapt.console import duration
+from adapt.errors import AdaptError
+from adapt.method.table import method_of
+from adapt.model.size import ModelSize
+from adapt.runner.store import Store
+from adapt.train.capacity.device import Device
+from adapt.train.capacity.fit import Fit, check_fits, fit
+from adapt.train.capacity.flops import training_flops, workload
+from adapt.train.capacity.memory import GIB
+from adapt.train.capacity.probe import known_device, measured
+
+REACHED = 0.4
+"""Share of the rate of large matrix products that training is taken to reach where no earlier run says."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A training ahead. None stands for what cannot be said."""
+
+    parameters: int
+    fit: Fit | None = None
+    refusal: str = ""
+    """Why it will be refused."""
+    tokens: int | None = None
+    flops: float | None = None
+    rate: float | None = None
+    """FLOP/s of one device."""
+    rate_from: str = ""
+    price_per_hour: float | None = None
+    missing: list[str] = field(default_factory=list)
+    """What has to be known for the rest."""
+
+    @property
+    def device_hours(self) -> float | None:
+        """Time of all devices together [h]."""
+        return self.flops / self.rate / 3600 if self.flops and self.rate else None
+
+    @property
+    def cost(self) -> float | None:
+        """In the currency of the price."""
+        hours, price = self.device_hours, self.price_per_hour
+        return None if hours is None or price is None else hours * price
+
+    def lines(self) -> dict[str, str]:
+        """For people, by name."""
+        found = {"parameters": f"{self.parameters:,}"}
+        if self.fit:
+            chosen, memory = self.fit, self.fit.memory
+            parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20)
+            found["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
+            if memory.host:
+                found["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
+            found["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
+        if self.refusal:
+            found["refused"] = self.refusal
+        if self.flops:
+            found["work"] = f"{self.tokens:,} tokens, {self.flops:.2e} FLOPs"
+        if self.device_hours is not None:
+            found["device time"] = (
+                f"about {duration(self.device_hours * 3600)} ({self.device_hours:.3g} device-hours) at "
+                f"{(self.rate or 0) / 1e9:,.0f} GFLOP/s a device, {self.rate_from}"
+            )
+        if self.cost is not None:
+            found["cost"] = f"about {self.cost:,.2f}"
+        if self.missing:
+            found["not known"] = "; ".join(self.missing)
+        return found
+
+
+def forecast(
+    config: Config, dimensions: ModelSize, tokens: int | None, document_length: float | None, store: Store
+) -> Forecast:
+    """Looks ahead.
+
+    Args:
+        config: the job's.
+        dimensions: of its model.
+        tokens: that will be trained on; None where the corpus has to say and is not prepared.
+        document_length: mean of the prepared corpus [tokens].
+        store: holds the records of earlier trainings, which say how fast the devices are.
+    """
+    training, resources = config.training, config.resources
+    missing, refusal, chosen = [], "", None
+    device = known_device(resources)
+    if device:
+        chosen = fit(config, dimensions, device, document_length)
+        try:
+            check_fits(config, dimensions, device, document_length)
+        except AdaptError as error:
+            refusal = str(error)
+    else:
+        missing.append("the cluster's devices (looked at when the job runs; or set resources.device_memory_gib)")
+    added = method_of(config).added_passes(passes=chosen.accumulation if chosen else 1)
+    work = workload(config.objective, training.sequence_length, document_length, added)
+    flops = tokens and tokens * training_flops(dimensions, work, training.gradient_checkpointing)
+    rate, rate_from = _rate(config, device, store) if flops else (None, "")
+    if tokens is None:
+        missing.append("the size of the corpus, which is not prepared yet, and so the length of the run")
+    elif rate is None:
+        missing.append("the speed of the devices: no training in this storage has been measured on them")
+    if resources.price_per_device_hour is None:
+        missing.append("the price (resources.price_per_device_hour)")
+    return Forecast(
+        dimensions.parameters,
+        chosen,
+        refusal,
+        tokens,
+        flops,
+        rate,
+        rate_from,
+        resources.price_per_device_hour,
+        missing,
+    )
+
+
+def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:
+    """The rate of an earlier training on such a device, else that of matrix products measured now, on this machine."""
+    precision = device.precision(config.training.precision) if device else config.training.precision
+    for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):
+        resources, flops = record.resources, record.metrics.get("flops")
+        alike = device is None or not device.name or resources.get("device") == device.name
+        if flops and alike and precision in ("auto", resources.get("precision")):
+            return flops / record.cost["device_seconds"], f"as {record.path.name} reached on {resources['device']}"
+    if device is None or not device.name:
+        return None, ""
+    _, fastest = measured(config.resources, config.training.precision)
+    return REACHED * fastest, f"{REACHED:.0%} of what large matrix products reach here"
+
+
+def in_bytes(number: float) -> str:
+    """Bytes for people."""
+    return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"

@@ -1,0 +1,198 @@
+"""How much memory a training worker needs, part by part, before anything is started. Loads no heavy library."""
+
+from dataclasses import dataclass, field, fields
+from math import ceil
+
+from adapt.config import Config
+from adapt.method.base import AddedMemory, Method
+from adapt.method.table import method_of
+from adapt.model.size import ModelSize
+from adapt.train.capacity.flops import predicted_fraction
+
+GIB = 2**30
+BUCKET = 50_000_000
+"""Elements that ZeRO 1 to 3 sum over the ranks at once; room for one bucket in fp32 is reserved. DeepSpeed's default
+is ten times that, 2 GB a device."""
+GATHERED = 1_000_000_000
+"""DeepSpeed's stage3_max_live_parameters [elements]: ZeRO 3 keeps up to so many gathered."""
+SCORES = 256 * 2**20
+"""Scores of the vocabulary that stand in memory at once [bytes]; see adapt.model.cross_entropy."""
+PROCESS_CPU = 1.0 * GIB
+"""A worker's interpreter and libraries, and what the allocator holds back."""
+PROCESS_GPU = 0.8 * GIB
+"""The CUDA context, its kernels and the libraries' workspaces."""
+
+# Bytes that autograd keeps of a layer, a token: (a s + b) a unit of hidden width and c s a unit of inner width, s being
+# the size of a number in the pass's precision. Counted with torch.autograd.graph.saved_tensors_hooks on BERT, RoBERTa,
+# DistilBERT, ModernBERT, GPT-2, GPT-NeoX, Llama and Qwen3 (tests/train/capacity/test_memory.py counts again).
+_LAYER_NORM = (6, 12)
+_RMS_NORM = (3, 28)  # written out in fp32, operation by operation
+_INNER = {False: 2, True: 4}  # gated or not
+_INNER_WRITTEN_OUT = 5
+_WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
+"""Activations that transformers writes out in elementary operations, each of which keeps its input."""
+LONG = 1024
+"""On CPUs, attention weights of shorter documents are written out, with dropout all; see adapt.model.attention."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What one worker holds at the most [bytes]."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    """AdamW's two averages, and DeepSpeed's own copy of the parameters."""
+    buffers: float
+    """DeepSpeed's buckets and gathered parameters."""
+    method: float
+    """What the method holds all the time."""
+    casts: float
+    """What layers compute with and autograd keeps: the parameters in the precision of the pass, or the method's."""
+    activations: float
+    loss: float
+    """Scores of the vocabulary, a piece at a time, and their gradients."""
+    process: float
+    host: float = 0.0
+    """What offload leaves in the memory of the machine instead; not part of the total."""
+
+    @property
+    def total(self) -> float:
+        """All parts on the device together."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, float]:
+        """The device's parts by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "host"}
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What the memory of a worker depends on, besides the model."""
+
+    micro_batch: int
+    sequence_length: int
+    workers: int
+    zero_stage: int
+    offload: str
+    precision: str
+    """fp32, bf16 or fp16."""
+    gradient_checkpointing: bool
+    predicted: float
+    """Share of the tokens that are predicted."""
+    attended: float
+    """Tokens that a token attends to, on average; at most the sequence length."""
+    on_gpu: bool
+    copies: float = 1.0
+    """How often the rows stand in a pass: a method may compare views of them."""
+    method: Method = field(default_factory=Method)
+
+    @classmethod
+    def of(
+        cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
+    ) -> "Demand":
+        """The demand of a configuration.
+
+        Args:
+            config: the job's.
+            micro_batch: sequences in one pass.
+            precision: of the pass; `auto` counts as fp32, which takes the most.
+            on_gpu: whether the device is one.
+            document_length: mean [tokens]; None takes documents that fill their rows.
+        """
+        training, resources = config.training, config.resources
+        method = method_of(config)
+        # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
+        attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
+        return cls(
+            micro_batch=micro_batch,
+            sequence_length=training.sequence_length,
+            workers=resources.workers,
+            zero_stage=resources.zero_stage,
+            offload=resources.offload,
+            precision="fp32" if precision == "auto" else precision,
+            gradient_checkpointing=training.gradient_checkpointing,
+            predicted=predicted_fraction(config.objective),
+            attended=attended,
+            on_gpu=on_gpu,
+            copies=1 + method.added_passes().trained,
+            method=method,
+        )
+
+
+def estimate(size: ModelSize, setting: Demand) -> Memory:
+    """The memory of one worker at its fullest, in the backward pass.
+
+    Weights, gradients and optimizer are fp32 whatever the precision: casts are made on the way (autocast). ZeRO divides
+    the optimizer's state (stage 1), gradients (2) and parameters (3) among the workers (arXiv 1910.02054).
+    """
+    share = {1: setting.workers, 2: setting.workers, 3: setting.workers}.get(setting.zero_stage, 1)
+    every, part = 4.0 * size.parameters, 4.0 * size.parameters / share
+    own_copy = part if setting.zero_stage else 0.0
+    parameters = part if setting.zero_stage == 3 else every
+    optimizer = 2 * part + own_copy
+    gradients = part if setting.zero_stage >= 2 else every
+    host = 0.0
+    if setting.on_gpu and setting.offload != "none":
+        host += optimizer + gradients
+        optimizer = gradients = 0.0
+    if setting.on_gpu and setting.offload == "all":
+        host += parameters
+        parameters = 0.0
+    added = setting.method.added_memory(size, share)
+    narrow = 2.0 * (size.layer_parameters + size.head_parameters)
+    return Memory(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        buffers=_buffers(size, setting),
+        method=added.held,
+        casts=added.kept if setting.precision == "fp32" else narrow,
+        activations=_activations(size, setting, added),
+        loss=_loss(size, setting),
+        process=PROCESS_GPU if setting.on_gpu else PROCESS_CPU,
+        host=host,
+    )
+
+
+def _buffers(size: ModelSize, setting: Demand) -> float:
+    if not setting.zero_stage:
+        return 0.0
+    # an allocator of main memory reserves addresses only: what is not written takes none
+    bucket = BUCKET if setting.on_gpu else min(BUCKET, size.parameters)
+    gathered = min(GATHERED, size.parameters) if setting.zero_stage == 3 else 0
+    return 4.0 * (bucket + gathered)
+
+
+def _activations(size: ModelSize, setting: Demand, added: AddedMemory) -> float:
+    tokens = setting.micro_batch * setting.sequence_length * setting.copies
+    layer = layer_bytes(size, setting.precision, setting.attended, setting.on_gpu)
+    layer += (4 if setting.precision == "fp32" else 2) * added.layer_values
+    # one layer more than is kept, for the gradients that pass through it
+    kept = size.layers * 4.0 * size.hidden + 2 * layer if setting.gradient_checkpointing else (size.layers + 1) * layer
+    return tokens * (kept + 12.0 * size.hidden)  # and the embeddings, with their norm and dropout
+
+
+def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) -> float:
+    """What autograd keeps of one layer, a token [bytes]."""
+    number = 4 if precision == "fp32" else 2
+    a, b = _RMS_NORM if size.root_mean_square else _LAYER_NORM
+    inner = _INNER_WRITTEN_OUT if size.activation in _WRITTEN_OUT else _INNER[size.gated]
+    weight = 0 if on_gpu else _weight_bytes(size, number, attended)
+    return (a * number + b) * size.hidden + inner * number * size.inner + weight * size.heads * attended
+
+
+def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:
+    """What CPUs keep of an attention weight: itself, and with dropout what is left of it and which are."""
+    if size.attention_dropout:
+        return 2 * number + 1
+    return number if attended <= LONG else 0
+
+
+def _loss(size: ModelSize, setting: Demand) -> float:
+    predicted = ceil(setting.micro_batch * setting.sequence_length * setting.predicted)
+    scores = min(SCORES, 4.0 * predicted * size.vocabulary)
+    part = 6.0 if setting.precision == "fp16" else 4.0  # which is scaled back in fp32
+    return (
+        2 * scores + (4.0 + part) * size.head_parameters
+    )  # the gradient of the head's matrix, and a piece's part of it

@@ -1,0 +1,75 @@
+"""How many sequences a rank passes through its device at once: the same number on all ranks."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from adapt.config import Config
+from adapt.method.base import Method
+from adapt.model.size import ModelSize
+from adapt.objective.base import Objective
+from adapt.train.agree import least_of_ranks
+from adapt.train.capacity.device import found, limited
+from adapt.train.capacity.fit import fit, micro_batch_sizes
+from adapt.train.capacity.memory import Memory
+from adapt.train.capacity.trial import largest_that_runs, trial_pass
+from adapt.train.precision import Precision
+from adapt.train.schedule import micro_batch
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank runs."""
+
+    device: torch.device
+    precision: Precision
+    local_workers: int
+    """Training processes on this machine."""
+
+
+def passes(
+    config: Config,
+    dimensions: ModelSize | None,
+    model: torch.nn.Module,
+    objective: Objective,
+    method: Method,
+    place: RankPlace,
+    document_length: float | None,
+) -> tuple[int, int]:
+    """The micro-batch and the passes in a step. All ranks call it.
+
+    For `auto`: what the estimate says fits the device's whole memory (not what happens to be free, so that a run that
+    starts again decides alike), tried out where the device is a GPU, and the least of all ranks.
+
+    Args:
+        config: the job's.
+        dimensions: of the model; None where they are not known, and trying must do.
+        model: on its device, not yet wrapped by an engine.
+        objective: gives the loss.
+        method: adds to it.
+        place: of this rank.
+        document_length: mean of the corpus [tokens].
+    """
+    training, resources = config.training, config.resources
+    if training.micro_batch != "auto":
+        return micro_batch(training, resources.workers)
+    device = limited(found(place.local_workers), resources.device_memory_gib, resources.gpus_per_worker)
+    device = replace(device, has_bf16=place.precision == "bf16")
+    candidates, reserved = micro_batch_sizes(config, device.on_gpu), 0
+    if dimensions:
+        chosen = fit(config, dimensions, device, document_length)
+        candidates = [number for number in candidates if number <= chosen.micro_batch]
+        reserved = _beyond_the_bare_model(chosen.memory, dimensions.parameters)
+    size = candidates[0]
+    if device.on_gpu:
+        length, precision = training.sequence_length, place.precision
+        size = largest_that_runs(
+            lambda rows: trial_pass(model, objective, method, rows, length, precision, reserved), candidates
+        )
+    return micro_batch(training, resources.workers, least_of_ranks(size, place.device))
+
+
+def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:
+    """What an engine takes besides the fp32 weights and gradients that a trial has already [bytes]."""
+    held = memory.parameters + memory.gradients + memory.optimizer + memory.buffers
+    return max(0, int(held) - 8 * parameters)

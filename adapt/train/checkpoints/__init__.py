@@ -1,0 +1,7 @@
+"""What a run can be resumed from.
+
+- `retain`: which checkpoints are whole, and which of them stay.
+- `checkpoint`: each rank writes its share while training goes on.
+- `reshape`: taken apart, for other resources.
+- `branch`: longer runs that start from the state at which a shorter one cooled down.
+"""

@@ -1,0 +1,98 @@
+"""Longer runs without starting over: schedule `wsd` keeps the state at which its cooldown starts.
+
+Up to there a longer run of the same thing does the very same steps, since data order, masks and dropout are functions
+of (seed, step). So it starts from that state: constant rate with cooldowns, Hägele et al., arXiv 2405.18392.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import TrainingConfig
+from adapt.console import log
+from adapt.runner import Record, Stage, Store
+from adapt.runner.files import folder_aside, link_or_copy
+from adapt.runner.key import canonical
+from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, rewrite, step_of
+from adapt.train.schedule import learning_rate
+from adapt.train.tracking.progress import as_inherited
+
+BRANCHES = "branch"
+"""Folder of a training stage with the state at the start of its cooldown; it is never pruned."""
+_LENGTH = ("max_steps", "max_tokens", "epochs", "cooldown_fraction")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A state that another run kept."""
+
+    record: Record
+    folder: Path
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return step_of(self.folder)
+
+
+def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig, steps: int, run_folder: Path) -> None:
+    """Puts the best state that finished runs kept among the checkpoints of a run, unless it has got further itself.
+
+    A kill at any moment leaves the folder fit to start from.
+
+    Args:
+        stage: the training that is about to run.
+        store: where finished ones are found.
+        training: its settings.
+        steps: its length.
+        run_folder: its checkpoints.
+    """
+    if training.schedule != "wsd":
+        return
+    siblings = list(_siblings(stage, store))
+    usable = [branch for branch in siblings if _same_rates(branch, training, steps)]
+    if not usable:
+        if siblings and training.warmup_steps is None:
+            log(
+                f"train: starts at step 0, as its warm-up is not that of {siblings[0].record.path.name}; "
+                "give training.warmup_steps, and longer runs go on where shorter ones began their cooldown"
+            )
+        return
+    best = max(usable, key=lambda branch: branch.step)
+    own = newest_whole(run_folder)
+    if own is None or step_of(own) < best.step:
+        _link(best.folder, run_folder)
+        log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
+
+
+def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
+    """What was kept by finished runs that differ from this one in their length only."""
+    wanted = _but_for_length(stage.version, stage.what(), {name: needed.key for name, needed in stage.inputs.items()})
+    for record in store.records(stage.kind):
+        inputs = {name: made["key"] for name, made in record.inputs.items()}
+        if _but_for_length(record.version, record.what, inputs) == wanted:
+            yield from (Branch(record, each) for each in checkpoints(record.path / BRANCHES) if is_whole(each))
+
+
+def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+    training = {name: value for name, value in what["training"].items() if name not in _LENGTH}
+    return canonical({"version": version, "what": {**what, "training": training}, "inputs": inputs})
+
+
+def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
+    """Whether a run of this length takes the same steps up to the branch."""
+    theirs, length = TrainingConfig(**branch.record.what["training"]), branch.record.metrics["steps"]
+    return branch.step <= steps and all(
+        learning_rate(training, step, steps) == learning_rate(theirs, step, length) for step in range(branch.step)
+    )
+
+
+def _link(source: Path, run_folder: Path) -> None:
+    """Copies a state by links, where the file system has them, since files never change; leaves out the cost so far."""
+    with folder_aside(run_folder / source.name) as aside:  # what is there is torn, or it would have been the newest
+        shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
+        state = json.loads((aside / STATE_FILE).read_text())
+        rewrite(aside, STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))

@@ -1,0 +1,8 @@
+"""What a run says of itself while it trains.
+
+- `progress`: where it is.
+- `meter`: loss, speed, and how long the devices waited.
+- `track`: metrics to files and trackers.
+- `notice`: words from its processes to the user.
+- `watch`: shows all that at the driver.
+"""

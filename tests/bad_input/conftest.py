@@ -1,0 +1,87 @@
+"""Whatever is wrong with what a job is given: the right exit code, one message with its fix, no stack trace.
+
+Where nothing has to be started to see it, nothing is. Ray, where it is needed, is the one that the tests share.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import adapt.runtime
+from adapt.console import run_job
+from adapt.job.dapt import JOB
+from adapt.job.run import carry_out
+from tests.bad_input.given import TEXTS, Ran, Run, line, write
+
+
+@pytest.fixture(autouse=True)
+def _keep_handlers() -> Iterator[None]:
+    """`run_job` listens to signals; afterwards pytest does again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    tiny_bert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> Run:
+    """Runs jobs/dapt.py in this process on `corpus.jsonl`, with everything else in order but what the arguments say."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "corpus.jsonl", *map(line, TEXTS))
+    usual = {
+        "model.path": tiny_bert,
+        "corpus.paths": "corpus.jsonl",
+        "corpus.heldout_fraction": 0.1,
+        "training.max_steps": 3,
+        "training.global_batch_size": 4,
+        "training.sequence_length": 64,
+        "evaluation.sequence_length": 64,
+        "storage.root": tmp_path / "runs",
+    }
+
+    def run(**changes: object) -> Ran:
+        given = {**usual, **{name.replace("__", "."): value for name, value in changes.items()}}
+        monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *(f"--{name}={value}" for name, value in given.items())])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            run_job(lambda: carry_out(JOB, sys.argv[1:]))
+        out, err = capfd.readouterr()
+        return Ran(int(caught.value.code or 0), out, caplog.text + err)  # what Ray logs goes past capfd
+
+    return run
+
+
+@pytest.fixture
+def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same for what must be seen before Ray is started or joined."""
+
+    def connect(_: object) -> None:
+        raise AssertionError("Ray is about to be started")
+
+    monkeypatch.setattr(adapt.runtime, "connect", connect)
+    return run
+
+
+@pytest.fixture
+def run_late(run: Run, ray_cluster: None) -> Run:
+    """The same with Ray running."""
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path, tiny_bert: Path) -> Path:
+    """A copy of the model, to be damaged."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in tiny_bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder

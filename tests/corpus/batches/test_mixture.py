@@ -1,0 +1,223 @@
+"""Every sample is a row of a source by rule: shares in every prefix, rows once an epoch, any place asked first."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapt.config import MixtureConfig
+from adapt.corpus.batches.group import Places
+from adapt.corpus.batches.mixture import SLOTS, Mixture, largest_remainder, proportions
+from adapt.corpus.batches.order import permute
+
+SEQUENTIAL = MixtureConfig(order="sequential")
+
+
+def first(mixture: Mixture, count: int) -> list[tuple[int, int, int]]:
+    """(source, epoch, row) of the first samples."""
+    return triples(mixture.locate(np.arange(count)))
+
+
+def triples(places: Places) -> list[tuple[int, int, int]]:
+    return list(zip(*(column.tolist() for column in places), strict=True))
+
+
+def brute_force(mixture: Mixture, count: int) -> list[tuple[int, int, int]]:
+    """The plain form: walk through the slots of each period, and through each group's epochs written out."""
+    queues = []
+    for number, group in enumerate(mixture.groups):
+        seed = mixture.seed + number * 0x9E3779B97F4A7C15
+        names = [(source, row) for source, rows in zip(group.sources, group.rows, strict=True) for row in range(rows)]
+
+        def walk(names=names, seed=seed, group=group):
+            epoch = 0
+            while True:
+                if group.in_turn:
+                    for number, (source, rows) in enumerate(zip(group.sources, group.rows, strict=True)):
+                        order = permute(np.arange(rows), rows, seed + number, epoch).tolist() if rows else []
+                        yield from ((source, epoch, row) for row in order)
+                else:
+                    for place in permute(np.arange(len(names)), len(names), seed, epoch).tolist():
+                        yield names[place][0], epoch, names[place][1]
+                epoch += 1
+
+        queues.append(walk())
+    slots = [group for group, count in enumerate(mixture.slots) for _ in range(count)]
+    found = []
+    for period in range(-(-count // SLOTS)):
+        order = permute(np.arange(SLOTS), SLOTS, mixture.seed - 0x9E3779B97F4A7C15, period)
+        found += [next(queues[slots[slot]]) for slot in order.tolist()]
+    return found[:count]
+
+
+mixtures = st.builds(
+    Mixture.of,
+    rows=st.lists(st.integers(1, 300), min_size=1, max_size=4),
+    seed=st.integers(-5, 2**63),
+    config=st.builds(
+        MixtureConfig,
+        order=st.sampled_from(["interleaved", "sequential"]),
+        temperature=st.sampled_from([1.0, 1.0, 3.0]),
+        replay_fraction=st.floats(0, 0.9),
+    ),
+    replay=st.lists(st.integers(1, 100), max_size=2),
+)
+
+
+@settings(max_examples=60)
+@given(mixture=mixtures, start=st.integers(0, 2500), count=st.integers(1, 300))
+def test_any_sample_can_be_asked_first(mixture: Mixture, start: int, count: int) -> None:
+    everything = brute_force(mixture, start + count)
+    assert triples(mixture.locate(np.arange(start, start + count))) == everything[start:]
+
+
+@settings(max_examples=60)
+@given(mixture=mixtures, count=st.integers(0, 3000))
+def test_what_was_drawn(mixture: Mixture, count: int) -> None:
+    drawn = Counter(source for source, _, _ in first(mixture, count))
+    assert mixture.drawn(count) == [drawn[source] for source in range(len(mixture.rows))]
+
+
+@settings(max_examples=40)
+@given(mixture=mixtures)
+def test_exhausted_is_before_the_first_row_that_comes_twice(mixture: Mixture) -> None:
+    if mixture.exhausted > 20_000:
+        return
+    samples = [(source, row) for source, _, row in first(mixture, mixture.exhausted + 1)]
+    assert len(set(samples[:-1])) == len(samples) - 1
+    assert samples[-1] in samples[:-1]
+
+
+def test_one_source_is_its_own_permutation() -> None:
+    expected = [(0, epoch, row) for epoch in range(4) for row in permute(np.arange(700), 700, 9, epoch).tolist()]
+    assert first(Mixture.of([700], 9), 2800) == expected
+    assert first(Mixture.of([700], 9, SEQUENTIAL), 2800) == expected
+
+
+def test_without_weights_every_row_of_all_sources_comes_once_an_epoch() -> None:
+    mixture = Mixture.of([5, 1000, 0, 1], 3)
+    for epoch in range(3):
+        samples = triples(mixture.locate(np.arange(1006 * epoch, 1006 * (epoch + 1))))
+        assert {e for _, e, _ in samples} == {epoch}
+        assert {(s, row) for s, _, row in samples} == {
+            *((0, row) for row in range(5)),
+            *((1, row) for row in range(1000)),
+            (3, 0),
+        }
+    assert mixture.epoch == mixture.exhausted == 1006
+    sources = [source for source, _, _ in first(mixture, 1006)]
+    assert sources != sorted(sources)
+
+
+@pytest.mark.parametrize("weights", [[1, 1], [3, 1], [0.2, 0.3, 0.5], [1e-9, 1], [5, 1, 1, 1, 1]])
+def test_every_prefix_has_its_shares_to_within_a_period(weights: list[float]) -> None:
+    mixture = Mixture.of([7 * (1 + n) for n in range(len(weights))], 1, weights=weights)
+    sources = mixture.locate(np.arange(5 * SLOTS)).sources
+    exact = np.array([max(weight / sum(weights), 1 / SLOTS) for weight in weights])
+    counts = np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0)
+    lengths = np.arange(1, 5 * SLOTS + 1)[:, None]
+    assert np.abs(counts - lengths * exact).max() < SLOTS / 4  # of a period, which itself is exact
+    assert np.abs(counts[SLOTS - 1 :: SLOTS] - lengths[SLOTS - 1 :: SLOTS] * exact).max() <= 5
+    assert (np.diff(counts[SLOTS - 1 :: SLOTS], axis=0) == mixture.slots).all()
+
+
+@pytest.mark.parametrize("count", [101, 1500])
+@pytest.mark.parametrize("temperature", [None, 1.5])
+def test_however_many_sources_share_a_run_each_has_its_share(count: int, temperature: float | None) -> None:
+    weights, config = np.arange(1, count + 1, dtype=float), MixtureConfig(temperature=temperature or 1.0)
+    rows = [1000 * n for n in range(1, count + 1)]
+    mixture = Mixture.of(rows, 0, config, None if temperature else weights.tolist(), replay=[70])
+    if temperature:
+        weights **= 1 / temperature
+    shares = np.array([*weights / weights.sum() * 0.9, 0.1])
+    counts = np.bincount(mixture.locate(np.arange(mixture.period)).sources, minlength=count + 1)
+    assert counts.min() >= 1
+    assert np.abs(counts / mixture.period - shares).max() < 0.1 / count + 1.5 / mixture.period
+    assert mixture.drawn(mixture.period) == counts.tolist()
+
+
+def test_no_weight_is_too_large_or_too_small_beside_the_others() -> None:
+    assert Mixture.of([9, 9, 9], 0, weights=[1e308, 1.5e308, 5e-324]).slots == (400, 599, 1)
+    assert Mixture.of([10**6, 1, 0], 0, MixtureConfig(temperature=1e-3)).slots == (999, 1, 0)
+
+
+def test_each_source_passes_through_all_its_rows_before_any_comes_again() -> None:
+    mixture = Mixture.of([13, 1700], 1, weights=[1, 2])
+    samples = first(mixture, 9000)
+    for source, rows in enumerate((13, 1700)):
+        mine = [(epoch, row) for s, epoch, row in samples if s == source]
+        for epoch in range(len(mine) // rows):
+            part = mine[epoch * rows : (epoch + 1) * rows]
+            assert {e for e, _ in part} == {epoch}
+            assert {row for _, row in part} == set(range(rows))
+    orders = [[row for s, e, row in samples if s == 0 and e == epoch] for epoch in range(9)]
+    assert len({tuple(order) for order in orders}) > 5
+
+
+def test_sequential_is_one_source_after_another() -> None:
+    samples = first(Mixture.of([30, 20, 10], 0, SEQUENTIAL), 120)
+    assert [s for s, _, _ in samples] == ([0] * 30 + [1] * 20 + [2] * 10) * 2
+    assert [row for _, _, row in samples[:30]] != list(range(30))
+    assert {row for _, _, row in samples[30:50]} == set(range(20))
+
+
+@pytest.mark.parametrize("order", ["interleaved", "sequential"])
+def test_replay_has_its_share_all_along(order: str) -> None:
+    config = MixtureConfig(order=order, replay_fraction=0.25)  # type: ignore[arg-type]
+    mixture = Mixture.of([3000, 2000], 0, config, replay=[50])
+    sources = mixture.locate(np.arange(mixture.epoch)).sources
+    for part in np.array_split(sources == 2, 6):
+        assert part.mean() == pytest.approx(0.25, abs=0.03)
+    assert mixture.epoch == 6667  # an epoch is one of the domain's text, to within the part of a period
+    assert (sources != 2).sum() == pytest.approx(5000, abs=30)
+    if order == "sequential":
+        domain = sources[sources != 2][:4900]
+        assert np.array_equal(np.sort(domain), domain)
+
+
+def test_no_two_rows_have_one_number() -> None:
+    mixture = Mixture.of([40, 1, 60], 0, weights=[1, 1, 1], replay=[9])
+    places = mixture.locate(np.arange(5000))
+    numbers = mixture.numbers(places)
+    assert set(numbers.tolist()) == set(range(110))
+    pairs = set(zip(places.sources.tolist(), places.rows.tolist(), numbers.tolist(), strict=True))
+    assert len(pairs) == 110
+
+
+def test_sources_of_one_size_are_shuffled_differently() -> None:
+    samples = first(Mixture.of([100, 100], 0, weights=[1, 1]), 200)
+    one, other = ([row for s, e, row in samples if s == source and e == 0] for source in (0, 1))
+    assert one[:90] != other[:90]
+
+
+def test_far_into_a_run_of_huge_sources() -> None:
+    mixture = Mixture.of([10**12, 10**10], 0, weights=[1, 3])
+    places = mixture.locate(np.arange(10**13, 10**13 + 2000))
+    assert Counter(places.sources.tolist()) == {0: 500, 1: 1500}
+    assert places.epochs[places.sources == 1].min() == 750
+
+
+def test_temperature() -> None:
+    assert proportions([100, 10_000], 1) == pytest.approx([1 / 101, 100 / 101])
+    assert proportions([100, 10_000], 2) == pytest.approx([10 / 110, 100 / 110])
+    even = Mixture.of([100, 10_000], 0, MixtureConfig(temperature=2.0)).slots
+    assert even == (91, 909)
+    assert Mixture.of([100, 10_000], 0, MixtureConfig(temperature=1e9)).slots == (500, 500)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=20), st.integers(30, 2000))
+def test_largest_remainder(weights: list[float], total: int) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    counts = largest_remainder(shares, total)
+    assert sum(counts) == total
+    assert min(counts) >= 1
+    if min(shares) * total >= 1:
+        assert all(abs(count - share * total) < 1 for count, share in zip(counts, shares, strict=True))
+
+
+def test_largest_remainder_by_example() -> None:
+    """Seats by Hamilton's method, worked by hand: 3.5, 3.3, 2.2 and 1.0 of 10."""
+    assert largest_remainder([0.35, 0.33, 0.22, 0.10], 10) == (4, 3, 2, 1)
+    assert largest_remainder([0.999, 0.0005, 0.0005], 10) == (8, 1, 1)

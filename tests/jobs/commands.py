@@ -1,0 +1,80 @@
+"""Commands as a user types them, each run in a process of its own, and what came back from it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.job.dapt import dapt
+from adapt.parse import parse
+from adapt.runner import ensure
+from adapt.stage.context import Context
+from tests.runner.made import pretend
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
+# Runs a script as the main program, then notes which packages it has loaded.
+PROGRAM = """
+import runpy, sys
+from pathlib import Path
+_, loaded, script, *arguments = sys.argv
+sys.argv = [script, *arguments]
+try:
+    runpy.run_path(script, run_name="__main__")
+finally:
+    Path(loaded).write_text("\\n".join({name.split(".")[0] for name in sys.modules}))
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+    loaded: set[str]
+
+
+Run = Callable[..., Ran]
+
+
+def last_line(ran: Ran) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ran.out.splitlines()[-1])
+    return found
+
+
+STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
+METRICS: dict[str, Any] = {
+    "heldout_loss_before": 3.0,
+    "heldout_loss_after": 2.0,
+    "heldout_loss_change": -1.0,
+    "steps": 10,
+    "tokens": 10_240,
+    "tokens_per_s": 1024.0,
+    "data_wait_share": 0.01,
+    "device_seconds": 10.0,
+    "train_documents": 20,
+    "train_tokens": 4096,
+}
+"""Of all stages together."""
+
+
+def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records for all stages of a job, as if it had run. Returns the export's folder."""
+    monkeypatch.chdir(folder)
+    context = Context.of(parse(arguments, ""))
+    return ensure(pretend(dapt(context), **METRICS), context.store).path
+
+
+def check_refused(ran: Ran, code: int, *messages: str) -> None:
+    """One clear message with its fix on stderr, and nothing else."""
+    assert ran.code == code, ran.err
+    assert ran.out == ""
+    for message in messages:
+        assert message in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.err.count("\n  fix: ") == 1
+    assert len(ran.err.splitlines()) == 2
+    assert ran.loaded & {"ray", "torch"} == set()

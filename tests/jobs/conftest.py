@@ -1,0 +1,49 @@
+"""How to run a command, and the arguments of jobs that are in order."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.commands import PROGRAM, ROOT, Ran, Run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a job in a process of its own, in the folder `tmp_path`."""
+
+    def run(script: str, *arguments: str) -> Ran:
+        loaded = tmp_path / "loaded.txt"
+        command = [sys.executable, "-c", PROGRAM, str(loaded), str(ROOT / "jobs" / script), *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
+        return Ran(done.returncode, done.stdout, done.stderr, set(loaded.read_text().split()))
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path: Path, tiny_bert: Path) -> list[str]:
+    """Arguments of a small job that is in order."""
+    lines = [json.dumps({"text": f"the model of sentence {number}"}) + "\n" for number in range(20)]
+    (tmp_path / "corpus.jsonl").write_text("".join(lines))
+    return [
+        f"--model.path={tiny_bert}",
+        "--corpus.paths=corpus.jsonl",
+        "--training.global_batch_size=8",
+        "--training.sequence_length=128",
+        "--evaluation.sequence_length=128",
+        f"--storage.root={tmp_path / 'runs'}",
+    ]
+
+
+@pytest.fixture
+def task(tmp_path: Path, tiny_bert: Path) -> list[str]:
+    """Arguments of a labelled task that is in order."""
+    for split in ("train", "dev", "test"):
+        lines = [json.dumps({"text": f"the {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(6)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(lines))
+    splits = [f"--task.{split}={split}.jsonl" for split in ("train", "dev", "test")]
+    lengths = ["--training.sequence_length=128", "--evaluation.sequence_length=128"]
+    return [f"--model.path={tiny_bert}", *splits, *lengths, f"--storage.root={tmp_path / 'runs'}"]

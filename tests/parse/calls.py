@@ -1,0 +1,26 @@
+"""The command lines that these tests give to `parse`, and how it refuses them."""
+
+import pytest
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.parse import parse
+
+PATHS = "--corpus.paths=a"  # the one field that has to be given
+DOMAINS = "--corpus.sources=[{name: a, paths: a.txt}]"
+
+
+def sources(*entries: str) -> list[str]:
+    return [f"--corpus.sources=[{', '.join(entries)}]"]
+
+
+def parsed(*arguments: str) -> Config:
+    return parse(arguments, "jobs/dapt.py")
+
+
+def refused(*arguments: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parsed(*arguments)
+    assert "\n" not in caught.value.what  # one line
+    assert caught.value.fix
+    return caught.value

@@ -1,0 +1,159 @@
+"""Keys that are not known, and files that cannot be read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adapt.config import SourceConfig
+from adapt.errors import ConfigError
+from tests.parse.calls import PATHS, parsed, refused, sources
+
+
+@pytest.mark.parametrize(
+    ("argument", "nearest"),
+    [
+        ("--training.learning_rat=1", "training.learning_rate"),
+        ("--learning_rate=1", "training.learning_rate"),
+        ("--trainin.learning_rate=1", "training.learning_rate"),
+        ("--data.learning_rate=1", "training.learning_rate"),
+        ("--corpus.path=a", "corpus.paths"),
+        ("--resources.worker=2", "resources.workers"),
+        ("--sed=1", "seed"),
+        ("--training.lerning_rate+=1", "training.learning_rate"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line_names_the_nearest(argument: str, nearest: str) -> None:
+    for arguments in ([argument], argument.split("=")):
+        error = refused(PATHS, *arguments)
+        assert error.what.startswith(f"unknown key {argument.split('=')[0].rstrip('+')}")
+        assert error.fix == f"did you mean {nearest}?"
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "nearest"),
+    [
+        ("sed: 1\n", "sed", "seed"),
+        ("trainin:\n  max_steps: 1\n", "trainin.max_steps", "training.max_steps"),
+        ("trainin: {}\n", "trainin", "training"),
+        ("trainin:\n", "trainin", "training"),
+        ("training:\n  max_step: 1\n", "training.max_step", "training.max_steps"),
+        ("training.max_step: 1\n", "training.max_step", "training.max_steps"),
+        ("max_steps: 1\n", "max_steps", "training.max_steps"),
+    ],
+)
+def test_an_unknown_key_in_a_file_names_file_and_nearest(
+    write: Callable[..., str], content: str, key: str, nearest: str
+) -> None:
+    file = write(content)
+    for arguments in (["--config", file], [f"--config={file}"]):
+        error = refused(PATHS, *arguments)
+        assert (error.what, error.fix) == (f"unknown key {key} in {file}", f"did you mean {nearest}?")
+
+
+def test_a_key_like_no_other_points_to_the_help() -> None:
+    error = refused(PATHS, "--xyzzy.plugh=1")
+    assert (error.what, error.fix) == ("unknown key --xyzzy.plugh", "see --help for all keys")
+
+
+SOURCES = (
+    "corpus:\n  sources:\n  - {name: wiki, paths: [a, b], weight: 2}\n  - {name: hub, source: dataset, dataset: o/n}\n"
+)
+
+
+def test_sources_in_a_file_and_on_the_command_line(write: Callable[..., str]) -> None:
+    expected = [
+        SourceConfig("wiki", paths=["a", "b"], weight=2.0),
+        SourceConfig("hub", "dataset", dataset="o/n", weight=1),
+    ]
+    content = SOURCES.replace("o/n", "o/n, weight: 1")
+    assert parsed("--config", write(content)).corpus.sources == expected
+    entries = yaml.safe_load(content)["corpus"]["sources"]
+    assert parsed("--corpus.sources", json.dumps(entries)).corpus.sources == expected
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "what", "fix"),
+    [
+        ("dataset:", "datset:", "unknown key datset in entry 2 of corpus.sources", "did you mean dataset?"),
+        ("paths", "path", "unknown key path in entry 1 of corpus.sources", "did you mean paths?"),
+        ("name: hub, ", "", "entry 2 of corpus.sources has no name", "add `name: …`"),
+    ],
+)
+def test_a_source_with_a_wrong_key_is_named(
+    write: Callable[..., str], good: str, bad: str, what: str, fix: str
+) -> None:
+    content = SOURCES.replace(good, bad, 1)
+    entries = json.dumps(yaml.safe_load(content)["corpus"]["sources"])
+    for arguments in (["--config", write(content)], ["--corpus.sources", entries], [f"--corpus.sources={entries}"]):
+        error = refused(*arguments)
+        assert (error.what, error.fix) == (what, fix)
+
+
+def test_keys_are_not_abbreviated() -> None:
+    assert "--training.learning" in refused(PATHS, "--training.learning=1").what
+
+
+@pytest.mark.parametrize("content", ["training:\n", "training: 5\n", "training: [1]\n", "seed: 1\ntraining: null\n"])
+def test_a_section_must_hold_fields(write: Callable[..., str], content: str) -> None:
+    file = write(content)
+    assert refused(PATHS, "--config", file).what == f"training in {file} holds no fields"
+
+
+BROKEN = [
+    ("training: [1\nseed: 2\n", "line 2"),
+    ("name: a\nseed: 1: 2\n", "line 2"),
+    ("name: a\n\tseed: 1\n", "line 2"),
+    ('name: "a\nseed: 1\n', "line 3"),
+    (b"name: a\nseed: \xff\n", "utf-8"),
+]
+
+
+@pytest.mark.parametrize(("content", "place"), BROKEN)
+def test_a_file_that_is_no_yaml_is_named_with_the_line(
+    write: Callable[..., str], content: str | bytes, place: str
+) -> None:
+    file = write(content)
+    error = refused(PATHS, "--config", file)
+    assert error.what.startswith(f"{file} is not valid YAML: ")
+    assert place in error.what
+
+
+@pytest.mark.parametrize("content", ["", "# only this\n", "- a\n- b\n", "text\n", "7\n"])
+def test_a_file_without_keys_is_named(write: Callable[..., str], content: str) -> None:
+    file = write(content)
+    assert refused(PATHS, "--config", file).what == f"{file} holds no `key: value` lines"
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone.yaml")
+    for arguments in (["--config", gone], [f"--config={gone}"]):
+        assert refused(PATHS, *arguments).what == f"{gone}: No such file or directory"
+    assert refused("--config", str(tmp_path)).what == f"{tmp_path}: Is a directory"
+
+
+def test_the_keys_of_a_source_s_own_evaluation_sets(write: Callable[..., str]) -> None:
+    source = "corpus:\n  sources: [{name: a, paths: b, decontaminate: [{name: c, pathz: d}]}]\n"
+    assert (
+        refused("--config", write(source)).what
+        == "unknown key pathz in entry 1 of decontaminate in entry 1 of corpus.sources"
+    )
+    assert refused(*sources("{name: a, paths: b, decontaminate: [{name: c}]}")).what.endswith("has no paths")
+
+
+def test_config_without_a_file() -> None:
+    assert refused(PATHS, "--config").what == "--config names no file"
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("corpus:\n  paths: a\ntraining: {max_steps: 1}\nname: x\ncorpus:\n  paths: b\n")
+    with pytest.raises(ConfigError, match=r"corpus stands twice in .*, in lines 1 and 5"):
+        parsed("--config", str(file))
+    file.write_text("corpus: {paths: a, sources: [{name: a, paths: x,\n name: b}]}\n")
+    with pytest.raises(ConfigError, match=r"name stands twice in .*, in lines 1 and 2"):
+        parsed("--config", str(file))
+    file.write_text("corpus: &a {paths: a}\nmixture: {<<: {order: sequential}}\n")
+    assert parsed("--config", str(file)).corpus.paths == "a"

@@ -1,0 +1,133 @@
+"""What --help and --print_config show."""
+
+import ast
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import yaml
+
+from adapt.config import Config, MethodConfig, continual, flat, job, measuring, running, tasks, text, training
+from adapt.method import l2sp
+from adapt.method.das import options as das_options
+from adapt.method.table import METHODS, method_class, option_sections
+from tests.parse.calls import parsed
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parsed(*arguments)
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+# One value a field that is not its default, where a file could mistake some for something else.
+VALUES: dict[str, Any] = {
+    "name": "123",
+    "seed": -1,
+    "model.path": "~/models/a: b #c",
+    "model.revision": "0123456",
+    "model.tokenizer": "null-ish",
+    "model.trust_remote_code": True,
+    "corpus.paths": ["a b/*.jsonl", "no", "[x]"],
+    "corpus.text_field": "yes",
+    "corpus.text_unit": "paragraph",
+    "training.max_steps": 10,
+    "training.max_tokens": 10**12,
+    "training.epochs": 0.1,
+    "training.learning_rate": 1e-7,
+    "training.epsilon": 1.5e-300,
+    "training.precision": "bf16",
+    "evaluation.general_paths": "été.txt",
+    "resources.address": "ray://1.2.3.4:10001",
+    "resources.gpus_per_worker": 0.5,
+    "resources.zero_stage": 3,
+    "storage.root": "/a'b\"c",
+    "tracking.mlflow_uri": "http://localhost:5000",
+    "tracking.wandb_project": "ünïcode",
+}
+
+
+def test_what_print_config_prints_can_be_fed_back(
+    write: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested: dict[str, Any] = {}
+    for name, value in VALUES.items():
+        *section, field = name.split(".")
+        (nested.setdefault(section[0], {}) if section else nested)[field] = value
+    file = write(json.dumps(nested))  # JSON is YAML, and quotes every string
+    config = parsed("--config", file)
+    assert {name: flat(config)[name] for name in VALUES} == VALUES
+    shown = printed(capsys, "--config", file, "--print_config")
+    assert parsed("--config", write(shown, "shown.yaml")) == config
+    assert set(yaml.safe_load(shown)) == {field.name for field in fields(Config)} - {"method_options"} | {
+        "debug",
+        *option_sections("plain"),
+    }
+
+
+def test_print_config_shows_every_field_and_needs_no_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = yaml.safe_load(printed(capsys, "--print_config"))
+    names = {
+        f"{section}.{field}" if isinstance(content, dict) else section
+        for section, content in shown.items()
+        for field in (content if isinstance(content, dict) else [None])
+    }
+    assert names == {*flat_with_methods(), "debug"}
+
+
+def flat_with_methods() -> dict[str, Any]:
+    """Every field by its dotted name, with the options of all methods."""
+    found: dict[str, Any] = {}
+    for kind in METHODS:
+        options = method_class(kind).Options
+        found |= flat(Config(method=MethodConfig(kind), method_options=options())) if options else {}
+    return {**found, **flat(Config())}
+
+
+def documentation() -> dict[str, str]:
+    """The docstring below each field, by dotted name, read from the source."""
+    modules = (continual, job, measuring, running, tasks, text, training, das_options, l2sp)
+    classes = {
+        node.name: node
+        for module in modules
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def documented(name: str, prefix: str) -> dict[str, str]:
+        body = classes[name].body
+        return {
+            f"{prefix}{line.target.id}": below.value.value
+            for line, below in pairwise(body)
+            if isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        }
+
+    found = documented("Config", "")
+    for section, content in vars(Config()).items():
+        if is_dataclass(content):
+            found.update(documented(type(content).__name__, f"{section}."))
+    for section, options in option_sections("plain").items():
+        found.update(documented(options.__name__, f"{section}."))
+    return {name: text for name, text in found.items() if name != "method_options"}
+
+
+def test_help_lists_every_field_with_meaning_and_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    shown = printed(capsys, "--help")
+    assert "Domain-adaptive pre-training" in shown
+    entries = {entry.split()[0].rstrip(","): " ".join(entry.split()) for entry in shown.split("\n  --")[1:]}
+    documented = documentation()
+    assert set(documented) == set(flat_with_methods())
+    for name, default in flat_with_methods().items():
+        assert " ".join(documented[name].split()) in entries[name], name
+        assert f"default: {'null' if default is None else default})" in entries[name], name

@@ -1,0 +1,43 @@
+"""Figures take their colours from the page."""
+
+import re
+from xml.etree import ElementTree
+
+from adapt.report.page.drawing import LONGEST, SERIES, canvas, color, short, style, svg
+
+
+def drawn(name: str, label: str = "score") -> str:
+    with style():
+        figure, axes = canvas(3, 2)
+        for place in range(SERIES):
+            axes.plot([0, 1], [0, place], color=color(place), marker="o", markerfacecolor="none")
+        axes.set_ylabel(label)
+        return svg(figure, name)
+
+
+def test_no_colour_is_fixed():
+    text = drawn("a")
+    ElementTree.fromstring(text)
+    assert {f"var(--series-{place})" for place in range(SERIES)} <= set(re.findall(r"var\(--series-\d\)", text))
+    assert "var(--ink)" in text
+    assert re.findall(r"(?:fill|stroke): ?#[0-9a-f]{3,6}", text) == []
+
+
+def test_ids_of_two_figures_differ():
+    ids = [set(re.findall(r'id="([^"]+)"', drawn(name))) for name in ("a", "b")]
+    assert not ids[0] & ids[1]
+
+
+def test_the_same_drawing_is_the_same_text():
+    assert drawn("a") == drawn("a")
+
+
+def test_text_is_text():
+    text = "<b>$x$ & -->"
+    root = ElementTree.fromstring(drawn("a", text))
+    assert text in ["".join(each.itertext()).strip() for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_long_name_leaves_room():
+    assert short("DAPT+TAPT") == "DAPT+TAPT"
+    assert len(short("R" * 60)) == LONGEST

@@ -1,0 +1,17 @@
+"""A store for stages, and a file in which toy stages note that they ran."""
+
+from pathlib import Path
+
+import pytest
+
+from adapt.runner import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "runs")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs.txt"

@@ -1,0 +1,148 @@
+"""CONTRIBUTING.md and docs/design.md say what is there: commands, files, sizes, layers and words."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from adapt.job.registry import JOBS
+from tests.test_layers import DEEPSPEED_ONLY_IN, WITHOUT_RAY
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+DESIGN = (ROOT / "docs" / "design.md").read_text("utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
+
+CODE = ("adapt", "benchmarks", "cluster", "jobs")
+BESIDE = {"bad_input", "fuzz", "jobs"}
+"""Folders of tests that mirror none of `adapt`: they test the whole from outside."""
+UNDIVIDED = {"adapt/stage", "adapt/model"}
+"""Larger folders that are one list: a kind of stage a file, and what can be asked of a model."""
+
+
+def stated(pattern: str, text: str = PAGE) -> str:
+    """What a page says at the group of a pattern, wherever its lines break."""
+    match = re.search(pattern.replace(" ", r"\s+"), text)
+    assert match, f"the page does not say {pattern!r} any more: say it, or change this test"
+    return match[1]
+
+
+def python_files(*folders: str) -> list[Path]:
+    return sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text("utf-8").splitlines())
+
+
+def test_commands_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", PAGE, re.MULTILINE))
+    assert named >= {"env", "check", "quick", "test", "fuzz"}
+    assert named <= targets
+    assert {script for script in named if script not in stated(r"\.PHONY: (.*)", MAKEFILE).split()} == set()
+
+
+def test_check_does_what_the_page_says_and_ci_does_all_three() -> None:
+    said = stated(r"make check # (.*)")
+    assert said == "ruff (lint and format), mypy --strict, changelog"
+    for part in ("ruff check", "ruff format --check", "mypy", "CHANGELOG.md"):
+        assert part in CHECK
+    assert PROJECT["tool"]["mypy"]["strict"] is True
+    steps = (ROOT / ".ci" / "run").read_text("utf-8").split("\n\n")[-1].split("\n")
+    assert steps[:3] == ["make env", "scripts/check", "make test"]
+
+
+def test_the_versions_of_python_agree() -> None:
+    said = stated(r"Python (3\.\d+) or newer")
+    assert PROJECT["project"]["requires-python"] == f">={said}"
+    assert stated(r"Python (3\.\d+) or newer", MAKEFILE) == said
+
+
+@pytest.mark.parametrize("name", sorted({*re.findall(r"`([\w.-]+/[\w./-]*|[a-zA-Z-]+\.\w+)`", PAGE)}))
+def test_files_and_folders_that_are_named_exist(name: str) -> None:
+    assert (ROOT / name).exists()
+
+
+def test_tests_are_marked_slow_and_warnings_fail_as_the_page_says() -> None:
+    options = PROJECT["tool"]["pytest"]["ini_options"]
+    seconds = stated(r"more than about (\d+) s with")
+    assert any(marker.startswith("slow:") and f" {seconds} s" in marker for marker in options["markers"])
+    ours = next(rule.split(":", 3)[3] for rule in options["filterwarnings"] if rule.startswith("error"))
+    assert all(re.match(ours, f"{folder}.module") for folder in CODE)
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_no_file_is_longer_than_the_page_says() -> None:
+    usual, most = int(stated(r"files near (\d+) lines")), int(stated(r"none has over (\d+)"))
+    most_of_tests = int(stated(r"no test over (\d+)"))
+    sizes = {file: lines(file) for file in python_files(*CODE)}
+    assert [str(file) for file, size in sizes.items() if size > most] == []
+    assert median(sizes.values()) <= usual
+    assert [str(file) for file in python_files("tests") if lines(file) > most_of_tests] == []
+
+
+def test_folders_are_divided_and_their_init_names_every_module() -> None:
+    most = int(stated(r"A folder that passes (\d+) files is divided"))
+    folders = {file.parent for file in python_files("adapt")}
+    modules = {folder: {file.stem for file in folder.glob("*.py")} - {"__init__"} for folder in folders}
+    large = {folder.relative_to(ROOT).as_posix() for folder, names in modules.items() if len(names) > most}
+    assert large == UNDIVIDED
+    for folder in sorted(folders):
+        text = (folder / "__init__.py").read_text("utf-8")
+        if listed := set(re.findall(r"^- `(\w+)/?`", text, re.MULTILINE)):  # folders that were divided, and their parts
+            inside = modules[folder] | {other.name for other in folders if other.parent == folder}
+            assert listed <= inside, folder
+            assert inside <= set(re.findall(r"`(\w+)/?`", text)), folder
+
+
+def test_tests_have_the_folders_of_the_library() -> None:
+    library = {file.parent.relative_to(ROOT / "adapt") for file in python_files("adapt")}
+    tests = {file.parent.relative_to(ROOT / "tests") for file in python_files("tests")}
+    assert {folder.as_posix() for folder in tests - library} == BESIDE
+    untested = [folder.as_posix() for folder in library - tests if not (ROOT / f"tests/test_{folder.name}.py").exists()]
+    assert untested == []
+
+
+def test_docstrings_do_not_begin_with_of() -> None:
+    begun = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in python_files(*CODE)
+        for line in file.read_text("utf-8").splitlines()
+        if line.lstrip().startswith('"""Of ')
+    ]
+    assert begun == []
+
+
+def test_modules_that_are_named_in_text_exist() -> None:
+    """The last name may be what the module before it holds."""
+    for file in [*python_files(*CODE), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for name in set(re.findall(r"`(adapt(?:\.[a-z_]\w*)+)", file.read_text("utf-8"))):
+            path = ROOT / name.replace(".", "/")
+            holder = next(
+                (f for f in (path.parent.with_suffix(".py"), path.parent / "__init__.py") if f.exists()), None
+            )
+            is_held = holder is not None and re.search(rf"\b{path.name}\b", holder.read_text("utf-8"))
+            assert path.is_dir() or path.with_suffix(".py").exists() or is_held, f"{file.relative_to(ROOT)}: {name}"
+
+
+def test_the_page_on_design_names_all_jobs() -> None:
+    row = stated(r"\| job \| what a user starts: (.*?) \(", DESIGN)
+    assert set(re.findall(r"`(\w+)`", row)) == set(JOBS)
+
+
+def test_the_page_on_design_says_where_ray_and_deepspeed_are_imported() -> None:
+    without_ray = stated(r"Ray is not imported in (.*?); DeepSpeed", DESIGN.replace("\n", " "))
+    assert set(re.findall(r"`(\w+)`", without_ray)) == WITHOUT_RAY
+    deepspeed = stated(r"DeepSpeed only in (.*?)\. ", DESIGN.replace("\n", " "))
+    folder = ""
+    named = []
+    for name in re.findall(r"`([\w./]+)`", deepspeed):
+        folder = name.rpartition("/")[0] or folder
+        named.append(f"adapt/{folder}/{name.rpartition('/')[2]}")
+    assert tuple(named) == DEEPSPEED_ONLY_IN

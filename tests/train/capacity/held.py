@@ -1,0 +1,63 @@
+"""What an engine holds in memory, counted on a rank."""
+
+import gc
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+from transformers import BertConfig, BertForMaskedLM
+
+from adapt.config import TrainingConfig
+from adapt.train.capacity.memory import BUCKET
+from adapt.train.engine import Engine
+
+VOCABULARY, LENGTH = 3000, 16
+
+
+def model() -> BertForMaskedLM:
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=64,
+            num_hidden_layers=4,
+            num_attention_heads=2,
+            intermediate_size=256,
+            max_position_embeddings=LENGTH,
+        )
+    )
+
+
+def most_held(zero_stage: int) -> tuple[int, int]:
+    """Bytes of all tensors but DeepSpeed's bucket, when gradients and optimizer are there; and of the bucket."""
+    before = _storages()
+    engine = Engine(model().train(), TrainingConfig(), zero_stage, "fp32", 2, 2)
+    tokens = torch.randint(5, VOCABULARY, (2, LENGTH))
+    most, buckets = [], [0]
+
+    def held() -> list[int]:
+        return [size for place, size in _storages().items() if place not in before]
+
+    def note_bucket(*_: object) -> None:  # in the backward pass: it may be gone afterwards
+        buckets.append(sum(size for size in held() if size == 4 * BUCKET))
+
+    engine._engine.module.bert.encoder.layer[0].register_full_backward_pre_hook(note_bucket)
+    for _ in range(4):  # passes of two steps: in the second, the optimizer's state is there
+        engine.backward(engine.model(input_ids=tokens, labels=tokens).loss)
+        most.append(sum(size for size in held() if size != 4 * BUCKET))
+        engine.step(1e-3)
+    return max(most), max(buckets)
+
+
+def _storages() -> dict[int, int]:
+    gc.collect()
+    found: dict[int, int] = {}
+    for each in gc.get_objects():
+        if isinstance(each, torch.Tensor) and not isinstance(each, FakeTensor):  # a compiler's, which hold nothing
+            for tensor in (each, _gradient(each)):
+                if tensor is not None:
+                    found[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return found
+
+
+def _gradient(tensor: Any) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf else None

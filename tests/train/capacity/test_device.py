@@ -1,0 +1,108 @@
+"""What is found out about devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapt.config import ResourcesConfig
+from adapt.train.capacity import device, probe
+from adapt.train.capacity.device import Device, found, limited, machine_memory, matmul_rate, this_machine
+from adapt.train.capacity.memory import GIB
+
+GPU = Device("cuda", 80 * GIB, has_bf16=True, name="a GPU")
+
+
+@pytest.fixture(autouse=True)
+def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(probe, "has_gpu", lambda: False)
+
+
+def test_this_machine_is_what_torch_sees() -> None:
+    assert this_machine().has_bf16 == torch.cpu.get_capabilities().get("avx512_bf16", False)
+    if not torch.cuda.is_available():
+        assert found(2) == this_machine(2)
+        assert this_machine(2).memory_per_worker == this_machine().memory // 2
+
+
+def test_a_container_has_what_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "memory.max"
+    monkeypatch.setattr(device, "CGROUP_LIMITS", (str(file), str(tmp_path / "missing")))
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for text, expected in (("max\n", physical), (f"{2**30}\n", 2**30), (f"{2**62}\n", physical)):
+        file.write_text(text)
+        assert machine_memory() == expected
+
+
+def test_what_the_configuration_gives() -> None:
+    assert limited(GPU, None) == GPU
+    assert limited(GPU, 24.0).memory_per_worker == 24 * GIB
+    assert limited(GPU, None, 0.25).memory_per_worker == 20 * GIB
+    assert limited(GPU, None, 2.0) == GPU
+    assert limited(Device("cpu", 64 * GIB, shared_by=4), 8.0).memory_per_worker == 8 * GIB
+
+
+def test_auto_precision_is_the_device_s() -> None:
+    assert GPU.precision("auto") == "bf16"
+    assert Device("cpu", 1).precision("auto") == "fp32"
+    assert GPU.precision("fp16") == "fp16"
+
+
+def test_the_rate_is_that_of_a_product() -> None:
+    """Against one product of the same size, timed here: within a factor of five on a busy machine."""
+    import time
+
+    left = torch.randn(1024, 1024)
+    torch.mm(left, left)
+    start = time.perf_counter()
+    for _ in range(5):
+        torch.mm(left, left)
+    once = (time.perf_counter() - start) / 5
+    assert 0.2 < matmul_rate("cpu", "fp32") / (2 * 1024**3 / once) < 5
+
+
+@pytest.mark.parametrize(
+    ("resources", "kind"),
+    [
+        (ResourcesConfig(device_memory_gib=24.0, gpus_per_worker=1.0), "cuda"),
+        (ResourcesConfig(device_memory_gib=24.0, gpus_per_worker=0.0), "cpu"),
+        (ResourcesConfig(device_memory_gib=24.0), "cpu"),
+        (ResourcesConfig(device_memory_gib=24.0, address="10.0.0.1:6379"), "cuda"),
+    ],
+)
+def test_a_configured_memory_is_believed(resources: ResourcesConfig, kind: str) -> None:
+    known = probe.known_device(resources)
+    assert known
+    assert (known.kind, known.memory_per_worker) == (kind, 24 * GIB)
+
+
+def test_without_ray_a_cluster_s_device_is_not_known() -> None:
+    assert probe.known_device(ResourcesConfig(address="10.0.0.1:6379")) is None
+    assert probe.known_device(ResourcesConfig(workers=2)) == this_machine(2)
+
+
+def test_the_probe_answers_from_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "adapt.train.capacity.probe", "fp32", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert answer["rate"] > 1e8
+    assert Device(**answer["device"]) == found()
+
+
+def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's cluster has 2 CPUs, so two workers of one CPU share its memory, and there is no place for 3."""
+    monkeypatch.setattr(probe, "known_device", lambda _: None)  # as for a cluster that was joined
+    of = probe.device_of_workers
+    alone, two, many = (of(ResourcesConfig(workers=workers, gpus_per_worker=0.0)) for workers in (1, 2, 8))
+    assert alone
+    assert (alone.memory, alone.shared_by) == (machine_memory(), 1)
+    assert two
+    assert two.shared_by == 2
+    assert many
+    assert many.shared_by == 2  # the others will be elsewhere
+    assert of(ResourcesConfig(cpus_per_worker=3.0, gpus_per_worker=0.0)) is None

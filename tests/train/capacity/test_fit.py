@@ -1,0 +1,148 @@
+"""The automatic micro-batch, and the refusal of what cannot fit."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
+from adapt.errors import ConfigError
+from adapt.method.das.options import DasOptions
+from adapt.parse import parse
+from adapt.train.capacity.device import Device
+from adapt.train.capacity.fit import CPU_TOKENS, GPU_TOKENS, USED, check_fits, fit, micro_batch_sizes
+from adapt.train.capacity.memory import GIB, Demand, estimate
+from tests.train.capacity.test_memory import ROBERTA
+
+
+def config(workers: int = 1, zero_stage: Any = 0, **training: Any) -> Config:
+    return Config(
+        training=TrainingConfig(**{"global_batch_size": 256, "sequence_length": 512, **training}),
+        resources=ResourcesConfig(workers=workers, zero_stage=zero_stage),
+    )
+
+
+def gpu(gib: float) -> Device:
+    return Device("cuda", int(gib * GIB), has_bf16=True)
+
+
+@given(st.integers(1, 600), st.integers(1, 8), st.floats(3, 200), st.booleans(), st.sampled_from([64, 512, 4096]))
+def test_the_largest_that_fits_divides_and_is_fast(
+    share: int, workers: int, gib: float, on_gpu: bool, length: int
+) -> None:
+    job = config(workers, global_batch_size=share * workers, sequence_length=length)
+    device = Device("cuda" if on_gpu else "cpu", int(gib * GIB))
+    found = fit(job, ROBERTA, device)
+    assert found.micro_batch * found.accumulation == share  # the global batch is what it was
+    tokens = GPU_TOKENS if on_gpu else CPU_TOKENS
+
+    def total(number: int) -> float:
+        return estimate(ROBERTA, Demand.of(job, number, "fp32", on_gpu)).total
+
+    good = [
+        number
+        for number in range(1, share + 1)
+        if share % number == 0 and number * length <= max(tokens, length) and total(number) <= USED * device.memory
+    ]
+    assert found.micro_batch == max(good, default=1)
+    assert found.memory.total == total(found.micro_batch)
+
+
+def test_a_configured_micro_batch_is_kept() -> None:
+    found = fit(config(micro_batch=48), ROBERTA, gpu(1))
+    assert (found.micro_batch, found.accumulation) == (32, 8)  # the largest divisor
+    assert not found.fits
+
+
+def test_sizes_go_down_to_one() -> None:
+    assert micro_batch_sizes(config(), on_gpu=False) == [16, 8, 4, 2, 1]
+    assert micro_batch_sizes(config(), on_gpu=True) == [128, 64, 32, 16, 8, 4, 2, 1]
+    assert micro_batch_sizes(config(global_batch_size=6, workers=2), on_gpu=True) == [3, 1]
+    assert micro_batch_sizes(config(sequence_length=16_384), on_gpu=False) == [1]
+
+
+def test_one_pass_is_tried_first_where_several_cost_more() -> None:
+    """The contrast of DAS makes its views twice then; two passes are no better than many."""
+    das = replace(config(), method=MethodConfig("das"))
+    assert micro_batch_sizes(das, on_gpu=False) == [256, 16, 8, 4, 2, 1]
+    assert micro_batch_sizes(replace(das, method_options=DasOptions(contrast_weight=0.0)), on_gpu=False) == [
+        16,
+        8,
+        4,
+        2,
+        1,
+    ]
+    assert micro_batch_sizes(replace(das, training=TrainingConfig(global_batch_size=8)), on_gpu=False)[0] == 8
+    assert fit(das, ROBERTA, gpu(2000)).micro_batch == 256
+    assert fit(das, ROBERTA, gpu(80)).micro_batch == 128
+
+
+def test_documents_that_are_short_leave_room_for_more() -> None:
+    machine = Device("cpu", 10 * GIB)
+    assert fit(config(), ROBERTA, machine, 40.0).micro_batch > fit(config(), ROBERTA, machine).micro_batch
+
+
+# --- refusals
+
+REFUSED: list[tuple[Config, Device, set[str]]] = [
+    (config(micro_batch=256), gpu(24), {"training.micro_batch"}),
+    (config(), gpu(3.35), {"training.gradient_checkpointing"}),
+    (config(micro_batch=64), gpu(3.35), {"training.micro_batch", "training.gradient_checkpointing"}),
+]
+
+
+@pytest.mark.parametrize(("job", "device", "changes"), REFUSED)
+def test_a_refusal_names_the_nearest_that_fits(job: Config, device: Device, changes: set[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_fits(job, ROBERTA, device)
+    assert f"its device has {device.memory / GIB:.1f} GiB" in caught.value.what
+    assert "activations" in caught.value.what
+    offered = dict(re.findall(r"--(\S+) (\S+)", caught.value.fix))
+    assert set(offered) == changes
+    check_fits(applied(job, caught.value.fix), ROBERTA, device)  # the fix works
+
+
+def applied(job: Config, fix: str) -> Config:
+    """The configuration with a fix's arguments, read as the command line reads them."""
+    given = parse(["--corpus.paths=x", *fix.removeprefix("this fits: ").split()], "")
+    for name in re.findall(r"--(\S+)", fix):
+        section, field = name.split(".")
+        value = getattr(getattr(given, section), field)
+        job = replace(job, **{section: replace(getattr(job, section), **{field: value})})
+    return job
+
+
+LARGE = replace(ROBERTA, parameters=1_300_000_000, layer_parameters=1_200_000_000, hidden=2048, attention=2048)
+
+
+@pytest.mark.parametrize(
+    ("workers", "device", "changes"),
+    [
+        (8, gpu(22), {"training.gradient_checkpointing", "resources.zero_stage"}),
+        (1, gpu(16), {"training.gradient_checkpointing", "resources.zero_stage", "resources.offload"}),
+        (1, Device("cpu", 20 * GIB), {"training.gradient_checkpointing", "resources.workers", "resources.zero_stage"}),
+    ],
+)
+def test_what_is_offered_goes_from_harmless_to_expensive(workers: int, device: Device, changes: set[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_fits(config(workers), LARGE, device)
+    assert set(re.findall(r"--(\S+)", caught.value.fix)) == changes, caught.value.fix
+    check_fits(applied(config(workers), caught.value.fix), LARGE, device)
+
+
+def test_where_nothing_helps() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_fits(config(), LARGE, gpu(1))
+    assert "resources.device_memory_gib" in caught.value.fix
+
+
+def test_workers_of_one_machine_share_its_memory() -> None:
+    machine = Device("cpu", 8 * GIB, shared_by=4)
+    assert machine.memory_per_worker == 2 * GIB
+    assert fit(config(4), ROBERTA, machine).available == 2 * GIB
+    with pytest.raises(ConfigError) as caught:
+        check_fits(config(4), ROBERTA, machine)
+    assert "resources.workers" not in caught.value.fix  # more of them would have less each

@@ -1,0 +1,150 @@
+"""FLOPs against torch's own count of the operations that a small model runs."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from adapt.config import Config, MethodConfig, ObjectiveConfig
+from adapt.method.base import Added
+from adapt.method.das.contrast import Contrast
+from adapt.method.das.options import DasOptions
+from adapt.method.table import method_of
+from adapt.model.load import keep_documents_apart
+from adapt.model.size import ModelSize, model_size
+from adapt.model.units import Gates, ones
+from adapt.objective.base import Corrupted
+from adapt.objective.causal import CausalLanguageModelling
+from adapt.train.capacity.flops import (
+    Workload,
+    forward_flops,
+    mean_length,
+    predicted_fraction,
+    training_flops,
+    workload,
+)
+from adapt.train.options import checkpoint
+from tests.model.architectures import CAUSAL, VOCABULARY, random_model
+
+ROWS, LENGTH = 3, 64
+COUNTED = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "gpt2", "llama", "qwen3")
+
+
+@pytest.fixture
+def size_of(tmp_path):
+    def size(model: torch.nn.Module) -> ModelSize:
+        model.save_pretrained(tmp_path)
+        found = model_size(tmp_path)
+        assert found is not None
+        return found
+
+    return size
+
+
+def rows(predicted: int, documents: int = 1) -> Corrupted:
+    """Full rows of so many documents each, with so many predictions in each."""
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=draw)
+    positions = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
+    positions[:, -predicted:] = True
+    starts = torch.zeros(ROWS, LENGTH, dtype=torch.bool)
+    starts[:, :: LENGTH // documents] = True
+    return Corrupted(tokens, torch.ones_like(positions), starts, positions, tokens[positions])
+
+
+def counted(model: torch.nn.Module, corrupted: Corrupted, backward: bool) -> int:
+    objective = CausalLanguageModelling()  # its loss is that of all objectives
+    # in products of matrices: torch does not count its fused attention for CPUs
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss = objective.loss(model, corrupted)
+        if backward:
+            loss.backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("documents", [1, 4])
+@pytest.mark.parametrize("name", COUNTED)
+def test_training(name: str, documents: int, size_of) -> None:
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    predicted = LENGTH if name in CAUSAL else 10
+    size, work = size_of(model), Workload(LENGTH / documents, predicted / LENGTH)
+    found = counted(model.train(), rows(predicted, documents), backward=True) / (ROWS * LENGTH)
+    assert training_flops(size, work) == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_recomputation(name: str, size_of) -> None:
+    model = random_model(name).eval()
+    keep_documents_apart(model)
+    size, work = size_of(model), Workload(LENGTH, 1.0)
+    plain = counted(model.train(), rows(LENGTH), backward=True) / (ROWS * LENGTH)
+    checkpoint(model)
+    again = counted(model, rows(LENGTH), backward=True) / (ROWS * LENGTH)
+    expected = training_flops(size, work, recompute=True) - training_flops(size, work)
+    # torch stops as soon as it has what it needs: before a layer's last matrix, if nothing follows it
+    assert 0.7 * expected < again - plain <= 1.001 * expected
+
+
+def added_by(config: Config, is_known: bool = True, passes: int = 1) -> Added:
+    return method_of(config).added_passes(is_known, passes)
+
+
+def das(**changes: object) -> Config:
+    return Config(method=MethodConfig(kind="das"), method_options=DasOptions(**changes))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("passes", [1, ROWS])
+@pytest.mark.parametrize("cost", ["exact", "lean", "economy"])
+def test_the_passes_of_a_contrast(cost: str, passes: int, known: bool, size_of) -> None:
+    """The comparison itself and the gates are left out, as norms are."""
+    model = random_model("bert").eval()
+    keep_documents_apart(model)
+    config, predicted = das(contrast_cost=cost, economy_fraction=2 / 3), 10  # two documents of three, or 8 of 12
+    contrast = Contrast(config.method_options, *((Gates(model), ones(model)) if known else ()))
+    parts = rows(predicted, 1 if passes == 1 else 4).split(ROWS // passes)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        for loss, added, _ in contrast.losses(model.train(), parts):
+            (loss + added).backward()
+    context = LENGTH if passes == 1 else LENGTH / 4
+    work = Workload(context, predicted / LENGTH, method_of(config).added_passes(known, passes))
+    assert training_flops(size_of(model), work) == pytest.approx(counter.get_total_flops() / (ROWS * LENGTH), rel=0.02)
+
+
+def test_what_a_method_adds() -> None:
+    assert added_by(Config()) == Added(0, 0)
+    assert added_by(das(contrast_weight=0.0)) == Added(0, 0)
+    assert added_by(das(contrast_cost="exact")) == Added(2, 0)
+    assert added_by(das(contrast_cost="lean")) == Added(1, 1)
+    economy = das(contrast_cost="economy", economy_fraction=0.25)
+    assert added_by(economy) == Added(0.25, 0.25)
+    assert added_by(economy, is_known=False) == Added(0.25, 0)
+    assert added_by(das(contrast_cost="exact"), passes=2) == Added(2, 3)
+    assert added_by(das(contrast_cost="lean"), passes=8) == Added(1, 3)
+    assert added_by(economy, passes=2) == Added(0.25, 1.5)
+    assert added_by(Config(), passes=2) == Added(0, 0)
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
+    layers, head = 48 + 64, 20  # as below
+    assert training_flops(size, Workload(8, 0.5, Added(0.5, 0.25))) == 3 * (layers + head) + 1.75 * layers
+    assert training_flops(size, Workload(8, 0.5, Added(2.0)), recompute=True) == 3 * (layers + head) + (6 + 3) * layers
+
+
+def test_in_closed_form() -> None:
+    """A model of one layer with all widths 2 (no bias): 4 + 2 matrices of 4, a head of 10 words."""
+    size = ModelSize(0, 24, 20, 1, 2, 2, 1, 2, 10, False, "gelu", False, 0.0, 4)
+    assert forward_flops(size, Workload(8, 0.5)) == 2 * 24 + 4 * 2 * 8 + 2 * 20 * 0.5
+    assert training_flops(size, Workload(8, 0.5)) == 3 * (48 + 64 + 20)
+    assert training_flops(size, Workload(8, 0.5), recompute=True) == 3 * (48 + 64 + 20) + 48 + 64
+
+
+def test_what_passes_through() -> None:
+    masked, causal = ObjectiveConfig(mask_fraction=0.3), ObjectiveConfig(kind="causal")
+    assert predicted_fraction(masked) == 0.3
+    assert predicted_fraction(causal) == 1.0
+    assert workload(masked, 512) == Workload(512, 0.3)
+    assert workload(causal, 512, 90.0) == Workload(90.0, 1.0)
+    assert workload(causal, 512, 9000.0) == Workload(512, 1.0)
+    assert workload(causal, 512, 90.0, Added(1.0, 1.0)) == Workload(90.0, 1.0, Added(1.0, 1.0))
+    assert mean_length({"train_documents": 4, "train_tokens": 10}) == 2.5
+    assert mean_length({"train_documents": 0, "train_tokens": 0}) is None

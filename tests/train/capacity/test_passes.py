@@ -1,0 +1,123 @@
+"""The micro-batch that ranks agree on, and the trial that comes before it."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.method.base import Method
+from adapt.method.gather import is_alone
+from adapt.model.apart import keep_documents_apart
+from adapt.objective.causal import CausalLanguageModelling
+from adapt.train.capacity import passes as module
+from adapt.train.capacity.device import Device
+from adapt.train.capacity.memory import GIB
+from adapt.train.capacity.passes import RankPlace, passes
+from adapt.train.capacity.trial import largest_that_runs, trial_pass
+from tests.model.architectures import random_model
+from tests.train.capacity.test_memory import ROBERTA
+
+CPU = torch.device("cpu")
+
+
+def config(**changes: Any) -> Config:
+    training = {"global_batch_size": 512, "sequence_length": 64, **changes}
+    return Config(
+        objective=ObjectiveConfig(kind="causal"),
+        training=TrainingConfig(**training),
+        resources=ResourcesConfig(workers=dist.get_world_size() if dist.is_initialized() else 1),
+    )
+
+
+def test_the_first_size_that_runs() -> None:
+    tried = []
+
+    def run(size: int) -> None:
+        tried.append(size)
+        if size > 3:
+            raise torch.OutOfMemoryError
+
+    assert largest_that_runs(run, [8, 4, 2, 1]) == 2
+    assert tried == [8, 4, 2]
+    assert largest_that_runs(lambda _: run(9), [2, 1]) == 1  # training itself will say that not even one fits
+    with pytest.raises(RuntimeError, match="another"):
+        largest_that_runs(fail, [2, 1])
+
+
+def fail(size: int) -> None:
+    raise RuntimeError("another error")
+
+
+class Noted(Method):
+    """Adds to the loss, and is asked for it where no other rank waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def losses(self, model, parts, objective, step, predictions):
+        assert is_alone()
+        self.calls.append("losses")
+        for loss, _ in super().losses(model, parts, objective, step, predictions):
+            yield loss, 2 * loss
+            self.calls.append("backward")
+
+    def report(self):
+        assert is_alone()
+        self.calls.append("report")
+        return {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
+    model = random_model("gpt2")
+    keep_documents_apart(model.eval())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    reached = []
+    model.transformer.wte.weight.register_hook(lambda _: reached.append(True))
+    method = Noted()
+    trial_pass(model.train(), CausalLanguageModelling(), method, 3, 64, precision, reserved=1000)
+    assert reached
+    assert method.calls == ["losses", "backward", "report"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+
+
+def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any]) -> tuple[int, int]:
+    """What a rank chooses, whose device is made up; one that fails in its trial is a GPU."""
+    rank = dist.get_rank()
+    kind = "cuda" if fails_above else "cpu"
+
+    def pretended(*_: Any) -> Device:
+        return Device(kind, int(memory_gib[rank] * GIB))
+
+    def trial(model: Any, objective: Any, method: Any, rows: int, *_: Any) -> None:
+        if rows > fails_above[rank]:
+            raise torch.OutOfMemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "found", pretended)
+        patch.setattr(module, "trial_pass", trial)
+        place = RankPlace(CPU, "fp32", 1)
+        return passes(
+            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None
+        )
+
+
+def test_all_ranks_take_what_the_smallest_can(ranks) -> None:
+    group = ranks(2)
+    alike = group.run(chosen, [64.0, 64.0], None, {})
+    assert alike == [(128, 2)] * 2  # 8,192 tokens of 64 each
+    small = group.run(chosen, [64.0, 6.0], None, {})
+    assert small[0] == small[1]
+    assert small[0][0] < 128
+    assert small[0][0] * small[0][1] == 256
+
+
+def test_a_trial_that_fails_on_one_rank_counts_for_all(ranks) -> None:
+    assert ranks(2).run(chosen, [64.0, 64.0], [999, 40], {}) == [(32, 8)] * 2
+
+
+def test_what_is_configured_is_taken(ranks) -> None:
+    assert ranks(2).run(chosen, [0.1, 0.1], [1, 1], {"micro_batch": 64}) == [(64, 4)] * 2

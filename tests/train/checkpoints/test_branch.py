@@ -1,0 +1,256 @@
+"""Longer runs go on from the state a shorter one kept, and end as if they had trained from scratch."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray.train
+import torch
+
+from adapt.config import TrainingConfig, what
+from adapt.runner import Record, Stage, Store
+from adapt.stage.train import RAN_ON, outcome_of
+from adapt.train import worker
+from adapt.train.capacity.utilization import Utilization
+from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
+from adapt.train.checkpoints.checkpoint import Checkpoints
+from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole, seal
+from adapt.train.schedule import branch_step
+from adapt.train.tracking.progress import Progress
+from tests.runner.toys import Toy, idle
+from tests.train.toy import Case, build, feed
+
+WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
+PAID = Progress(step=800, tokens=9000, seconds=70.0, data_wait_seconds=6.0, device_seconds=140.0)
+CORPUS = Toy("corpus", "prepare", idle)
+
+
+def stage(training: TrainingConfig, **changes) -> Stage:
+    """A training stage."""
+    identity = {"training": what(training), "seed": 1, **changes}
+    return Toy("run", "train", idle, identity, CORPUS)
+
+
+def finished(store: Store, made: Stage, steps: int) -> Path:
+    """The folder of a finished training, without its files."""
+    folder = store.folder("train", "run", made.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    record = Record(
+        *("train", "run", made.key, made.version, dict(made.what())),
+        {name: {"stage": each.kind, "key": each.key, "path": ""} for name, each in made.inputs.items()},
+        *({"steps": steps}, {}, {}, {}, {}, "", folder),
+    )
+    record.save()
+    return folder
+
+
+def kept(folder: Path, step: int) -> Path:
+    """A state in a stage's folder."""
+    state = folder / BRANCHES / folder_name(step)
+    (state / "state").mkdir(parents=True)
+    (state / "state" / "weights").write_text(f"of {folder.name}")
+    (state / "state.json").write_text(json.dumps({"workers": 1, "progress": vars(PAID)}))
+    seal(state, 0, 1)
+    return state
+
+
+def saved(checkpoint: Path) -> Progress:
+    return Progress(**json.loads((checkpoint / "state.json").read_text())["progress"])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def settings(**changes) -> TrainingConfig:
+    return TrainingConfig(**{**WSD, "max_steps": 2000, **changes})
+
+
+def start(store: Store, training: TrainingConfig, steps: int = 2000, **changes) -> list[str]:
+    """The checkpoints that a new run finds."""
+    run_folder = store.root / "new" / "checkpoints"
+    start_from_branch(stage(training, **changes), store, training, steps, run_folder)
+    return [each.name for each in checkpoints(run_folder)]
+
+
+def test_the_latest_state_that_fits_is_taken(store: Store, capsys) -> None:
+    for steps in (500, 1000, 4000):
+        made = stage(settings(max_steps=steps))
+        kept(finished(store, made, steps), steps * 4 // 5)
+    assert start(store, settings()) == ["step-00000800"]
+    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    assert is_whole(taken)
+    source = store.folder("train", "run", stage(settings(max_steps=1000)).key)
+    assert (taken / "state" / "weights").read_text() == f"of {source.name}"
+    assert f"train: starts at step 800 of {source.name}, where its cooldown began" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"learning_rate": 1e-4},
+        {"warmup_steps": 3},
+        {"warmup_steps": 3, "max_steps": 1000},
+        {"weight_decay": 0.5},
+        {"global_batch_size": 7},
+        {"schedule": "constant"},
+        {"cooldown_fraction": 0.7},  # its cooldown begins at 600
+    ],
+)
+def test_another_training_takes_nothing(store: Store, changed) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(**changed)) == []
+
+
+def test_other_inputs_take_nothing(store: Store) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(), seed=2) == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"max_tokens": 10**9}, {"epochs": 2.0}, {"cooldown_fraction": 0.5}, {"checkpoint_interval_steps": 7}]
+)
+def test_the_length_may_be_given_otherwise_and_how_it_runs_does_not_matter(store: Store, changed) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(**changed)) == ["step-00000800"]
+
+
+def test_a_shorter_run_takes_nothing(store: Store) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings(max_steps=700), steps=700) == []
+
+
+def test_unfinished_runs_and_torn_states_are_left(store: Store) -> None:
+    folder = finished(store, stage(settings(max_steps=1000)), 1000)
+    (kept(folder, 800) / "state" / "weights").write_text("cut")
+    unfinished = finished(store, stage(settings(max_steps=500)), 500)
+    kept(unfinished, 400)
+    (unfinished / "stage.json").unlink()
+    assert start(store, settings()) == []
+
+
+def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> None:
+    fraction = {"warmup_steps": None, "warmup_fraction": 0.1}
+    folder = finished(store, stage(settings(max_steps=1000, **fraction)), 1000)
+    kept(folder, 800)
+    assert start(store, settings(**fraction)) == []
+    told = capsys.readouterr().err
+    assert f"starts at step 0, as its warm-up is not that of {folder.name}" in told
+    assert "give training.warmup_steps" in told
+
+
+@pytest.mark.parametrize(("own", "expected"), [(900, [900]), (800, [800]), (100, [100, 800])])
+def test_a_run_that_got_further_by_itself_goes_on_from_there(store: Store, capsys, own, expected) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    checkpoint = store.root / "new" / "checkpoints" / folder_name(own)
+    checkpoint.mkdir(parents=True)
+    seal(checkpoint, 0, 1)
+    assert start(store, settings()) == [folder_name(step) for step in expected]
+    assert ("starts at step 800" in capsys.readouterr().err) == (own == 100)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> None:
+    kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            start(store, settings())
+    run_folder = store.root / "new" / "checkpoints"
+    assert checkpoints(run_folder) == []
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
+    assert start(store, settings()) == ["step-00000800"]
+    assert [each.name for each in run_folder.iterdir()] == ["step-00000800"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_the_other_run_paid_is_not_paid_again(store: Store, monkeypatch, links) -> None:
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
+    start(store, settings())
+    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    assert is_whole(taken)
+    assert saved(taken) == Progress(step=800, tokens=9000, inherited_tokens=9000)
+    assert saved(taken).own_tokens == 0
+    assert is_whole(source)
+    assert saved(source) == PAID
+
+
+def test_a_record_holds_what_the_run_itself_paid(monkeypatch) -> None:
+    """6,000 tokens in 50 s on two devices, after 9,000 of another run."""
+    monkeypatch.setattr(worker, "peak_memory", lambda _: 1)
+    loop = SimpleNamespace(engine=SimpleNamespace(device=None))
+    utilization = Utilization(needed=2.0, done=3.0, peak=1000.0)
+    parts = worker.RankParts(loop, None, dict.fromkeys(RAN_ON, "x"), utilization)
+    outcome = outcome_of(parts.figures(Progress(1000, 15000, 9000, 50.0, 5.0, 100.0)), 36.0, False, None)
+    assert outcome.cost == {"device_seconds": 100.0, "device_hours": 1 / 36, "cost": 1.0, "tokens": 6000}
+    expected = {"tokens": 15000, "tokens_per_s": 120.0, "data_wait_share": 0.1, "flops": 18000.0, "mfu": 0.24}
+    assert {name: getattr(outcome.result, name) for name in expected} == pytest.approx(expected)
+
+
+# The whole way, with the real engine and loop
+
+
+def stored(folder: Path):
+    """What Ray Train does with a checkpoint."""
+
+    def report(metrics, checkpoint, checkpoint_dir_name, **_):
+        shutil.copytree(checkpoint.path, folder / checkpoint_dir_name, dirs_exist_ok=True)
+        shutil.rmtree(checkpoint.path)
+
+    return report
+
+
+def run(case: Case, folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """The weights that a run ends with, and the step it began at."""
+    loop = build(case)
+    ray.train.report = stored(folder / "checkpoints")
+    states = Checkpoints(
+        loop.engine, loop.method, folder / "checkpoints", folder / BRANCHES, branch_step(loop.training, case.steps)
+    )
+    progress = states.load()
+    first = progress.step
+    loop.run(feed(first, case.steps), progress, lambda _: None, states.save)
+    assert progress == replace(progress, step=case.steps)
+    return loop.engine.full_state(), first
+
+
+@pytest.mark.parametrize(("world", "zero_stage"), [(1, 0), (2, 2)])
+def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stage) -> None:
+    def case(steps: int) -> Case:
+        return Case(zero_stage, steps=steps, dropout=0.1, training={**WSD, "checkpoint_interval_steps": 3})
+
+    short, long = (stage(TrainingConfig(**WSD, max_steps=steps)) for steps in (10, 20))
+    folder = finished(store, short, 10)
+    ranks(world).run(run, case(10), folder)
+    assert [each.name for each in checkpoints(folder / BRANCHES)] == ["step-00000008"]
+    assert saved(folder / BRANCHES / "step-00000008").step == 8
+
+    scratch, begun = ranks(world).run(run, case(20), store.root / "scratch")[0]
+    assert begun == 0
+    new = store.root / "new"
+    start_from_branch(long, store, TrainingConfig(**WSD, max_steps=20), 20, new / "checkpoints")
+    weights, begun = ranks(world).run(run, case(20), new)[0]
+    assert begun == 8
+    whole, ended = (saved(store.root / name / "checkpoints" / "step-00000020") for name in ("scratch", "new"))
+    shared = saved(folder / BRANCHES / "step-00000008")
+    assert ended.tokens == whole.own_tokens == whole.tokens
+    assert ended.own_tokens == whole.tokens - shared.tokens
+    assert all(torch.equal(value, scratch[name]) for name, value in weights.items())
+    assert is_whole(new / BRANCHES / "step-00000016")
+
+
+def test_a_run_that_died_while_it_kept_its_state_keeps_it_again(ranks, tmp_path) -> None:
+    """What is there may be torn, and of another number of ranks."""
+    torn = tmp_path / BRANCHES / "step-00000008"
+    torn.mkdir(parents=True)
+    (torn / "seal-1-of-3.json").write_text("{}")
+    ranks(2).run(run, Case(steps=10, training=WSD), tmp_path)
+    assert is_whole(torn)

@@ -1,0 +1,105 @@
+"""Saving and finding checkpoints, seen from one rank. What is in them is for test_retain and test_engine."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray.train
+import torch
+import torch.distributed as dist
+
+from adapt.errors import StorageError
+from adapt.method.base import Method
+from adapt.train.checkpoints.checkpoint import METHOD_FILE, Checkpoints
+from adapt.train.tracking.progress import Progress
+
+
+class Engine:
+    """Writes one file, or fails as torch does on a full disk."""
+
+    fails = False
+    device = "cpu"
+
+    def save(self, folder: Path, progress: dict[str, Any]) -> None:
+        (folder / "state").write_text(str(progress["step"]))
+        if self.fails:
+            raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534")
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        return {"step": int((folder / "state").read_text())}
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, on a machine of one rank whose uploads stand still."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(ray.train, "report", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda _: None)
+    return folder
+
+
+def test_a_start_resumes_from_the_newest_whole_checkpoint_and_removes_the_rest(tmp_path: Path, disk: Path) -> None:
+    run = Checkpoints(Engine(), Method(), tmp_path / "run")
+    for step in (5, 10, 15):
+        run.save(Progress(step))
+        (written,) = disk.iterdir()
+        shutil.move(written, tmp_path / "run" / f"step-{step:08d}")
+    (tmp_path / "run" / "step-00000015" / "state").unlink()
+    assert run.load() == Progress(10)
+    assert sorted(folder.name for folder in (tmp_path / "run").iterdir()) == ["step-00000005", "step-00000010"]
+
+
+class Counting(Method):
+    """Has a state."""
+
+    count = 0.0
+
+    def state(self) -> dict[str, Any]:
+        return {"count": torch.tensor(self.count)}
+
+    def load_state(self, state: Any) -> None:
+        self.count = state["count"].item()
+
+
+def test_the_state_of_a_method_resumes_with_the_rest(tmp_path: Path, disk: Path) -> None:
+    run = Checkpoints(Engine(), Counting(), tmp_path / "run")
+    for step in (5, 10):
+        run.method.count = step / 10
+        run.save(Progress(step))
+        (written,) = disk.iterdir()
+        shutil.move(written, tmp_path / "run" / f"step-{step:08d}")
+    again = Checkpoints(Engine(), Counting(), tmp_path / "run")
+    assert again.load() == Progress(10)
+    assert again.method.count == 1.0
+    (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # it is a part of what must be whole
+    assert again.load() == Progress(5)
+    assert again.method.count == 0.5
+
+
+def test_what_a_killed_rank_left_is_removed_but_not_what_another_run_is_writing(tmp_path: Path, disk: Path) -> None:
+    """Runs of one configuration have one name, below whatever root."""
+    mine, other = (Checkpoints(Engine(), Method(), tmp_path / root / "1a1a1a1a") for root in ("mine", "other"))
+    mine.save(Progress(5))
+    (left,) = disk.iterdir()
+    other.save(Progress(5))
+    assert mine.load() == Progress()
+    assert not left.exists()
+    assert len(list(disk.iterdir())) == 1
+
+
+@pytest.mark.parametrize(("free", "kind"), [(4096, StorageError), (10**9, RuntimeError)])
+def test_a_full_temporary_folder_is_named(
+    tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch, free: int, kind: type[Exception]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    engine = Engine()
+    engine.fails = True
+    with pytest.raises(kind, match=f"no space left for a checkpoint in {disk}" if kind is StorageError else "enforce"):
+        Checkpoints(engine, Method(), tmp_path / "run").save(Progress(5))

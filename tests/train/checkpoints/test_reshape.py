@@ -1,0 +1,61 @@
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import TrainingError
+from adapt.train.checkpoints.reshape import TAG
+from tests.train.toy import Case, assert_close, build, reference, train
+
+SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # ranks, ZeRO stage
+CHANGES = [
+    *[((2, 0), (1, 0)), ((2, 2), (1, 2)), ((1, 2), (2, 2)), ((2, 3), (1, 3)), ((1, 3), (2, 3))],  # more, fewer ranks
+    *[((2, 0), (2, 2)), ((1, 0), (1, 3)), ((2, 2), (2, 0)), ((2, 3), (2, 0)), ((2, 1), (2, 2))],  # another stage
+    *[((2, 2), (1, 3)), ((1, 3), (2, 1)), ((1, 0), (2, 3)), ((2, 3), (1, 0))],  # both
+]
+
+
+@pytest.fixture(scope="module")
+def saved(ranks, tmp_path_factory) -> dict[tuple[int, int], Path]:
+    """Checkpoints of step 3, by shape."""
+    folders = {shape: tmp_path_factory.mktemp("{}-{}".format(*shape)) for shape in SHAPES}
+    for (world, stage), folder in folders.items():
+        ranks(world).run(train, Case(stage, steps=3, save=folder))
+    return folders
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    return reference(Case(steps=6))
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_a_run_goes_on_with_other_ranks_and_at_another_stage(ranks, saved, uninterrupted, before, after):
+    world, stage = after
+    resumed = ranks(world).run(train, Case(stage, steps=6, load=saved[before]))[0]
+    assert_close(resumed, uninterrupted, last=3)
+    assert not list(Path(tempfile.gettempdir()).glob("reshaped-*"))
+
+
+def test_frozen_parameters_stay_out_of_it(ranks, tmp_path):
+    frozen = {"frozen": "embeddings"}
+    ranks(2).run(train, Case(2, steps=3, save=tmp_path, **frozen))
+    resumed = ranks(1).run(train, Case(3, steps=6, load=tmp_path, **frozen))[0]
+    assert_close(resumed, reference(Case(steps=6, **frozen)), last=3)
+
+
+def refusal(case: Case) -> str:
+    """How loading fails."""
+    with pytest.raises(TrainingError) as caught:
+        build(case).engine.load(case.load)
+    return str(caught.value)
+
+
+def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
+    ranks(1).run(train, Case(2, steps=1, save=tmp_path))
+    (shard,) = (tmp_path / TAG).glob("*optim_states.pt")
+    shard.write_bytes(shard.read_bytes()[:1000])
+    for message in ranks(2).run(refusal, Case(3, load=tmp_path)):
+        assert "written by 1 workers at ZeRO stage 2, but this run has 2 at stage 3" in message
+        assert "resume with the resources it was written with" in message
+    assert not list(Path(tempfile.gettempdir()).glob("reshaped-*"))
