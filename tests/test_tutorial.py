@@ -18,6 +18,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, text=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: Path) -> None:
     for name in ("jobs", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
