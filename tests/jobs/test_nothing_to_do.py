@@ -10,6 +10,8 @@ from adapt.stage.export import Exported
 from tests.jobs.commands import HEAVY, METRICS, Run, finish, last_line
 from tests.runner.made import made_up
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_run_with_nothing_to_do_reports_and_starts_nothing(
     run: Run, job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

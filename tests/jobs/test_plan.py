@@ -7,6 +7,8 @@ import pytest
 
 from tests.jobs.commands import HEAVY, STAGES, Run, finish, last_line
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
     ran = run("chain.py", "plan", *job, "--resources.price_per_device_hour=2")

@@ -15,6 +15,8 @@ from adapt.runner.lock import locked
 from tests.runner import toys
 from tests.runner.toys import content, ran
 
+pytestmark = pytest.mark.heavy
+
 PATIENCE_S = 600
 
 

@@ -27,6 +27,8 @@ from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from adapt.train.verdict import EndAtOnce
 from tests.train.ranks import Ranks
 
+pytestmark = pytest.mark.heavy
+
 STEPS, LENGTH = 4, 16
 
 
