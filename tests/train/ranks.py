@@ -4,12 +4,14 @@ import multiprocessing
 import os
 import pickle
 import socket
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 1200
@@ -28,6 +30,9 @@ class Ranks:
 
     def __init__(self, world: int) -> None:
         self.world = world
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")  # goes with this object
+        self.temporary = Path(self._folder.name)
+        """What `tempfile` of the ranks makes lies here, apart from that of other tests."""
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -65,7 +70,7 @@ class Ranks:
             port = free.getsockname()[1]
         for rank in range(self.world):
             ours, theirs = _FORKS.Pipe()
-            process = _FORKS.Process(target=_serve, args=(rank, self.world, port, theirs), daemon=True)
+            process = _FORKS.Process(target=_serve, args=(rank, self.world, port, theirs, self.temporary), daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -84,10 +89,11 @@ class Ranks:
         return answers  # type: ignore[return-value]
 
 
-def _serve(rank: int, world: int, port: int, pipe: Connection) -> None:
+def _serve(rank: int, world: int, port: int, pipe: Connection, temporary: Path) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
+    tempfile.tempdir = str(temporary)
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,3 @@
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def test_a_run_goes_on_with_other_ranks_and_at_another_stage(ranks, saved, unint
     world, stage = after
     resumed = ranks(world).run(train, Case(stage, steps=6, load=saved[before]))[0]
     assert_close(resumed, uninterrupted, last=3)
-    assert not list(Path(tempfile.gettempdir()).glob("reshaped-*"))
+    assert not list(ranks(world).temporary.glob("reshaped-*"))
 
 
 def test_frozen_parameters_stay_out_of_it(ranks, tmp_path):
@@ -58,4 +57,4 @@ def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
     for message in ranks(2).run(refusal, Case(3, load=tmp_path)):
         assert "written by 1 workers at ZeRO stage 2, but this run has 2 at stage 3" in message
         assert "resume with the resources it was written with" in message
-    assert not list(Path(tempfile.gettempdir()).glob("reshaped-*"))
+    assert not list(ranks(2).temporary.glob("reshaped-*"))
