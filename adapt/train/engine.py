@@ -139,7 +139,8 @@ class Engine:
         self._engine.step()
         self._forget_changes()
         if at_boundary and self.zero_stage > 0:
-            norm = float(self._engine.get_global_grad_norm() or 0.0)  # inf where DeepSpeed refused the step
+            found = self._engine.get_global_grad_norm()  # inf where DeepSpeed refused the step
+            norm = 0.0 if found is None else float(found)
             self._judge(norm)
         return norm
 

@@ -1,27 +1,46 @@
 """A GPU that is not there: what would be on it is known by its storage, and what would wait for it is counted.
 
 All tensors stay on the CPU. What the code sends to the device, or makes there by name (`device=`), is there, and so is
-whatever is computed from it.
+whatever is computed from it. Dropout is torch's, as it is on GPUs; ours for CPUs draws on the host.
+
+A wait has an owner: whoever of us and DeepSpeed stands innermost on the stack. What models, torch's optimizers and its
+backward pass do for either is ours.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from adapt.model import packed
+import adapt
+from adapt.model import attention, dropout, packed
 
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
 """The size of what comes out is known on the device alone."""
 READING = {Tensor.tolist, Tensor.cpu, Tensor.numpy}
 """What torch does not dispatch on a CPU."""
+MAKING = {torch.tensor, torch.as_tensor}
+"""They copy what the host has, and wait for it."""
+OURS = str(Path(adapt.__file__).parent), "/transformers/", "/torch/optim/", "/torch/autograd/graph.py"
+"""Parts of the paths of files whose waits are ours."""
+
+
+class Told(NamedTuple):
+    """What happened in a while; as in `Pretended`."""
+
+    waits: list[str]
+    met: list[str]
+    others: list[str]
 
 
 class Pretended:
@@ -29,9 +48,11 @@ class Pretended:
 
     def __init__(self, there: Iterable[Tensor]) -> None:
         self.waits: list[str] = []
-        """What made the host wait for the device."""
+        """What of ours made the host wait for the device."""
         self.met: list[str] = []
-        """What got tensors of both, which a real device would refuse, or copy and wait."""
+        """What of ours got tensors of both, which a real device would refuse, or copy and wait."""
+        self.others: list[str] = []
+        """Either, of DeepSpeed's."""
         self._storages: dict[int, Any] = {}
         for tensor in there:
             self.put(tensor)
@@ -57,10 +78,33 @@ class Pretended:
             return False
         name = str(function)
         if any(not self.has(each) and each.dim() for each in tensors):
-            self.met.append(name)
+            self.tell(self.met, name)
         if _waits(function, arguments):
-            self.waits.append(name)
+            self.tell(self.waits, name)
         return True
+
+    def tell(self, ours: list[str], name: str) -> None:
+        """Notes what happened, where it is ours, and else with DeepSpeed's."""
+        (ours if _is_ours() else self.others).append(name)
+
+    def told(self) -> "Told":
+        """All three as they are now."""
+        return Told(list(self.waits), list(self.met), list(self.others))
+
+    def forget(self) -> None:
+        """Empties the lists."""
+        for happened in (self.waits, self.met, self.others):
+            happened.clear()
+
+
+def _is_ours() -> bool:
+    frame: FrameType | None = sys._getframe()
+    while frame:
+        file = frame.f_code.co_filename
+        if "/deepspeed/" in file or any(part in file for part in OURS):
+            return "/deepspeed/" not in file
+        frame = frame.f_back
+    return True
 
 
 def _waits(function: Any, arguments: Any) -> bool:
@@ -92,12 +136,25 @@ class _Called(TorchFunctionMode):
         self.pretended = pretended
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function in READING and self.pretended.has(args[0]):
-            self.pretended.waits.append(function.__name__)
+        device, goes = self.pretended, self._goes_there(function, args, kwargs or {})
+        reads = function in READING and device.has(args[0])
+        copies = goes and (function in MAKING or (function is Tensor.to and not device.has(args[0])))
+        if reads or copies or (function is Tensor.new_tensor and device.has(args[0])):
+            device.tell(device.waits, function.__name__)
         result = function(*args, **(kwargs or {}))
-        if (kwargs or {}).get("device") is not None and isinstance(result, Tensor):
-            self.pretended.put(result)
+        if goes and isinstance(result, Tensor):
+            if copies:
+                result = result.clone()
+            device.put(result)
         return result
+
+    def _goes_there(self, function: Any, args: Any, kwargs: Any) -> bool:
+        """Whether a device is named for the result, or a tensor whose device it is."""
+        named = [kwargs.get("device"), *(args[1:2] if function is Tensor.to else ())]
+        return any(
+            isinstance(each, torch.device | str) or (isinstance(each, Tensor) and self.pretended.has(each))
+            for each in named
+        )
 
 
 @contextmanager
@@ -105,6 +162,10 @@ def pretended(there: Iterable[Tensor]) -> Iterator[Pretended]:
     """Inside the block there is such a device, with some tensors on it."""
     device, sent = Pretended(there), packed.sent
     patches = [
+        patch.object(dropout, "dropout", functional.dropout),
+        patch.object(attention, "quick_dropout", functional.dropout),
+    ]
+    patches += [
         patch.object(module, "sent", device.sent)
         for name, module in list(sys.modules.items())
         if name.startswith("adapt.") and getattr(module, "sent", None) is sent

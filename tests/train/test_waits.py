@@ -1,32 +1,137 @@
-"""A training step asks a GPU for one number, at its end. Until then the host runs ahead of it."""
+"""A training step asks a GPU for one number, at its end. Until then the host runs ahead of it.
 
+What DeepSpeed itself waits for at ZeRO 1 to 3 is not counted: in its step, norms and numbers that it copies one by one;
+at stage 3 also comparing the order of parameters among ranks, while it learns it. At stage 0 it waits for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.train.pretended import pretended
-from tests.train.toy import Case, build, feed
+from adapt.config import ObjectiveConfig
+from adapt.method.base import Method, Setting
+from adapt.method.das.measure import MeasureSettings, gate_sizes
+from adapt.method.das.method import Das
+from adapt.method.das.options import DasOptions
+from adapt.method.das.views import Disagreement
+from adapt.method.l2sp import L2sp, L2spOptions
+from adapt.model.apart import keep_documents_apart
+from adapt.model.units import KINDS as UNITS
+from adapt.model.units import Gates
+from adapt.objective.base import Batch
+from adapt.objective.build import make
+from adapt.train.engine import Engine
+from adapt.train.loop import Loop
+from tests.method.das.test_training import saved
+from tests.method.test_l2sp import BASE, START, other
+from tests.train import toy
+from tests.train.pretended import Told, pretended
+
+READ = "aten._local_scalar_dense.default"
+STEPS = 2
+KINDS = "mlm", "whole_word", "span", "entity", "causal"
+METHODS: dict[str, Any] = {
+    "plain": None,
+    "l2sp": L2spOptions(alpha=2.0, beta=1.0),
+    "das lean": DasOptions(),
+    "das exact": DasOptions(contrast_cost="exact"),
+    "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),
+    "das mask of gradients": DasOptions(soft_mask="gradient", contrast_weight=0.0),
+}
 
 
-def watched(case: Case) -> list[tuple[list[str], list[str]]]:
-    """What each step of a case waited for, and what met in it."""
-    loop = build(case)
-    seen = []
-    for number, share in enumerate(feed(0, case.steps)):
-        model: Any = loop.engine.model
-        held = [value for state in loop.engine._adamw.state.values() for value in state.values() if value.dim()]
-        with pretended([*model.parameters(), *model.buffers(), *held]) as device:
-            loop.step(share, number, 1e-3)
-        seen.append((device.waits, device.met))
+@dataclass(frozen=True)
+class Run:
+    """A training of two steps."""
+
+    stage: int = 0
+    micro_batch: int = 4
+    method: str = "plain"
+    objective: str = "mlm"
+    past: dict[str, Path] = field(default_factory=dict)
+
+
+def method_of(name: str) -> Method:
+    options = METHODS[name]
+    return Method() if options is None else (Das if isinstance(options, DasOptions) else L2sp)(options)
+
+
+def model_for(objective: str) -> Any:
+    """A toy with dropout, a decoder where the objective is causal."""
+    if objective != "causal":
+        return toy.model(dropout=0.1)
+    torch.manual_seed(0)
+    decoder = GPT2LMHeadModel(GPT2Config(vocab_size=toy.VOCABULARY, n_embd=10, n_layer=2, n_head=2, n_positions=12))
+    keep_documents_apart(decoder.eval())
+    return decoder.train()
+
+
+def watched(runs: Sequence[Run]) -> list[list[Told]]:
+    """What each step of some trainings did to the device."""
+    return [_watched(run) for run in runs]
+
+
+def _watched(run: Run) -> list[Told]:
+    method, seen = method_of(run.method), []
+    setting = Setting(anchor=START, base=BASE, past=run.past, zero_stage=run.stage, world=1, load=other)
+    model = method.prepare_model(model_for(run.objective), setting)
+    objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
+    with pretended([*model.parameters(), *model.buffers()]) as device:
+        engine = Engine(model, toy.settings(), run.stage, "fp32", run.micro_batch, toy.GLOBAL_BATCH // run.micro_batch)
+        method.begin(engine)
+        loop = Loop(engine, objective, method, toy.settings(), run.micro_batch, STEPS, seed=5)
+        for number, share in enumerate(toy.feed(0, STEPS)):
+            marks = {name: toy.columns(number)["starts"] | True for name in objective.columns()}
+            device.forget()
+            loop.step(share | marks, number, 1e-3)
+            seen.append(device.told())
     return seen
 
 
-@pytest.mark.parametrize("micro_batch", [8, 4, 1])
-def test_a_step_waits_for_its_gradient_norm_alone(ranks: Any, micro_batch: int) -> None:
-    for waits, met in ranks(1).run(watched, Case(steps=2, micro_batch=micro_batch))[0]:
-        assert met == []
-        assert waits == ["aten._local_scalar_dense.default"]
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Importance of what was learnt before."""
+    return saved(tmp_path_factory.mktemp("importance") / "past", 1.0)
+
+
+def assert_waits_once(ranks: Any, runs: list[Run]) -> None:
+    for run, steps in zip(runs, ranks(1).run(watched, runs)[0], strict=True):
+        assert len(steps) == STEPS
+        for step in steps:
+            assert step.met == [], run
+            assert step.waits == [READ], run
+            assert run.stage or step.others == [], run
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_step_waits_for_its_gradient_norm_alone(ranks: Any, stage: int, past: dict[str, Path]) -> None:
+    """Whatever the method and the number of passes."""
+    sizes = (4,) if stage else (8, 4)
+    assert_waits_once(ranks, [Run(stage, size, method, past=past) for method in METHODS for size in sizes])
+
+
+@pytest.mark.parametrize("method", ["plain", "das lean"])
+def test_every_objective_waits_once(ranks: Any, method: str) -> None:
+    """A domain is the first: nothing is known to DAS, which compares documents with each other."""
+    assert_waits_once(ranks, [Run(method=method, objective=kind) for kind in KINDS])
+
+
+@pytest.mark.parametrize("granularity", ["batch", "example"])
+@pytest.mark.parametrize("about", ["general", "domain"])
+def test_importance_is_read_once_all_batches_are_through(about: str, granularity: Any) -> None:
+    model, seed = toy.model(dropout=0.1), 1 if about == "general" else None
+    batches = [(number, Batch.of(toy.columns(number))) for number in range(3)]
+    settings = MeasureSettings(granularity, dropout_seed=seed, rows=4)
+    with pretended([*model.parameters(), *model.buffers()]) as device:
+        judged = Disagreement() if about == "general" else toy.Objective()
+        gate_sizes(model, Gates(model), judged, batches, settings)
+    assert device.met == []
+    assert device.waits == ["cpu"] * len(UNITS)
 
 
 def test_what_would_wait_is_seen() -> None:
@@ -35,13 +140,21 @@ def test_what_would_wait_is_seen() -> None:
         assert (there > 0).sum().item() == 2
         there[there > 0]
         (there + 1).tolist()
-        there.view(3, 1).repeat_interleave(torch.tensor([1, 2, 0], device="cpu"), dim=0)
+        there.view(3, 1).repeat_interleave(torch.tensor([1, 2, 0]).to("cpu"), dim=0)
+        there.new_tensor(2.0)
+        torch.tensor([1.0], device="cpu") + there
+        here.to(there) + there
+        there.to("cpu")  # it is there
         here[here > 0].tolist()  # the host's own
     assert [each.removeprefix("aten.").split(".")[0] for each in device.waits] == [
         "_local_scalar_dense",
         "index",
         "tolist",
+        "to",
         "repeat_interleave",
+        "new_tensor",
+        "tensor",
+        "to",
     ]
     assert device.met == []
 
@@ -54,3 +167,17 @@ def test_what_does_not_belong_together_is_seen() -> None:
         there + torch.ones(3, device="cpu")  # made there
         torch.stack([there * 2, there.clone()])
     assert device.met == ["aten.add.Tensor"]
+
+
+def test_a_wait_of_deepspeed_is_told_from_ours() -> None:
+    """By the innermost of the files on the stack."""
+    there = torch.arange(3.0)
+    names = {"there": there}
+    inner = compile("def read(): return there.sum().item()", "/site-packages/deepspeed/zero.py", "exec")
+    exec(inner, names)
+    outer = compile("def step(): return read()", "/site-packages/torch/optim/adamw.py", "exec")
+    exec(outer, names)
+    with pretended([there]) as device:
+        names["step"]()  # type: ignore[operator]
+        there.sum().item()
+    assert device.others == device.waits == [READ]

@@ -188,7 +188,7 @@ class Contrast:
             yield
 
     def _importance_on(self, device: torch.device) -> dict[Kind, Tensor]:
-        self._importance = {kind: each.to(device) for kind, each in self._importance.items()}
+        self._importance = {kind: sent(each, device) for kind, each in self._importance.items()}
         return self._importance
 
 

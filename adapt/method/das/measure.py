@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -49,7 +49,7 @@ class MeasureSettings:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sizes of gradients, summed over groups, float64 on the CPU."""
+    """Sizes of gradients, summed over groups, float64; on the CPU once all are."""
 
     units: dict[Kind, Tensor]
     """[layers, units]."""
@@ -85,7 +85,7 @@ def gate_sizes(
         batches: numbered. The same numbers and rows give the same sums, in any process.
         settings: how.
     """
-    total: Sums | None = None
+    total: Sums | None = None  # on the device, which nothing waits for between batches
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
     with _measuring(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
@@ -94,7 +94,8 @@ def gate_sizes(
             sums = _of_batch(model, gates, loss, batch, settings, at_tokens)
             total = total + sums if total else sums
     assert total, "no batches"
-    return total
+    units = {kind: each.cpu() for kind, each in total.units.items()}
+    return replace(total, units=units, tokens=None if total.tokens is None else total.tokens.cpu())
 
 
 def _of_batch(
@@ -119,8 +120,8 @@ def _of_batch(
         if at_tokens:
             at_tokens.add(found[len(sums) :])
 
-    share = judged.clamp(min=1).to(device)
-    units = {kind: (each / share[:, None]).abs().sum(1).double().cpu() for kind, each in zip(leaves, sums, strict=True)}
+    share = sent(judged.clamp(min=1), device)
+    units = {kind: (each / share[:, None]).abs().sum(1).double() for kind, each in zip(leaves, sums, strict=True)}
     tokens = at_tokens.sizes(share) if at_tokens else None
     if settings.embeddings == "frequency":
         vocabulary = len(model.get_input_embeddings().weight)

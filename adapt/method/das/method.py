@@ -49,7 +49,8 @@ class Das(Method):
         self._mask: SoftMask | None = None
         self._contrast: Contrast | None = None
         self._plasticity = 1.0
-        self._counted: Tensor | None = None  # contrast summed since the last report, and documents
+        self._total: Tensor | None = None  # contrast summed since the last report, where the model is
+        self._documents = 0  # that it is of, as the host knows them
 
     def settings(self) -> dict[str, Any]:
         """What training uses; how importance is measured is in the key of the stage that does."""
@@ -161,11 +162,10 @@ class Das(Method):
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
-        import torch
-
         for loss, added, each in self._contrast.losses(model, parts):
-            counted = torch.stack((each.sum(), each.new_tensor(len(each)))).double()
-            self._counted = counted if self._counted is None else self._counted + counted
+            total = each.sum().double()
+            self._total = total if self._total is None else self._total + total
+            self._documents += len(each)
             yield loss, added
 
     def report(self) -> dict[str, float]:
@@ -179,10 +179,10 @@ class Das(Method):
 
             from adapt.method.gather import summed
 
-            counted = torch.zeros(2, dtype=torch.float64) if self._counted is None else self._counted
-            total, documents = summed(counted).tolist()
+            own = torch.zeros((), dtype=torch.float64) if self._total is None else self._total
+            total, documents = summed(torch.stack((own, own.new_tensor(self._documents)))).tolist()
             report["contrast"] = total / max(documents, 1)
-            self._counted = None
+            self._total, self._documents = None, 0
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ class TokenGradients:
             share: [groups], what each group's gradients are divided by.
 
         Returns:
-            float64 [vocabulary], on the CPU.
+            float64 [vocabulary].
         """
         keys, place = torch.cat(self._keys).unique(return_inverse=True)
         gradients = torch.cat(self._gradients).float()
@@ -66,4 +66,4 @@ class TokenGradients:
         norms = (sums.norm(dim=1) / share[keys // self._vocabulary]).double()
         self._keys, self._gradients = [], []
         found: Tensor = norms.new_zeros(self._vocabulary).index_add(0, keys % self._vocabulary, norms)
-        return found.cpu()
+        return found
