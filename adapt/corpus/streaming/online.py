@@ -156,13 +156,11 @@ class Tokenize:
     def __call__(self, table: pa.Table) -> pa.Table:
         """One row: tokens, starts and marks of all documents together."""
         row = table.to_pylist()[0]
-        columns, keys, _ = self.encode.tokens(row)
-        kept = [number for number, out in enumerate(self.encode.heldout(keys)) if not out]
-        lengths = [len(columns[TOKENS][number]) for number in kept]
-        flat = {name: pa.array(_flat([values[n] for n in kept], name)) for name, values in columns.items()}
-        starts = np.zeros(sum(lengths), bool)
-        starts[np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]] = True
-        flat[STARTS] = pa.array(starts)
+        documents, keys, _ = self.encode.tokens(row)
+        documents = documents.where(~self.encode.heldout(keys))
+        starts = np.zeros(documents.bounds[-1], bool)
+        starts[documents.bounds[:-1][np.diff(documents.bounds) > 0]] = True
+        flat = {name: pa.array(values) for name, values in {**documents.columns, STARTS: starts}.items()}
         lists = {name: pa.LargeListArray.from_arrays([0, len(values)], values) for name, values in flat.items()}
         return pa.table({**lists, "tally": [row["tally"]]})
 
@@ -171,11 +169,6 @@ def columns_of(chunk: pa.Table) -> Columns:
     """The arrays of a tokenized chunk."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
-
-
-def _flat(values: list[Any], name: str) -> np.ndarray:
-    kind: Any = np.uint32 if name == TOKENS else bool
-    return np.concatenate([np.asarray(each, kind) for each in values]) if values else np.zeros(0, kind)
 
 
 def _check_bad(tally: Tally, limit: float) -> None:
