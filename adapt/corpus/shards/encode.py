@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
 from adapt.corpus.shards.tokens import write_flat_shard
 from adapt.corpus.watch import text_bytes
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.portable import TextTokenizer, text_tokenizer, tokenizer_of, written_tokenizer
 from adapt.model.tokenize.quick import QuickTokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
 from adapt.schema import TOKENS, WORD_STARTS
@@ -31,6 +32,8 @@ class Encode:
     folder: Path
     heldout_fraction: float
     form: Form = PLAIN
+    shared: Any = None
+    """The tokenizer in Ray's object store, from `share_tokenizer`; without it each process loads its own."""
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Counts of the chunk; the tokens go to the shards."""
@@ -43,9 +46,13 @@ class Encode:
             counts[f"{kind}_tokens"] = int(some.bounds[-1])
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_flat_shard(path, some, len(_tokenizer(self.pretrained)), keys[chosen])
+                write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen])
         result = {"item": row["item"], "tally": row["tally"], "counts": json.dumps(counts)}
         return {**{name: [value] for name, value in result.items()}, "text_bytes": [text_bytes(table)]}
+
+    @property
+    def _source(self) -> "_Source":
+        return _Source(self.pretrained, self.shared)
 
     def heldout(self, keys: np.ndarray) -> np.ndarray:
         """Which documents are held out: bool [documents]."""
@@ -53,16 +60,16 @@ class Encode:
 
     def tokens(self, row: dict[str, Any]) -> tuple[Ragged, np.ndarray, Counter[str]]:
         """Token ids and marks of the documents of a chunk, their keys, and counts."""
-        texts, tokenizer = row["texts"], _tokenizer(self.pretrained)
-        quick = _quick(self.pretrained, bool(self.form.marks))
+        texts, tokenizer = row["texts"], _tokenizer(self._source)
+        quick = _quick(self._source, bool(self.form.marks))
         found = quick(texts)
         ids = found.columns[IDS]
         counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
-        if tokenizer.unk_token not in (None, tokenizer.eos_token):  # GPT-2 names one as both, and knows every byte
-            counts["unknown_tokens"] = int(np.count_nonzero(ids == tokenizer.unk_token_id))
+        if tokenizer.unknown is not None:
+            counts["unknown_tokens"] = int(np.count_nonzero(ids == tokenizer.unknown))
         documents = Ragged(found.bounds, {TOKENS: ids, **self._marks(found, texts, row["entities"])})
-        if self.form.ends:
-            documents = _ended(documents, tokenizer.eos_token_id)
+        if self.form.ends and tokenizer.end is not None:
+            documents = _ended(documents, tokenizer.end)
         return documents, keys_of(texts), counts
 
     def _marks(self, found: Ragged, texts: list[str], given: str) -> dict[str, np.ndarray]:
@@ -88,17 +95,51 @@ def _ended(documents: Ragged, end: int) -> Ragged:
     return Ragged(bounds + np.concatenate([np.zeros(1, np.int64), np.cumsum(missing)]), {TOKENS: ended})
 
 
+@dataclass(frozen=True)
+class _Source:
+    """Where a process has its tokenizer from."""
+
+    pretrained: Pretrained
+    shared: Any = field(compare=False)
+
+
+def share_tokenizer(pretrained: Pretrained) -> Any:
+    """Starts a Ray task that loads a tokenizer for all tasks that tokenize; they begin to read meanwhile.
+
+    Returns:
+        for `Encode.shared`.
+    """
+    import ray
+
+    return _shared(pretrained, ray.get_runtime_context().get_job_id())
+
+
 @lru_cache(maxsize=1)
-def _quick(pretrained: Pretrained, marks: bool) -> QuickTokenizer:
+def _shared(pretrained: Pretrained, job: str) -> Any:
+    """Kept from stage to stage, as long as this process is connected to Ray as the same job."""
+    import ray
+
+    return ray.remote(num_cpus=0)(_load).remote(pretrained)  # those that wait for it may hold all cores
+
+
+def _load(pretrained: Pretrained) -> dict[str, Any] | None:
+    return written_tokenizer(text_tokenizer(pretrained))
+
+
+@lru_cache(maxsize=1)
+def _quick(source: _Source, marks: bool) -> QuickTokenizer:
     """Kept by the process: it remembers the pieces of texts."""
-    backend = _tokenizer(pretrained).backend_tokenizer
+    backend = _tokenizer(source).backend
     return QuickTokenizer(backend, Marker(backend).word_starts if marks else None)
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(pretrained: Pretrained) -> Any:
+def _tokenizer(source: _Source) -> TextTokenizer:
     """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
     os.environ["RAYON_NUM_THREADS"] = "1"
-    from adapt.model.literal import load_text_tokenizer
+    if source.shared is None:
+        return text_tokenizer(source.pretrained)
+    import ray
 
-    return load_text_tokenizer(pretrained)
+    written = ray.get(source.shared)
+    return tokenizer_of(written) if written else text_tokenizer(source.pretrained)

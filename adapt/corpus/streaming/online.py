@@ -8,7 +8,7 @@ the first time. So it begins with the item of its first window, and nothing befo
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.screen import screen_of
-from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import Read, numbered_items
 from adapt.corpus.streaming.index import ItemIndex
@@ -123,12 +123,13 @@ class Online:
         if not items:
             return
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
+        encode = replace(self.encode, shared=share_tokenizer(self.encode.pretrained))
         with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
             options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
             dataset = (
                 ray.data.from_items(items, override_num_blocks=len(items))
                 .map_batches(self.read, batch_size=1, batch_format="numpy", **options)
-                .map_batches(Tokenize(self.encode), batch_size=1, batch_format="pyarrow", **options)
+                .map_batches(Tokenize(encode), batch_size=1, batch_format="pyarrow", **options)
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
