@@ -10,7 +10,7 @@ from adapt.corpus.alphabet import characters_of, table_of_characters
 _LETTER = 2
 
 
-def counted(text: str) -> tuple[int, int]:
+def count_letters(text: str) -> tuple[int, int]:
     """Letters, and characters that are no spaces."""
     kinds = _kinds().take(characters_of(text))
     return int(np.count_nonzero(kinds == _LETTER)), int(np.count_nonzero(kinds))

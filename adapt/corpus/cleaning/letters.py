@@ -25,9 +25,9 @@ class Letters(Block):
         """The text, where it has as many letters."""
         if letters_in_ascii(text) >= self.min_fraction * len(text):  # enough, whatever the other characters are
             return text
-        from adapt.corpus.cleaning.characters import counted  # numpy, which a plan does not need
+        from adapt.corpus.cleaning.characters import count_letters  # numpy, which a plan does not need
 
-        letters, visible = counted(text)
+        letters, visible = count_letters(text)
         wanted = self.min_fraction * visible
         if letters < wanted and letters + _marks(text) < wanted:
             return Drop("too few letters")

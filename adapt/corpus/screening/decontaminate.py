@@ -24,7 +24,7 @@ from adapt.corpus.shingles import all_ngrams, hashed, ngrams, words_of
 SHORTEST_RUN = 8
 """Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""
 MOST_BITS = 24
-"""Of runs that are told apart without a search: a table of 16 MB."""
+"""The table of the runs' last bits has at most 2 to the power of this entries, of a byte each."""
 
 
 @dataclass(frozen=True)

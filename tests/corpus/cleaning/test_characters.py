@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.corpus.cleaning.block import Drop
-from adapt.corpus.cleaning.characters import counted
+from adapt.corpus.cleaning.characters import count_letters
 from adapt.corpus.cleaning.letters import Letters, letters_in_ascii
 
 EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
@@ -20,7 +20,7 @@ def is_letter(character: str) -> bool:
 def test_every_character_is_counted_for_what_it_is() -> None:
     for start in range(0, len(EVERYTHING), 257):
         some = EVERYTHING[start : start + 257]
-        assert counted(some) == (sum(map(is_letter, some)), sum(not character.isspace() for character in some))
+        assert count_letters(some) == (sum(map(is_letter, some)), sum(not character.isspace() for character in some))
     assert letters_in_ascii(EVERYTHING) == 52
 
 
