@@ -147,7 +147,10 @@ def _attend(
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
-    with torch.autocast(query.device.type, enabled=False):  # it would turn the weights to fp32 and back
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # positions that are turned (RoPE) leave queries and keys in fp32
+        query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
+    with torch.autocast(device, enabled=False):  # it would turn the weights to fp32 and back
         scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
         if mask is not None:
             scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
