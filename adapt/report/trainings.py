@@ -80,15 +80,15 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)
         tuned = [finetuning_hours(row.groups[recipe]) for row in results.rows if recipe in row.groups]
-        known = [each for each in tuned if each is not None]
-        found, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
+        known = [spent for spent in tuned if spent is not None]
+        average, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
         rows.append(
             [
                 results.label(recipe),
                 hours(price.device_hours),
                 NONE if price.money is None else f"{price.money:,.2f}",
                 hours(sum(known) if len(known) == len(tuned) else None),
-                gain(found) if found else NONE,
+                gain(average) if average else NONE,
                 span(changes) if changes else NONE,
             ]
         )

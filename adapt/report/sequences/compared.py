@@ -77,10 +77,10 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
     pairs = {name: _pairs(sequences, name, measure) for name in others}
-    found = corrected({name: paired(each) for name, each in pairs.items() if each})
+    comparisons = corrected({name: paired(differences) for name, differences in pairs.items() if differences})
     return {
-        name: Paired(one.comparison, one.adjusted, one.recipes, len(pairs[name]), measure.better)
-        for name, one in found.items()
+        name: Paired(compared.comparison, compared.adjusted, compared.recipes, len(pairs[name]), measure.better)
+        for name, compared in comparisons.items()
     }
 
 
@@ -92,8 +92,8 @@ def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
         shared = {(run.order, run.seed) for run in mine if _value(run, measure) is not None}
         shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
         mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
-    found, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
-    return [found[seed] - expected[seed] for seed in found if seed in expected]
+    measured, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
+    return [measured[seed] - expected[seed] for seed in measured if seed in expected]
 
 
 def _value(run: SequenceRun, measure: Measure) -> float | None:
