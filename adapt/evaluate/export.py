@@ -51,7 +51,7 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
     old, counts = read_losses(before, text)
     new, _ = read_losses(after, text)
     first, last = mean_loss(old, counts, samples), mean_loss(new, counts, samples)
-    moved = change(old, new, counts, samples)
+    difference = change(old, new, counts, samples)
     return LossChange(
         text=text,
         predictions=int(counts.sum()),
@@ -61,9 +61,9 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
         after=last.value,
         after_low=last.low,
         after_high=last.high,
-        change=moved.value,
-        change_low=moved.low,
-        change_high=moved.high,
+        change=difference.value,
+        change_low=difference.low,
+        change_high=difference.high,
     )
 
 
@@ -118,7 +118,7 @@ def _tasks(config: Config, is_transductive: bool) -> str:
 def _source(corpus: CorpusConfig) -> str:
     """Describes where the text of a corpus came from."""
     if corpus.sources:
-        return "; ".join(f"{name}: {_source(each)}" for name, each in sources_of(corpus))
+        return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
     if corpus.source == "files":
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
         return ", ".join(paths)

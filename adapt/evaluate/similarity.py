@@ -64,9 +64,9 @@ def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 def _cross_losses(counts: list[dict[str, int]]) -> Rows:
     vocabulary = sorted(set().union(*counts))
-    smoothed = np.array([[each.get(word, 0) + SMOOTHING for word in vocabulary] for each in counts]).reshape(
-        len(counts), -1
-    )
+    smoothed = np.array(
+        [[frequencies.get(word, 0) + SMOOTHING for word in vocabulary] for frequencies in counts]
+    ).reshape(len(counts), -1)
     shares = smoothed / smoothed.sum(1, keepdims=True)
     own = (shares * np.log(shares)).sum(1)
     matrix: Rows = (own[None, :] - np.log(shares) @ shares.T).clip(min=0.0).tolist()
