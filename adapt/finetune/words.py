@@ -23,6 +23,7 @@ class TrainedWords(nn.Module):
     """
 
     place: Tensor
+    """For each id the row in `rows` that it has while training, -1 for words that are not used: int64 [V]."""
     table: Tensor
 
     def __init__(self, table: Tensor, used: Tensor) -> None:
