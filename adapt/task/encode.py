@@ -55,20 +55,20 @@ def encode(
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
-    only = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
+    only_token = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
     is_single = kind != "tokens" and all(example.pair is None for example in examples)
     if quick and is_single and not any(tokenizer("a").get("token_type_ids", ())):
         tokenized = _quickly(examples, quick)
     else:
         tokenized = _tokenized(examples, kind, tokenizer)
     for example, ids, segments, offsets in tokenized:
-        encoded.tokens.append(np.array(ids or [only], np.int32))
+        encoded.tokens.append(np.array(ids or [only_token], np.int32))
         encoded.segments.append(np.array(segments if ids else [0], np.int8))
         labels = [index[str(label)] for label in example.labels]
         if kind == "tokens":
-            places = _first_tokens(example.words, offsets)
-            encoded.labels.append([IGNORED if word is None else labels[word] for word in places] or [IGNORED])
-            encoded.vanished_words += len(labels) - sum(word is not None for word in places)
+            begun = _first_tokens(example.words, offsets)
+            encoded.labels.append([IGNORED if word is None else labels[word] for word in begun] or [IGNORED])
+            encoded.vanished_words += len(labels) - sum(word is not None for word in begun)
         else:
             encoded.labels.append(labels if kind == "multi_label" else labels[0])
     return encoded
@@ -89,15 +89,15 @@ def _tokenized(
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]
-        found = tokenizer(
+        encoding = tokenizer(
             [example.text for example in batch],
             None if pairs[0] is None else pairs,
             return_attention_mask=False,
             return_offsets_mapping=kind == "tokens",
         )
-        ids = found["input_ids"]
-        segments = found.get("token_type_ids") or [[0] * len(each) for each in ids]
-        yield from zip(batch, ids, segments, found.get("offset_mapping") or [[]] * len(ids), strict=True)
+        ids = encoding["input_ids"]
+        segments = encoding.get("token_type_ids") or [[0] * len(tokens) for tokens in ids]
+        yield from zip(batch, ids, segments, encoding.get("offset_mapping") or [[]] * len(ids), strict=True)
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
@@ -106,12 +106,12 @@ def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> l
     A token belongs to the word its last character stands in: byte-level ones may begin with the blank before it, and
     consist of nothing else.
     """
-    word_of = [place for number, word in enumerate(words) for place in (*[number] * len(word), None)]
-    places: list[int | None] = []
+    word_of = [owner for number, word in enumerate(words) for owner in (*[number] * len(word), None)]
+    begun: list[int | None] = []
     latest = -1
     for begin, end in offsets:
         word = word_of[end - 1] if end > begin else None
         is_first = word is not None and word > latest
-        places.append(word if is_first else None)
+        begun.append(word if is_first else None)
         latest = word if is_first and word is not None else latest
-    return places
+    return begun
