@@ -65,10 +65,10 @@ def attention(
     causal = bool(getattr(module, "is_causal", False))
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
     if query.is_cuda and dropout == 0.0 and query.dtype in (torch.bfloat16, torch.float16):
-        found = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
+        attended = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
     else:
-        found = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
-    return found[None], None
+        attended = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
+    return attended[None], None
 
 
 def _variable_length(
@@ -84,7 +84,7 @@ def _variable_length(
 
     reach = -1 if sliding_window is None else sliding_window - 1
     ends, longest = documents.cumulative, documents.longest
-    found = varlen_attn(
+    attended = varlen_attn(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
@@ -96,8 +96,8 @@ def _variable_length(
         window_size=(reach, 0 if causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(found, Tensor)  # a pair where more is asked for
-    return found
+    assert isinstance(attended, Tensor)  # a pair where more is asked for
+    return attended
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -119,11 +119,11 @@ def _by_bucket(
             states[begin:end].unflatten(0, (bucket.documents, -1)).transpose(1, 2) for states in placed
         )
         mask = _mask(bucket, causal, sliding_window, query.device)
-        found = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
-        outputs.append(found.transpose(1, 2).flatten(0, 1))
+        attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
         begin = end
-    together: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
-    return together
+    in_order: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
+    return in_order
 
 
 def _attend(

@@ -125,16 +125,16 @@ def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    each: list[Tensor] = []
+    by_position: list[Tensor] = []
 
     def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         total, losses = linear_cross_entropy(hidden.squeeze(0), weight, bias, targets)
-        each.append(losses)
+        by_position.append(losses)
         return total.expand(hidden.shape[:2])[..., None]  # the shape the model expects; all the same number
 
     with answering(getattr(model, "module", model), compare):
         logits = _forward(model, packed, positions)
-    return (logits.flatten()[0] if len(targets) else logits.sum()), each[0]
+    return (logits.flatten()[0] if len(targets) else logits.sum()), by_position[0]
 
 
 @contextmanager

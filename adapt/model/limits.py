@@ -42,12 +42,12 @@ def unscaled_length(folder: Path) -> int | None:
     scaling does so beyond the model's positions, which are not to be had here anyway.)
     """
     config = read_json(folder / CONFIG)
-    every = [config.get("rope_parameters"), config.get("rope_scaling")]  # the latter in older files
-    ropes = [rope for rope in every if isinstance(rope, Mapping)]
+    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # the latter in older files
+    ropes = [rope for rope in settings if isinstance(rope, Mapping)]
     ropes += [part for rope in ropes for part in rope.values() if isinstance(part, Mapping)]  # by kind of layer
     name = "original_max_position_embeddings"
-    found = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
-    return min((length for length in found if isinstance(length, int)), default=None)
+    lengths = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:

@@ -172,5 +172,5 @@ class Packed:
     def single(cls, tokens: Tensor) -> "Packed":
         """One document, int64 [N], where its tokens are."""
         text = tokens.cpu()[None]
-        whole = torch.ones_like(text, dtype=torch.bool)
-        return cls.of(text, whole, torch.arange(len(tokens))[None] == 0).to(tokens.device)
+        real = torch.ones_like(text, dtype=torch.bool)
+        return cls.of(text, real, torch.arange(len(tokens))[None] == 0).to(tokens.device)
