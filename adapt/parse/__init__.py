@@ -51,7 +51,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     Args:
         values: sections with their fields, or fields by dotted name.
         kind: of the job.
-        place: for messages.
+        place: where the values stand, as messages name it.
 
     Raises:
         ConfigError: as `parse`.
@@ -73,8 +73,8 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
     options = {name: values[name] for name in option_sections(method)}
-    for name, each in options.items():  # also those of methods that are not chosen
-        check_section(name, each)
+    for name, section in options.items():  # also those of methods that are not chosen
+        check_section(name, section)
     fields = {name: values[name] for name in Config.__dataclass_fields__ if name != OPTIONS}
     config = Config(**fields, method_options=options.get(section_of(method)))
     check_config(config, kind)

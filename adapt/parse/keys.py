@@ -65,7 +65,7 @@ def known_keys(method: str = "") -> set[str]:
         ConfigError: there is no such method.
     """
     options = option_sections(method or "plain")
-    named = {f"{section}.{each.name}" for section, kind in options.items() for each in fields(kind)}
+    named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
     return {*flat(Config()), *Config.__dataclass_fields__, *options, *named, "debug"} - {OPTIONS}
 
 
@@ -98,11 +98,11 @@ def _read(text: str) -> Any:
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of both; of a field that both give, the second holds."""
-    both = {name: value for name, value in first.items() if name not in second}
+    merged = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
-        known = first.get(name)
-        both[name] = {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return both
+        before = first.get(name)
+        merged[name] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
@@ -140,8 +140,8 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
 
 
 def _refuse_entries(entries: Any, kind: type, name: str) -> None:
-    known = {each.name for each in fields(kind)}
-    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    known = {field.name for field in fields(kind)}
+    needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         if not isinstance(entry, Mapping):
             continue
@@ -162,8 +162,8 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     near = difflib.get_close_matches(name, known, 1, 0.6) or [
         by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
     ]
-    some = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
-    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else some)
+    fix = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
+    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else fix)
 
 
 def read_yaml(path: str) -> Mapping[str, Any]:
@@ -197,8 +197,8 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
                 seen[key.value] = line
             _refuse_repeated(value, path)
     elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            _refuse_repeated(each, path)
+        for item in node.value:
+            _refuse_repeated(item, path)
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
