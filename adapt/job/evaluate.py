@@ -74,7 +74,7 @@ def with_model(context: Context, path: str) -> Context:
     """
     config, digests = context.config, context.digests
     start = context.made.get(path) or located(replace(config.model, path=path), digests)
-    ours, theirs = (each.pretrained.tokenizer for each in (context.start, start))
+    ours, theirs = context.start.pretrained.tokenizer, start.pretrained.tokenizer
     if digests.of_all(tokenizer_files(ours)) != digests.of_all(tokenizer_files(theirs)):
         what = f"{path} has another tokenizer than {config.model.path}"
         raise ModelError(what, "compare models that share one")
