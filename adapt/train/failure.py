@@ -60,8 +60,8 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
     """What ended a training, as an error of ours."""
-    if found := known(error, folder):
-        return found
+    if ours := known(error, folder):
+        return ours
     ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
     return TrainingError(
         f"the workers failed: {first_of(ranks) or _short(str(error))}",

@@ -66,15 +66,15 @@ class StableAdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of all groups that have a parameter with a gradient (ZeRO steps one group at a time)."""
-        every = self.param_groups
-        self.param_groups = [group for group in every if any(p.grad is not None for p in group["params"])]
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
         rates = [group["lr"] for group in self.param_groups]
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate / self._rms(group).clamp(min=1)
         super().step(closure)
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
-        self.param_groups = every
+        self.param_groups = groups
 
     def _rms(self, group: dict[str, Any]) -> torch.Tensor:
         (parameter,) = group["params"]

@@ -50,7 +50,7 @@ def trial_pass(
     """
     device = next(model.parameters()).device
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    taken = torch.empty(reserved, dtype=torch.uint8, device=device)
+    reservation = torch.empty(reserved, dtype=torch.uint8, device=device)
     try:
         corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns())).bound_for(device)
         passes = method.losses(model, [corrupted], objective, 0, max(1, len(corrupted.targets)))
@@ -61,7 +61,7 @@ def trial_pass(
     finally:
         method.report()  # so that it counts anew when training begins
         model.zero_grad(set_to_none=True)
-        del taken
+        del reservation
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
