@@ -57,9 +57,9 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
 
 
 def _walk(study: Study) -> dict[str, _Stage]:
-    """Every stage by its key; those whose record is gone by what is known of them.
+    """Returns every stage by its key. Where a record is gone, the stages that read it say its kind.
 
-    Of an export's inputs only its training: the others are what it was measured on.
+    An export counts as made from its training alone: its other inputs are what it was measured on.
     """
     stages: dict[str, _Stage] = {}
     waiting = [entry.record for entry in study.entries]
@@ -84,7 +84,7 @@ def _load(folder: Path) -> Record | None:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """What a training made is used from the training; it reads better from the model that was handed over."""
+    """Lets the users of a training read from its export instead: readers think of the model that was handed over."""
     export_of = {
         entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
     }
@@ -99,7 +99,7 @@ def _label(entry: Entry) -> str:
 
 
 def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
-    """The node of each stage: an entry's by its label, another's by who uses it."""
+    """Gives each stage a node: an entry's label decides which, for other stages the nodes that use them."""
     users: dict[str, set[int]] = {key: set() for key in order}
     by_group: dict[object, LineageNode] = {}
     nodes = {}

@@ -13,7 +13,7 @@ HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
 LETTER = 6.9
 """The width of a character, about [px]."""
 SWEEPS = 9
-"""In which columns are sorted."""
+"""How many times the columns are sorted."""
 
 
 @dataclass(eq=False)

@@ -23,7 +23,7 @@ KEY = 12
 
 
 def sections(study: Study, results: Results) -> list[Section]:
-    """All of them but those with nothing to say."""
+    """Builds all sections, and leaves out those that have nothing to say."""
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
     planned = [
         Section("Verdict", _verdict(results, compared, priced, in_turn)),

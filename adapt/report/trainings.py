@@ -13,7 +13,7 @@ from adapt.runner.record import Record
 
 
 def exports_of(study: Study) -> list[Entry]:
-    """The pre-trainings."""
+    """The exports of a study: each stands for a pre-training."""
     return [entry for entry in study.entries if entry.record.stage == "export"]
 
 
@@ -47,7 +47,7 @@ def pretraining(study: Study) -> Table:
 
 
 def _corpus(study: Study, record: Record) -> Cell:
-    """What was trained on: a task's text, where it is not the domain itself."""
+    """Names the text that was trained on: a task's, or else the domain's."""
     text = upstream(record, "text") or upstream(record, "domain")
     if text is None:
         return Cell(NONE)

@@ -14,7 +14,7 @@ class Measure:
     """A figure of a sequence."""
 
     name: str
-    """See `sequence_figures`."""
+    """The name that `sequence_figures` gives it."""
     title: str
     better: int
     """1 if more is better, -1 if less is."""
@@ -66,7 +66,10 @@ class Paired(RecipeCompared):
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
-    """By figure and method; ONE is left out, whose differences are those of what was just learnt."""
+    """Compares each method with the baseline, by figure and method.
+
+    The figure ONE is not compared: its differences are those of what was just learnt.
+    """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     return {**compared, ONE: {}}
 
@@ -85,7 +88,7 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
-    """The difference of each seed, mean over the orders that both were run in; over all, where one has no order."""
+    """Returns each seed's difference of means over the orders that both share, or over all if one of them has none."""
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)
     if all(sequences.mode(name) == "continual" for name in names):

@@ -32,7 +32,7 @@ def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str])
     Args:
         sequences: of the study.
         order: of the runs shown.
-        domains: their places are their colours.
+        domains: the position of each is the number of its colour.
     """
     shown = {name: runs for name in sequences.methods if (runs := sequences.of(name, order)) and runs[0].losses.columns}
     values = [cell for runs in shown.values() for run in runs for row in run.losses.rows for cell in row.values()]

@@ -35,7 +35,7 @@ def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Tabl
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:
-    """A column with its domain, where its name does not say it."""
+    """Names a column, with its domain if the name does not say it."""
     return name if number is None or order[number] == name else f"{name} ({order[number]})"
 
 
@@ -58,4 +58,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    return f"± {_text(deviation, gain)}" if deviation else ""  # nothing of one seed, or of the model as it came
+    # one seed has no deviation, and the model as it came is the same for all seeds
+    return f"± {_text(deviation, gain)}" if deviation else ""

@@ -69,7 +69,7 @@ def sequences_of(study: Study) -> Sequences:
     for entry in study.entries:
         if entry.record.stage == "sequence":
             run = _run(entry.record.metrics)
-            # apart or at once, domains have no order
+            # domains that are learnt apart or at once have no order
             order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
             by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
             if run.mode == "continual":
@@ -109,7 +109,7 @@ def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
 
 
 def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
-    """What is known of some runs, a value a seed: its mean over the orders it was run in.
+    """Averages the values that are known of each seed over the orders that it was run in.
 
     Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
     """

@@ -11,7 +11,7 @@ from adapt.statistics.words import out_of_reach, p_value
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats")}
-"""What is told, and in what words: of scores, or where there are none, of losses."""
+"""The figures that sentences tell, with subject and unit: those of scores or, without scores, those of losses."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
@@ -43,7 +43,7 @@ def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Com
 
 
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
-    """As `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
+    """Says how high a figure is, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
     over_seeds = spread(sequences.values(method, measure.name))
     interval = ""
     if over_seeds.low is not None and over_seeds.high is not None:
@@ -53,7 +53,7 @@ def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") 
 
 
 def _difference(measure: Measure, paired: Paired) -> str:
-    """As `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
+    """Says what a method changes, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
     comparison = paired.comparison
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:

@@ -93,7 +93,7 @@ def collect(study: Study) -> Results:
 
 
 def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
-    """Task and further swept values of a run: `("acl_arc", "mode=lora")`."""
+    """Names a run's row by its task and what else was swept: `("acl_arc", "mode=lora")`."""
     task = entry.values.get("task", entry.task)
     more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
     return (task, *([entry.name] if with_entry else []), *more)
@@ -127,7 +127,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """What the training says of itself: its export may be missing, or have failed."""
+    """Whether the training's own record says that it saw dev and test: its export may be missing, or have failed."""
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))
 

@@ -73,7 +73,7 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
-    """With their predictions only where they are of the same examples."""
+    """Returns both sides, with their predictions only if these are of the same examples."""
     sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
     if recipe.predictions.ids == baseline.predictions.ids:
         return sides

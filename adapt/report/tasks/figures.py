@@ -186,7 +186,7 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
 
 
 def _price_axis(axes: Any, prices: Sequence[float]) -> None:
-    """Logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
+    """Makes the axis of prices logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
     low, high = min(prices) / 1.6, max(prices) * 1.6
     ticks = [base * 10.0**power for power in range(-5, 7) for base in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]
