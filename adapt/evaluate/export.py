@@ -68,7 +68,7 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
 
 
 def _link(source: Path, folder: Path) -> None:
-    """The model's files without a second copy where the file system allows it."""
+    """Links the model's files into the folder; copies them where the file system cannot link."""
     with storage_errors(folder):
         for file in source.iterdir():
             link_or_copy(file, folder / file.name)
@@ -105,7 +105,7 @@ def _facts(handover: Handover) -> CardFacts:
 
 
 def _tasks(config: Config, is_transductive: bool) -> str:
-    """The text of TAPT."""
+    """Describes the text that TAPT trained on."""
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
     drawn = config.tapt.random_per_example
@@ -126,7 +126,7 @@ def _source(corpus: CorpusConfig) -> str:
 
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
-    """Against forgetting, and the model that was not to forget, where it is not base_model."""
+    """Names the method and its options, and the model that training began with if that is not base_model."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
     before = {"began with the model of": start["path"]} if start else {}
     if kind == "plain":

@@ -59,7 +59,7 @@ def compare_models(
         change_low=change_low,
         change_high=change_high,
     )
-    measured = {name: value for name, value in asdict(compared).items() if value}  # the rest is no matter of losses
+    measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
     draw_heatmap({"loss": compared.loss, "change": compared.change}, domains, folder / PICTURE, list(losses))
     return compared
