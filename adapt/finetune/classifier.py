@@ -29,7 +29,7 @@ class Classifier(nn.Module):
         self.pooling = pooling
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """[U, classes]."""
+        """Computes the logits, [U, classes]."""
         states = last_hidden_state(self.encoder, batch.packed, batch.segments)
         logits: Tensor = self.head(unit_states(states, batch, self.pooling))
         return logits

@@ -49,7 +49,7 @@ class Examples:
 
     @classmethod
     def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
-        """Cuts and joins.
+        """Cuts the examples of a split and lays them end to end.
 
         Args:
             split: of the prepared task.
@@ -92,7 +92,7 @@ class Examples:
             return to_device(np.pad(values, (0, filling)))[None]
 
         documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
-        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # any word that is known
+        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # a word of the batch, which `TrainedWords` knows
         packed = Packed(to_device(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])
         if not self.by_token:

@@ -58,7 +58,9 @@ def extract_features(
 
     def probabilities(model: Pipeline, name: str) -> np.ndarray:
         by_class = np.zeros((len(features[name]), len(problem.facts.labels)), np.float32)
-        by_class[:, np.asarray(model.classes_, int)] = model.predict_proba(features[name])  # some may not be in train
+        by_class[:, np.asarray(model.classes_, int)] = model.predict_proba(
+            features[name]
+        )  # classes that train lacks keep 0
         return by_class
 
     candidates = [fitted(strength) for strength in REGULARIZATION]

@@ -48,7 +48,7 @@ def save_classifier(
         folder: where.
 
     Raises:
-        ModelError: it does not.
+        ModelError: transformers' classifier gives other logits.
     """
     with quiet():
         model = _filled(classifier, start, facts)
@@ -86,7 +86,7 @@ def _check(model: Any, classifier: Classifier, examples: Examples) -> None:
     for number in range(min(_TRIED, len(examples))):
         batch = examples.batch(np.array([number]), device)
         ours = classifier(batch).float().cpu()
-        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # without what fills the sequence
+        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # leaves out the padding
         options = {"token_type_ids": batch.segments[:, alone].cpu()} if model.config.type_vocab_size > 1 else {}
         logits: Tensor = model(input_ids=batch.packed.input_ids[:, alone].cpu(), **options).logits
         theirs = logits if batch.places is None else logits[0, batch.places.cpu()]
