@@ -97,7 +97,7 @@ def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault:
         usable: examples, or texts, that are not empty.
 
     Raises:
-        DataError: it is refused.
+        DataError: the split is refused.
     """
     if bad > task.max_bad_fraction * count:
         raise DataError(

@@ -85,7 +85,7 @@ def _quickly(
 def _tokenized(
     examples: Sequence[Example], kind: str, tokenizer: Any
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields each example with its token ids, its segments, and, for `tokens`, the place of each token in the text."""
+    """Yields each example with its token ids, its segments, and, for `tokens`, where each token lies in the text."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]
@@ -101,10 +101,10 @@ def _tokenized(
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each token, the number of the word whose first one it is, or None.
+    """For each token, the number of the word whose first token it is, or None.
 
-    A token belongs to the word its last character stands in: byte-level ones may begin with the blank before it, and
-    consist of nothing else.
+    A token belongs to the word that its last character stands in: byte-level tokens may begin with the blank before
+    that word, and may be nothing but a blank.
     """
     word_of = [owner for number, word in enumerate(words) for owner in (*[number] * len(word), None)]
     begun: list[int | None] = []

@@ -56,7 +56,7 @@ def find_repeats(train: Sequence[Example]) -> dict[str, int]:
 
 
 def _key(example: Example) -> str:
-    """A text that two examples share if they differ in case and spaces only; "" for an empty example."""
+    """A key that two examples share if they differ in case and spaces only; "" for an empty example."""
     text, pair = normalised(example.text), normalised(example.pair or "")
     return f"{text}\n{pair}" if pair else text  # a normalised text holds no newline
 

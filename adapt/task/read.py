@@ -141,7 +141,7 @@ def _is_writable(text: str) -> bool:
 def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
     """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
 
-    Blank ones of several are no labels.
+    If there are several, blank ones do not count.
     """
     if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
         return NO_LABEL
