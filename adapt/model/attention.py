@@ -19,7 +19,7 @@ from adapt.model.packed import Bucket, Documents
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""What some architectures ask of attention beyond what is done here."""
+"""Options that would change scores: some architectures set them, and this attention cannot follow."""
 LONG = 1024
 """Documents above this length [tokens] do not have their attention weights in memory, where that can be avoided."""
 
@@ -135,7 +135,7 @@ def _attend(
     causal: bool,
     scaling: float | None,
 ) -> Tensor:
-    """One bucket, [documents, heads, length, D].
+    """Attends within the documents of one bucket, [documents, heads, length, D].
 
     On CPUs torch's function is 1.5 to 3 times slower in bf16, and wherever there is dropout; without dropout it does
     not need memory for the weights of long documents.
@@ -156,7 +156,10 @@ def _attend(
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """bool, broadcast to [documents, heads, length, length]; None where all may see all, or all that is before."""
+    """What each token may see, bool, to broadcast to [documents, heads, length, length].
+
+    None if it may see all of its document, or all that stands before it.
+    """
     # filling comes last, so causal attention does not see it anyway
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
@@ -168,7 +171,10 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 
 
 class _Place(torch.autograd.Function):
-    """[N, heads, D] to the buckets' places, [P, heads, D]. Plain indexing would add gradients; each token has one."""
+    """Copies [N, heads, D] to the places of the buckets, [P, heads, D].
+
+    Plain indexing would add gradients up, which costs time; here each token has one place, so one gradient.
+    """
 
     @staticmethod
     def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:

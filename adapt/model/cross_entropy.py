@@ -53,7 +53,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 losses[begin:end] = (total - scores.gather(1, wanted)).squeeze(1)
                 if not any(context.needs_input_grad):
                     continue
-                error = scores.sub_(total).exp_()  # softmax, less the target
+                error = scores.sub_(total).exp_()  # the softmax, from which the next line subtracts the target
                 error.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=error.dtype))
                 if grads[2] is not None:
                     grads[2] += error.sum(0)
@@ -62,7 +62,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if needs_weight:
                     part = product(error.T, states[begin:end])
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
-        if needs_weight and grads[1] is None:  # no targets at all
+        if needs_weight and grads[1] is None:  # there are no targets
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype

@@ -29,7 +29,7 @@ class TargetGather:
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
-        self.count: int | None = None  # hidden states passed on in the last call
+        self.count: int | None = None  # the hidden states that the last call passed on
         self.kept: list[Tensor] | None = None
 
     @contextmanager
@@ -130,7 +130,7 @@ def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
     def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         total, losses = linear_cross_entropy(hidden.squeeze(0), weight, bias, targets)
         by_position.append(losses)
-        return total.expand(hidden.shape[:2])[..., None]  # the shape the model expects; all the same number
+        return total.expand(hidden.shape[:2])[..., None]  # the model expects this shape; all its numbers are the same
 
     with answering(getattr(model, "module", model), compare):
         logits = _forward(model, packed, positions)
@@ -174,7 +174,7 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """Four dimensions tell transformers that the mask is made already: it builds none; attention looks at documents."""
+    """A mask of four dimensions, which tells transformers to build none; attention looks at documents instead."""
     return torch.zeros(1, 1, 1, 1, device=device)
 
 
