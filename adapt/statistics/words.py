@@ -54,7 +54,7 @@ def p_value(p: float, bare: bool = False) -> str:
 
 
 def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes") -> str:
-    """That no difference could have been found with the seeds there are; nothing where one could.
+    """Says that no difference could have been found with so few seeds; empty if one could.
 
     Args:
         comparison: with the smallest p there could have been.
