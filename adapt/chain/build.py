@@ -29,7 +29,7 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """`finetune[DAPT, acl_arc, 3]`."""
+        """What the goal is called, as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
@@ -114,7 +114,7 @@ def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # which this loop then comes to
+            waiting += stage.inputs.values()  # the loop goes on to these
     return list(reached.values())
 
 
