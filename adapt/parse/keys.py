@@ -77,7 +77,7 @@ def method_in(given: Mapping[str, Any]) -> str:
 
 
 def _method_among(arguments: Sequence[str]) -> str:
-    """What a command line and its files say of method.kind, the last of them. Errors are for who reads them in full."""
+    """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
     method = ""
     for position, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
@@ -97,7 +97,7 @@ def _read(text: str) -> Any:
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections of both; of a field that both give, the second holds."""
+    """Joins the sections of both; where both give a field, the second holds."""
     merged = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
         before = first.get(name)
@@ -118,7 +118,7 @@ def _refuse_unknown(content: Mapping[str, Any], place: str, known: set[str]) -> 
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name into their sections. Of a field that is given twice, the later one holds."""
+    """Puts fields by dotted name into their sections. If a field is given twice, the later value holds."""
     sections: dict[str, Any] = {}
     for name, value in values.items():
         section, _, field = str(name).partition(".")
@@ -132,7 +132,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
-    """The keys of sections in lists, and those that each of them needs."""
+    """Refuses sections in lists that have unknown keys, or lack one that they need."""
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
@@ -167,7 +167,7 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
 
 
 def read_yaml(path: str) -> Mapping[str, Any]:
-    """A file of sections."""
+    """Reads a file of sections."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader), path)
@@ -185,7 +185,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
-    """Keys that stand twice in one place, of which YAML would silently take the last."""
+    """Refuses keys that stand twice in one place: YAML would silently take the last."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -202,7 +202,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
-    """Sections that are a number, a list or nothing; one may be text, the name of a file."""
+    """Refuses sections that are a number, a list or nothing; text is let through, as the name of a file."""
     options = option_sections(method_in(nested(content)) or "plain")
     for section, default in {**vars(Config()), **options}.items():
         if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
