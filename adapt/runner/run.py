@@ -118,9 +118,9 @@ class Planned:
     folder: Path
     record: Record | None
     nearest: Record | None
-    """The finished stage of the same kind that is most like this one, if this one is still to run ..."""
+    """The finished stage of the same kind that is most like this one, if this one is still to run."""
     changed: list[str]
-    """... and the fields, or inputs, in which they differ."""
+    """The fields and inputs in which this stage and `nearest` differ."""
 
 
 def plan(stage: Stage[Any], store: Store) -> list[Planned]:
