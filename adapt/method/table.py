@@ -61,11 +61,12 @@ def check_method(config: Config, model: Path) -> None:
     Raises:
         AdaptError: says why.
     """
-    method, stage = method_of(config), config.resources.zero_stage
-    if stage not in method.zero_stages:
+    method, zero_stage = method_of(config), config.resources.zero_stage
+    if zero_stage not in method.zero_stages:
         stages = ", ".join(map(str, method.zero_stages))
         raise ConfigError(
-            f"method.kind {config.method.kind} does not run at resources.zero_stage {stage}", f"choose one of {stages}"
+            f"method.kind {config.method.kind} does not run at resources.zero_stage {zero_stage}",
+            f"choose one of {stages}",
         )
     method.check(config, model)
 
