@@ -102,7 +102,7 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        """Where batches belong."""
+        """The device that batches must be on."""
         return torch.device(self._engine.device)
 
     def backward(self, loss: torch.Tensor) -> None:

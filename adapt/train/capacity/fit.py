@@ -107,24 +107,24 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
 
 
 def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
-    """What could be changed, the least harmful first; each goes on from the one before it."""
+    """Yields what could be changed, the least harmful first; each set of changes goes on from the one before it."""
     changes: dict[str, object] = {}
-    yield dict(changes)  # another micro-batch
+    yield dict(changes)  # nothing but the micro-batch, which `_with` sets to auto
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)
     for workers in _workers(config):
         if workers != config.resources.workers:
             changes["resources.workers"] = workers
-        for stage in range(max(1, config.resources.zero_stage), 4) if workers > 1 else ():
-            if stage > config.resources.zero_stage:
-                changes["resources.zero_stage"] = stage
+        for zero_stage in range(max(1, config.resources.zero_stage), 4) if workers > 1 else ():
+            if zero_stage > config.resources.zero_stage:
+                changes["resources.zero_stage"] = zero_stage
             yield dict(changes)
         changes.pop("resources.zero_stage", None)
         if device.on_gpu:
-            for stage, offload in ((2, "optimizer"), (3, "all")):
-                stage = max(stage, config.resources.zero_stage)
-                yield {**changes, "resources.zero_stage": stage, "resources.offload": offload}
+            for zero_stage, offload in ((2, "optimizer"), (3, "all")):
+                zero_stage = max(zero_stage, config.resources.zero_stage)
+                yield {**changes, "resources.zero_stage": zero_stage, "resources.offload": offload}
 
 
 def _workers(config: Config) -> list[int]:
@@ -134,7 +134,7 @@ def _workers(config: Config) -> list[int]:
 
 
 def _with(config: Config, changes: dict[str, object]) -> Config:
-    """With an automatic micro-batch, and other values for some fields by their dotted names."""
+    """The configuration with an automatic micro-batch, and with other values for some fields by dotted name."""
     for name, value in {"training.micro_batch": "auto", **changes}.items():
         section, field = name.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{field: value})})

@@ -47,7 +47,7 @@ class Forecast:
         return None if hours is None or price is None else hours * price
 
     def lines(self) -> dict[str, str]:
-        """For people, by name."""
+        """The forecast in words for people, by what each line is about."""
         lines = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
@@ -75,7 +75,7 @@ class Forecast:
 def forecast(
     config: Config, dimensions: ModelSize, tokens: int | None, document_length: float | None, store: Store
 ) -> Forecast:
-    """Looks ahead.
+    """Forecasts what a training will take.
 
     Args:
         config: the job's.
@@ -133,5 +133,5 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
 
 
 def in_bytes(number: float) -> str:
-    """Bytes for people."""
+    """Writes a number of bytes for people."""
     return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"

@@ -20,7 +20,7 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
             run(size)
             return size
         except torch.OutOfMemoryError:
-            gc.collect()  # what the error's stack held
+            gc.collect()  # frees what the error's stack holds
     return size
 
 
@@ -70,7 +70,7 @@ def _batch(rows: int, length: int, marks: tuple[str, ...]) -> Batch:
     starts = np.zeros((rows, length), bool)
     starts[:, 0] = True
     columns = {
-        "tokens": np.full((rows, length), 10),  # any will do
+        "tokens": np.full((rows, length), 10),  # any tokens will do
         "lengths": np.full(rows, length),
         "epochs": np.zeros(rows, np.int64),
         "rows": np.arange(rows),

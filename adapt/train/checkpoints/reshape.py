@@ -41,7 +41,7 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
         The folder of the copy, on this rank's machine.
 
     Raises:
-        TrainingError: it could not be made; on all ranks.
+        TrainingError: the copy could not be made; raised on all ranks.
     """
     works = os.environ.get("LOCAL_RANK", "0") == "0"
     target, failure = tempfile.mkdtemp(prefix="reshaped-") if works else None, None

@@ -8,11 +8,11 @@ from adapt.train.job import NOTICE_FILE
 
 
 def tell(folder: Path, message: str) -> None:
-    """Adds a line.
+    """Adds a line to the file of notices.
 
     Args:
         folder: the stage's.
         message: what the user is told.
     """
-    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # what is going on matters more
+    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training matters more than a notice
         file.write(json.dumps({"said": message}) + "\n")
