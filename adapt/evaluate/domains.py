@@ -19,7 +19,7 @@ FILE, PICTURE = "similarity.json", "similarity.png"
 def compare_domains(
     corpora: Mapping[str, Path], evaluations: Sequence[Path], pretrained: Pretrained, most: int, folder: Path
 ) -> Similar:
-    """Compares by words, and by the losses of models where there are any.
+    """Compares domains by their words, and by the losses of models if there are any.
 
     Args:
         corpora: prepared ones, by domain.

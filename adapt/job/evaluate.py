@@ -67,7 +67,7 @@ def _tasks(context: Context) -> dict[str, PrepareTask]:
 
 
 def with_model(context: Context, path: str) -> Context:
-    """The same for another model with the same tokenizer: one that the chain makes, or one that lies at the path.
+    """A context that begins with another model of the same tokenizer: one of the chain, or the one at the path.
 
     Raises:
         ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.

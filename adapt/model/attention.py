@@ -203,4 +203,4 @@ class _TakeBack(torch.autograd.Function):
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # for calls without documents
+AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get transformers' mask

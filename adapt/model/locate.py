@@ -63,7 +63,7 @@ def looks_local(path: str) -> bool:
 
 
 def from_hub(name: str, revision: str, weights: bool) -> Path:
-    """A Hugging Face id: from the local cache if that is complete, else from the network."""
+    """Finds a Hugging Face id: in the local cache if that is complete, else over the network."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
     except Exception:  # not in the cache, or not all of it

@@ -69,7 +69,7 @@ def single_label(
 def multi_label(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], classes: int, metric: str
 ) -> Tested:
-    """The same for a task whose examples have any number of labels: [seeds][examples][labels].
+    """Outcomes of a task whose examples have any number of labels: [seeds][examples][labels].
 
     macro_f1 is the mean over all classes, 0 for those that never come; accuracy asks for exactly the right set.
     """
@@ -93,7 +93,7 @@ def multi_label(
 def entities(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
 ) -> Tested:
-    """The same for labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
+    """Outcomes of labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
 
     def score(counts: np.ndarray) -> np.ndarray:
         return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])

@@ -77,7 +77,7 @@ def encode(
 def _quickly(
     examples: Sequence[Example], quick: "QuickTokenizer"
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """As `_tokenized`, for single texts in one segment."""
+    """Does what `_tokenized` does, for single texts in one segment."""
     for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
         yield example, ids.tolist(), [0] * len(ids), []
 

@@ -59,7 +59,7 @@ class StableAdamW(torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        self._device = groups[0]["params"][0].device  # where ranks can add: ZeRO may move its shares to the CPU
+        self._device = groups[0]["params"][0].device  # ranks add up here: ZeRO may move its shares to the CPU
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()
 

@@ -27,9 +27,9 @@ class Predictions:
 
 
 def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predictions:
-    """Reads them for all seeds.
+    """Reads the predictions of all seeds.
 
-    Where they are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
+    If predictions are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
 
     Args:
         records: of the runs, by seed.
