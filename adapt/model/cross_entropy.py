@@ -52,17 +52,17 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     errors = errors.float()  # see `product`
                 for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
                     rows = slice(begin + first, begin + last)
-                    losses[rows], found = _errors(errors[first:last], bias, targets[rows, None])
+                    losses[rows], of_block = _errors(errors[first:last], bias, targets[rows, None])
                     if any(context.needs_input_grad):
-                        errors[first:last] = found
+                        errors[first:last] = of_block
                     if grads[2] is not None:
-                        grads[2] += found.sum(0)
+                        grads[2] += of_block.sum(0)
                 if grads[0] is not None:
                     grads[0][begin:end] = product(errors, matrix)
                 if needs_weight:
                     part = product(errors.T, states[begin:end])
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
-        if needs_weight and grads[1] is None:  # no targets at all
+        if needs_weight and grads[1] is None:  # there are no targets
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype

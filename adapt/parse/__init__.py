@@ -51,7 +51,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     Args:
         values: sections with their fields, or fields by dotted name.
         kind: of the job.
-        place: for messages.
+        place: where the values stand, as messages name it.
 
     Raises:
         ConfigError: as `parse`.
@@ -73,8 +73,8 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
     options = {name: values[name] for name in option_sections(method)}
-    for name, each in options.items():  # also those of methods that are not chosen
-        check_section(name, each)
+    for name, section in options.items():  # methods that are not chosen are checked too
+        check_section(name, section)
     fields = {name: values[name] for name in Config.__dataclass_fields__ if name != OPTIONS}
     config = Config(**fields, method_options=options.get(section_of(method)))
     check_config(config, kind)
@@ -113,7 +113,9 @@ def _first_lines(message: str) -> str:
 
 def _in_words(message: str) -> str:
     """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
-    field = re.findall(r'Parser key "(.+?)":', message)  # of a list's entry, both
+    field = re.findall(
+        r'Parser key "(.+?)":', message
+    )  # for an entry of a list, the message names the list and the field
     kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):
