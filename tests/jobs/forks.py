@@ -9,10 +9,13 @@ import json
 import os
 import runpy
 import sys
+from contextlib import suppress
 from pathlib import Path
 
-import adapt.job.registry
 import adapt.job.run  # noqa: F401
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.parse import parse
 
 
 def become(folder: str, environment: dict[str, str], files: list[str], script: str, arguments: list[str]) -> None:
@@ -38,6 +41,9 @@ def become(folder: str, environment: dict[str, str], files: list[str], script: s
 
 
 if __name__ == "__main__":
+    for name in ("dapt", "tapt", "finetune"):
+        with suppress(ConfigError):
+            parse([], f"jobs/{name}.py", JOBS[name].kind)  # which keeps the parser
     for line in sys.stdin:
         process = os.fork()
         if not process:
