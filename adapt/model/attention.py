@@ -63,7 +63,7 @@ def attention(
     if unknown := [name for name in _CHANGES_SCORES if options.get(name) is not None]:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
     causal = bool(getattr(module, "is_causal", False))
-    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
+    queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
     if query.is_cuda and dropout == 0.0 and query.dtype in (torch.bfloat16, torch.float16):
         found = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
     else:
@@ -111,17 +111,15 @@ def _by_bucket(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
-    placed: list[Tensor] = [_Place.apply(states, documents) for states in (query, key, value)]  # type: ignore[no-untyped-call]
-    outputs, begin = [], 0
-    for bucket in documents.buckets:
-        end = begin + bucket.documents * bucket.length
-        queries, keys, values = (
-            states[begin:end].unflatten(0, (bucket.documents, -1)).transpose(1, 2) for states in placed
-        )
+    sizes = [bucket.documents * bucket.length for bucket in documents.buckets]
+    # split, since the gradient of a slice is as large as all of them, and added to that of the others
+    placed = (_Place.apply(states, documents).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
+    outputs = []
+    for bucket, *parts in zip(documents.buckets, *placed, strict=True):
+        queries, keys, values = (part.unflatten(0, (bucket.documents, -1)).transpose(1, 2) for part in parts)
         mask = _mask(bucket, causal, sliding_window, query.device)
-        found = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
-        outputs.append(found.transpose(1, 2).flatten(0, 1))
-        begin = end
+        attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
     together: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
     return together
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runtime import await_resources, gpus_per_worker, hide_unreserved_gpus
+from adapt.train.allocator import ONE_ARENA
 from adapt.train.checkpoints.retain import mend_run, prune
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
@@ -77,6 +78,7 @@ def _trainer(job: TrainingRun) -> Any:
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
             callbacks=callbacks,
+            worker_runtime_env={"env_vars": ONE_ARENA},
         ),
     )
 

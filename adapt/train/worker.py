@@ -41,6 +41,7 @@ from adapt.train.loop import Loop
 from adapt.train.options import apply_options
 from adapt.train.schedule import branch_step
 from adapt.train.threads import use_threads
+from adapt.train.tracking.cores import StarvationNotice
 from adapt.train.tracking.meter import peak_memory
 from adapt.train.tracking.progress import Progress
 from adapt.train.tracking.track import Trackers
@@ -68,7 +69,14 @@ def _train(job: TrainingRun, rank: int) -> None:
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
-            parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
+            starvation = StarvationNotice(folder)
+
+            def report(metrics: dict[str, Any]) -> None:
+                trackers.log(parts.report(metrics))
+                if rank == 0:
+                    starvation.look(metrics)
+
+            parts.loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:
