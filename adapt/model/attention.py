@@ -147,10 +147,11 @@ def _attend(
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
-    scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return quick_dropout(scores.softmax(-1), dropout) @ value
+    with torch.autocast(query.device.type, enabled=False):  # it would turn the weights to fp32 and back
+        scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
+        if mask is not None:
+            scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
+        return quick_dropout(scores.softmax(-1), dropout) @ value
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
