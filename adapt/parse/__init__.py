@@ -85,7 +85,8 @@ def _over_defaults(parser: ArgumentParser, given: Namespace) -> Namespace:
 
 @lru_cache
 def _defaults(parser: ArgumentParser) -> Namespace:
-    return parser.parse_object({})
+    defaults: Namespace = parser.parse_object({})
+    return defaults
 
 
 def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
