@@ -4,10 +4,10 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
@@ -42,7 +42,10 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     given = read_given(arguments)
     method = method_in(given) or _default_method(kind)
     parser = _parser(program, kind, method, _gives_length(given))
-    return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    if any(map(_needs_defaults, arguments)):
+        return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    read = partial(parser.parse_args, list(arguments), defaults=False)
+    return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
@@ -62,9 +65,28 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     try:
         method = method_in(given) or _default_method(kind)
         parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given))
-        return _checked(parser, lambda: parser.parse_object(given), kind, method)
+        read = partial(parser.parse_object, given, defaults=False)
+        return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
+
+
+def _needs_defaults(argument: str) -> bool:
+    """Whether it prints the defaults, or adds to the default of a list, as `--finetune.seeds+=5` does."""
+    return argument.startswith("--print") or argument.partition("=")[0].endswith("+")
+
+
+def _over_defaults(parser: ArgumentParser, given: Namespace) -> Namespace:
+    """What was given, and defaults for the rest. jsonargparse, asked for both, checks each default again and again."""
+    values = deepcopy(_defaults(parser))
+    values.update(given)
+    return values
+
+
+@lru_cache
+def _defaults(parser: ArgumentParser) -> Namespace:
+    defaults: Namespace = parser.parse_object({})
+    return defaults
 
 
 def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
