@@ -41,7 +41,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
         `precision` and `recall`; `accuracy` is that of words.
     """
     predicted = predictions(facts, probabilities)
-    clean = [place for place, leaks in enumerate(leaked) if not leaks]
+    clean = [number for number, leaks in enumerate(leaked) if not leaks]
     without = None
     if 0 < len(clean) < len(leaked):
         without = metric_of(facts, [truth[i] for i in clean], [predicted[i] for i in clean])
@@ -87,30 +87,30 @@ def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, A
     classes = range(len(facts.labels))
     names = ("precision", "recall", "f1", "support")
     columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
-    found = {
+    scores = {
         "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
         "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
         "accuracy": float(accuracy_score(true, guess)),
         "per_class": {
-            label: dict(zip(names, (column[place].item() for column in columns), strict=True))
-            for place, label in enumerate(facts.labels)
+            label: dict(zip(names, (column[number].item() for column in columns), strict=True))
+            for number, label in enumerate(facts.labels)
         },
     }
     if facts.kind == "single_label":
-        found["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
-    return found
+        scores["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
+    return scores
 
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
     pairs = list(_names(facts, truth, predicted))
-    found = EntityCounts.of(pairs)
+    counts = EntityCounts.of(pairs)
     words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
-    total, by_type = found.total, found.by_type
+    total, by_type = counts.total, counts.by_type
     return {
         "entity_f1": total["f1"],
         "precision": total["precision"],
         "recall": total["recall"],
-        "macro_f1": sum(each["f1"] for each in by_type.values()) / max(len(by_type), 1),
+        "macro_f1": sum(scores["f1"] for scores in by_type.values()) / max(len(by_type), 1),
         "micro_f1": total["f1"],
         "accuracy": sum(words) / max(len(words), 1),
         "per_class": by_type,
@@ -121,10 +121,10 @@ def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
     """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
     if facts.kind == "single_label":
         return np.asarray(labels, np.int64)
-    held = np.zeros((len(labels), len(facts.labels)), np.int64)
-    for row, those in zip(held, labels, strict=True):
-        row[those] = 1
-    return held
+    indicators = np.zeros((len(labels), len(facts.labels)), np.int64)
+    for row, present in zip(indicators, labels, strict=True):
+        row[present] = 1
+    return indicators
 
 
 def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 _PER_DRAW = 4
-"""16-bit numbers in one of the generator's 64 bits."""
+"""How many 16-bit numbers one 64-bit number of the generator gives."""
 
 
 class QuickDropout(nn.Dropout):

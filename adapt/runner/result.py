@@ -34,9 +34,9 @@ def read_result(kind: type[R], record: Record) -> R:
         result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
     except ValidationError as error:
         first = error.errors()[0]
-        at = ".".join(map(str, first["loc"]))
+        path = ".".join(map(str, first["loc"]))
         raise StageError(
-            f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {at}: {first['msg']}",
+            f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {path}: {first['msg']}",
             f"delete the folder {record.path} to run the stage again",
         ) from error
     return result
@@ -53,7 +53,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(inner) for inner in value]
     return value

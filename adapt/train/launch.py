@@ -63,7 +63,9 @@ def _trainer(job: TrainingRun) -> Any:
 
     resources = job.config.resources
     gpus = gpus_per_worker(resources)
-    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]  # Ray declares those of its first version
+    # typed as anything, since Ray declares what its first version took
+    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]
+    environment: dict[str, Any] = {"worker_runtime_env": {"env_vars": ONE_ARENA}}
     return TorchTrainer(
         train_loop_per_worker,
         train_loop_config={"job": job},
@@ -78,7 +80,7 @@ def _trainer(job: TrainingRun) -> Any:
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
             callbacks=callbacks,
-            worker_runtime_env={"env_vars": ONE_ARENA},
+            **environment,
         ),
     )
 

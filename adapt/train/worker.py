@@ -178,7 +178,7 @@ def _document_length(job: TrainingRun) -> float | None:
 
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
-    """This rank's shares of the global batches, from a step on."""
+    """Opens this rank's shares of the global batches, from a step on."""
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
@@ -199,7 +199,7 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
 
 
 def _server(online: Online, first_step: int, rank: int, world: int) -> Any:
-    """Rank 0's, which all share."""
+    """The server of a streamed corpus: rank 0 starts it, and all ranks share it."""
     server = [serve(online, first_step, world) if rank == 0 else None]
     dist.broadcast_object_list(server)
     return server[0]
@@ -218,7 +218,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _carry(method: Method, folder: Path) -> None:
-    """What the next domain gets beside the model; no folder where that is nothing."""
+    """Lets the method write what the next domain gets beside the model; removes the folder if that is nothing."""
     target = folder / CARRIED
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

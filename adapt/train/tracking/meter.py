@@ -33,15 +33,15 @@ class Meter:
         self._seconds = self._wait = 0.0
 
     def start(self) -> None:
-        """Before the step's batch is asked for."""
+        """To be called before the step's batch is asked for."""
         self._started = time.perf_counter()
 
     def got_data(self) -> None:
-        """The batch is there."""
+        """To be called once the batch is there."""
         self._got = time.perf_counter()
 
     def stop(self, loss: torch.Tensor, tokens: int) -> None:
-        """After the optimizer's step."""
+        """To be called after the optimizer's step."""
         seconds, wait = time.perf_counter() - self._started, self._got - self._started
         self._losses.append(loss)
         self._tokens += tokens

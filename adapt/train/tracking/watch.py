@@ -50,7 +50,7 @@ class _Lines:
         self._position = file.stat().st_size if file.exists() else 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Whole lines since the last call."""
+        """Yields the whole lines that were added since the last call."""
         if not self._file.exists():
             return
         with self._file.open("rb") as lines:
@@ -61,7 +61,7 @@ class _Lines:
                 try:
                     values = json.loads(line)
                 except ValueError:
-                    continue  # written anew and grown past our place before we looked
+                    continue  # the file was written anew, and grew past our position before we looked
                 yield values
 
 
