@@ -42,7 +42,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime"},
     "preflight": GROUND | {"runtime", "model", "train"},
     "report": GROUND | {"statistics"},  # beyond that it reads records
-    "summary": GROUND,
+    "summary": GROUND | {"train"},  # what a training reports while it runs
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "advise", "evaluate"}

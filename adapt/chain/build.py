@@ -29,7 +29,7 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """`finetune[DAPT, acl_arc, 3]`."""
+        """What the goal is called, as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
@@ -114,7 +114,7 @@ def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # which this loop then comes to
+            waiting += stage.inputs.values()  # the loop goes on to these
     return list(reached.values())
 
 
@@ -139,7 +139,7 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
     """The records of a stage's finished inputs, added to those of `done`."""
-    known = {each.key: store.known(each.kind, each.name, each.key) for each in stage.inputs.values()}
+    known = {needed.key: store.known(needed.kind, needed.name, needed.key) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 
 
@@ -147,11 +147,11 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
     own = goal.job.training(goal.stage) if goal.job.training else None
-    is_one = goal.stage.kind == "export"
+    is_export = goal.stage.kind == "export"
     return [
-        (stage, goal.label if is_one and stage is own else f"{goal.label}: {stage.name}")
+        (stage, goal.label if is_export and stage is own else f"{goal.label}: {stage.name}")
         for stage in needed
-        if stage is own or not is_one
+        if stage is own or not is_export
     ]
 
 

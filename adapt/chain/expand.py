@@ -62,8 +62,8 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
     nodes: dict[str, Node] = {}
     for entry in source.entries.values():
         for values in _combinations(entry, source):
-            place = {"stage": entry.name, **values}
-            if all(place.get(name) in members for name, members in (only or {}).items()):
+            chosen = {"stage": entry.name, **values}
+            if all(chosen.get(name) in members for name, members in (only or {}).items()):
                 _add(entry, values, source, nodes, ())
     if not nodes:
         what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
@@ -114,9 +114,9 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     match = _REFERENCE.fullmatch(reference)
     entry = source.entries.get(match[1]) if match else None
     if not match or not entry or not entry.job.training:
-        adapting = {each.name for each in source.entries.values() if each.job.training}
+        adapting = {other.name for other in source.entries.values() if other.job.training}
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
-    members = [each.strip() for each in match[2].split(",")] if match[2] else []
+    members = [member.strip() for member in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = node_label(entry.name, list(entry.sweep))
         matches = "several stages" if len(members) < len(entry.sweep) else "no stage"

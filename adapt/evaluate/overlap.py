@@ -24,11 +24,11 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
     """
     if trained is None:
         return dict.fromkeys(corpora)
-    found = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
-    for name, number in found.items():
-        if number:
-            log(f"warning: the model was trained on {number} of the documents that are measured as {name}")
-    return {**found}
+    counts = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
+    for name, count in counts.items():
+        if count:
+            log(f"warning: the model was trained on {count} of the documents that are measured as {name}")
+    return {**counts}
 
 
 def trained_on(maker: Record | None) -> list[Path] | None:

@@ -41,7 +41,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
         `precision` and `recall`; `accuracy` is that of words.
     """
     predicted = predictions(facts, probabilities)
-    clean = [place for place, leaks in enumerate(leaked) if not leaks]
+    clean = [number for number, leaks in enumerate(leaked) if not leaks]
     without = None
     if 0 < len(clean) < len(leaked):
         without = metric_of(facts, [truth[i] for i in clean], [predicted[i] for i in clean])
@@ -98,14 +98,14 @@ def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, A
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
     pairs = list(_names(facts, truth, predicted))
-    found = EntityCounts.of(pairs)
+    counts = EntityCounts.of(pairs)
     words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
-    total, by_type = found.total, found.by_type
+    total, by_type = counts.total, counts.by_type
     return {
         "entity_f1": total["f1"],
         "precision": total["precision"],
         "recall": total["recall"],
-        "macro_f1": sum(each["f1"] for each in by_type.values()) / max(len(by_type), 1),
+        "macro_f1": sum(scores["f1"] for scores in by_type.values()) / max(len(by_type), 1),
         "micro_f1": total["f1"],
         "accuracy": sum(words) / max(len(words), 1),
         "per_class": by_type,

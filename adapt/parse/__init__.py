@@ -5,10 +5,10 @@ from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
@@ -45,7 +45,10 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     method = method_in(given) or _default_method(kind)
     shows = any(argument.startswith(SHOWING) for argument in arguments)
     parser = _parser(program, kind, method, _gives_length(given), None if shows else frozenset(given))
-    return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    if any(map(_needs_defaults, arguments)):
+        return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    read = partial(parser.parse_args, list(arguments), defaults=False)
+    return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
@@ -54,7 +57,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     Args:
         values: sections with their fields, or fields by dotted name.
         kind: of the job.
-        place: for messages.
+        place: where the values stand, as messages name it.
 
     Raises:
         ConfigError: as `parse`.
@@ -65,9 +68,28 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     try:
         method = method_in(given) or _default_method(kind)
         parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given), frozenset(given))
-        return _checked(parser, lambda: parser.parse_object(given), kind, method)
+        read = partial(parser.parse_object, given, defaults=False)
+        return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
+
+
+def _needs_defaults(argument: str) -> bool:
+    """Whether it prints the defaults, or adds to the default of a list, as `--finetune.seeds+=5` does."""
+    return argument.startswith("--print") or argument.partition("=")[0].endswith("+")
+
+
+def _over_defaults(parser: ArgumentParser, given: Namespace) -> Namespace:
+    """What was given, and defaults for the rest. jsonargparse, asked for both, checks each default again and again."""
+    values = deepcopy(_defaults(parser))
+    values.update(given)
+    return values
+
+
+@lru_cache
+def _defaults(parser: ArgumentParser) -> Namespace:
+    defaults: Namespace = parser.parse_object({})
+    return defaults
 
 
 def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
@@ -77,8 +99,8 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
     sections = option_sections(method)
     options = {name: values[name] for name in sections if name in values}
-    for name, each in options.items():  # also those of methods that are not chosen
-        check_section(name, each)
+    for name, section in options.items():  # methods that are not chosen are checked too
+        check_section(name, section)
     chosen = section_of(method)
     method_options = options[chosen] if chosen in options else sections[chosen]() if chosen in sections else None
     given = {each.name: values[each.name] for each in fields(Config) if each.name in values}
@@ -133,7 +155,9 @@ def _first_lines(message: str) -> str:
 
 def _in_words(message: str) -> str:
     """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
-    field = re.findall(r'Parser key "(.+?)":', message)  # of a list's entry, both
+    field = re.findall(
+        r'Parser key "(.+?)":', message
+    )  # for an entry of a list, the message names the list and the field
     kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):

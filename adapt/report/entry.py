@@ -38,7 +38,7 @@ class Study:
     models: list[str] = field(default_factory=list)
     """The models that the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
-    """What the chain's reader should know."""
+    """What a reader of the report should be warned of."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What each stage is called now, by its key; a record has the name that it was made under."""
 

@@ -104,7 +104,7 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        """Where batches belong."""
+        """The device that batches must be on."""
         return torch.device(self._engine.device)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -117,10 +117,10 @@ class Engine:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Stage 0's mean over ranks, in pieces: by itself DeepSpeed copies all gradients at once, for one rank too."""
+        """Averages gradients over ranks at stage 0, in pieces: DeepSpeed alone copies all at once, for one rank too."""
         for parameter in self._trained.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)  # as the other stages have it; weight decay still applies
+                parameter.grad = torch.zeros_like(parameter)  # other stages do so too; weight decay still applies
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
@@ -146,7 +146,7 @@ class Engine:
         return norm
 
     def _clip(self) -> float:
-        """At stage 0 DeepSpeed checks nothing, so the gradients are looked at before the step."""
+        """Scales, checks and clips gradients before the step at stage 0, where DeepSpeed checks nothing."""
         gradients = [parameter.grad for parameter in self._trained.values()]
         if self.scale:
             torch._foreach_div_(gradients, self.scale.value)
@@ -154,7 +154,7 @@ class Engine:
         self._judge(norm)
         if not math.isfinite(norm):
             self._engine.zero_grad()  # without gradients the optimizer does nothing
-            return math.inf  # as at the other stages, also for nan
+            return math.inf  # the other stages give inf too, also for nan
         return norm
 
     def _judge(self, norm: float) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runtime import address_of, await_resources, gpus_per_worker, hide_unreserved_gpus, hush
+from adapt.train.allocator import ONE_ARENA
 from adapt.train.checkpoints.retain import mend_run, prune
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
@@ -64,7 +65,9 @@ def _trainer(job: TrainingRun) -> Any:
     hush()
     resources = job.config.resources
     gpus = gpus_per_worker(resources)
-    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]  # Ray declares those of its first version
+    # typed as anything, since Ray declares what its first version took
+    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]
+    environment: dict[str, Any] = {"worker_runtime_env": {"env_vars": ONE_ARENA}}
     trainer = TorchTrainer(
         train_loop_per_worker,
         train_loop_config={"job": job},
@@ -79,6 +82,7 @@ def _trainer(job: TrainingRun) -> Any:
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
             callbacks=callbacks,
+            **environment,
         ),
     )
     return trainer if address_of(resources) else in_idle_processes(trainer)

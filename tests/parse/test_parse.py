@@ -80,6 +80,18 @@ def test_paths_can_be_added_one_by_one() -> None:
     assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
 
 
+def test_what_is_added_comes_after_the_default() -> None:
+    assert parsed(PATHS, "--finetune.seeds+=7", "--finetune.seeds+=9").finetune.seeds == [0, 1, 2, 3, 4, 7, 9]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_defaults_are_those_that_jsonargparse_fills_in(name: str) -> None:
+    """To the type, as 3 and 3.0 are two keys. Where something is added to a field, it fills in all others itself."""
+    task, sources = "--task={train: a, dev: b, test: c}", "[{name: a, paths: a}, {name: b, paths: b}]"
+    ours, theirs = (parse([task, f"--corpus.sources{how}{sources}"], "x", JOBS[name].kind) for how in ("=", "+="))
+    assert repr(ours) == repr(theirs)
+
+
 def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:
     assert parsed("--config", write("corpus:\n  paths: [a, b]\n"), "--corpus.paths=c").corpus.paths == "c"
 

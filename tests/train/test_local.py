@@ -12,9 +12,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
 from adapt.train.local import in_idle_processes
 
-VARIABLES = {
-    name: value for name, value in {**ENVIRONMENT, **LOCAL_ENVIRONMENT}.items() if name.startswith("RAY_TRAIN")
-}
+OURS = {**ENVIRONMENT, **LOCAL_ENVIRONMENT}
+VARIABLES = {name: value for name, value in OURS.items() if name.startswith("RAY_TRAIN")}
 
 
 def test_ray_train_calls_what_is_put_in_place() -> None:

@@ -50,7 +50,7 @@ class Trainings:
 def finetuning_hours(group: RunGroup) -> float | None:
     """Device-hours of fine-tuning, all seeds together."""
     seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
-    known = [each for each in seconds if each is not None]
+    known = [spent for spent in seconds if spent is not None]
     return sum(known) / 3600 if len(known) == len(seconds) else None
 
 
