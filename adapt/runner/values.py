@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 
 class Misfit(Exception):
@@ -30,7 +30,8 @@ def read_value(hint: Any, value: Any, place: str = "") -> Any:
         Misfit: it is of another type, or a field is missing.
         TypeError: no value of such a type can be read.
     """
-    origin, inner = get_origin(hint) or hint, get_args(hint)
+    origin: Any = get_origin(hint) or hint
+    inner = get_args(hint)
     if origin in (Union, types.UnionType):
         return _first_that_fits(inner, value, place)
     if origin is Literal:
@@ -72,17 +73,17 @@ def _first_that_fits(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
 
 def _items(origin: Any, inner: tuple[Any, ...], value: Any, place: str) -> list[Any]:
     if not isinstance(value, list | tuple):
-        return _refuse("a list", value, place)
+        _refuse("a list", value, place)
     kinds = inner if origin is tuple and inner[1:] != (...,) else inner[:1] * len(value)
     if len(kinds) != len(value):
-        return _refuse(f"{len(kinds)} items", value, place)
+        _refuse(f"{len(kinds)} items", value, place)
     pairs = zip(kinds, value, strict=True)
     return [read_value(kind, item, _within(place, number)) for number, (kind, item) in enumerate(pairs)]
 
 
 def _mapping(inner: tuple[Any, ...], value: Any, place: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
-        return _refuse("a mapping", value, place)
+        _refuse("a mapping", value, place)
     key, kind = inner
     return {_key(key, name, place): read_value(kind, item, _within(place, name)) for name, item in value.items()}
 
@@ -94,7 +95,7 @@ def _key(hint: Any, key: Any, place: str) -> Any:
     return read_value(hint, key, _within(place, key))
 
 
-def _instance(kind: type[Any], value: Any, place: str) -> Any:
+def _instance(kind: Any, value: Any, place: str) -> Any:
     if not isinstance(value, Mapping):
         return value if isinstance(value, kind) else _refuse("a mapping", value, place)
     hints, read = _hints(kind), {}
@@ -107,7 +108,7 @@ def _instance(kind: type[Any], value: Any, place: str) -> Any:
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
@@ -115,5 +116,5 @@ def _within(place: str, name: Any) -> str:
     return f"{place}.{name}" if place else str(name)
 
 
-def _refuse(wanted: str, value: Any, place: str) -> Any:
+def _refuse(wanted: str, value: Any, place: str) -> NoReturn:
     raise Misfit(f"{place}: takes {wanted}, not {value!r}")

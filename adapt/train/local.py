@@ -19,6 +19,6 @@ def in_idle_processes(trainer: Any) -> Any:
 
 def _run_controller(**given: Any) -> Any:
     """What a trainer's method of this name does, with its arguments."""
-    controller = ray.remote(num_cpus=0)(TrainController).remote(**given)
+    controller: Any = ray.remote(num_cpus=0)(TrainController).remote(**given)
     ray.get(controller.run.remote())
     return ray.get(controller.get_result.remote())
