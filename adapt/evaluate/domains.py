@@ -9,8 +9,8 @@ from adapt.evaluate.heatmap import MATRICES, draw_heatmap
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.results import Rows, Similar
 from adapt.evaluate.similarity import sample_texts, similarities
-from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 from adapt.runner.files import write_atomically
 
 FILE, PICTURE = "similarity.json", "similarity.png"

@@ -18,9 +18,9 @@ from adapt.errors import ModelError
 from adapt.finetune.classifier import Classifier
 from adapt.finetune.examples import Examples
 from adapt.finetune.settings import SAVABLE
-from adapt.model.load import load_config
 from adapt.model.quiet import quiet
 from adapt.model.start import MODEL_FOLDER
+from adapt.model.tokenizer import load_config
 from adapt.runner.files import folder_aside
 from adapt.task.data import Facts
 

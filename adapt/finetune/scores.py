@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from adapt.finetune.calibration import calibration
 from adapt.finetune.entities import EntityCounts
+from adapt.statistics.classes import ClassCounts
 from adapt.task.data import IGNORED, Facts
 
 Labels: TypeAlias = Sequence[Any]
@@ -76,29 +76,24 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
-    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
-    if facts.metric == "accuracy":
-        return float(accuracy_score(true, guess))
-    return float(f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
+    counts = ClassCounts.of(_held(facts, truth), _held(facts, predicted))
+    if facts.metric == "macro_f1":
+        return counts.macro_f1(occurring=facts.kind == "single_label")
+    return counts.micro_f1 if facts.metric == "micro_f1" else counts.accuracy
 
 
 def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
-    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
-    classes = range(len(facts.labels))
-    names = ("precision", "recall", "f1", "support")
-    columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
-    scores = {
-        "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
-        "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
-        "accuracy": float(accuracy_score(true, guess)),
-        "per_class": {
-            label: dict(zip(names, (column[number].item() for column in columns), strict=True))
-            for number, label in enumerate(facts.labels)
-        },
+    true, guess = _held(facts, truth), _held(facts, predicted)
+    counts = ClassCounts.of(true, guess)
+    found = {
+        "macro_f1": counts.macro_f1(occurring=facts.kind == "single_label"),
+        "micro_f1": counts.micro_f1,
+        "accuracy": counts.accuracy,
+        "per_class": counts.by_class(facts.labels),
     }
     if facts.kind == "single_label":
-        scores["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
-    return scores
+        found["confusion"] = (true.T.astype(np.int64) @ guess.astype(np.int64)).tolist()
+    return found
 
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
@@ -117,14 +112,15 @@ def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, 
     }
 
 
-def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
-    """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
+def _held(facts: Facts, labels: Labels) -> np.ndarray:
+    """Which classes each example has: bool [examples, C]."""
+    held = np.zeros((len(labels), len(facts.labels)), bool)
     if facts.kind == "single_label":
-        return np.asarray(labels, np.int64)
-    indicators = np.zeros((len(labels), len(facts.labels)), np.int64)
-    for row, present in zip(indicators, labels, strict=True):
-        row[present] = 1
-    return indicators
+        held[np.arange(len(labels)), np.asarray(labels, np.int64)] = True
+        return held
+    for row, those in zip(held, labels, strict=True):
+        row[those] = True
+    return held
 
 
 def _names(facts: Facts, truth: Labels, predicted: Labels) -> Iterator[tuple[list[str], list[str]]]:
@@ -140,9 +136,9 @@ def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tup
     For `multi_label` each label is a decision between no and yes, C = 2.
     """
     if facts.kind == "single_label":
-        return _arrays(facts, truth), np.asarray(probabilities)
+        return np.asarray(truth, np.int64), np.asarray(probabilities)
     if facts.kind == "multi_label":
         yes = np.asarray(probabilities).ravel()
-        return _arrays(facts, truth).ravel(), np.stack([1 - yes, yes], 1)
+        return _held(facts, truth).astype(np.int64).ravel(), np.stack([1 - yes, yes], 1)
     true = np.concatenate(truth)
     return true[true != IGNORED], np.concatenate(list(probabilities))[true != IGNORED]

@@ -17,8 +17,9 @@ from adapt.finetune.save import save_classifier
 from adapt.finetune.scores import task_scores
 from adapt.finetune.settings import FinetuneSettings, check_savable
 from adapt.finetune.tune import Learned, tune
-from adapt.model.load import is_decoder, load_config, load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
-from adapt.model.load import listed, load_config, model_class
+from adapt.model.load import listed, model_class
 from adapt.model.quiet import quiet
+from adapt.model.tokenizer import load_config
 
 
 def save_model(

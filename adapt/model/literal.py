@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 
 
 def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
@@ -20,7 +20,7 @@ def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
     It is not to be saved: users of a model write `[MASK]` into a text and mean it.
 
     Raises:
-        ModelError: as `adapt.model.load.load_tokenizer`.
+        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     tokenizer.split_special_tokens = True  # holds for every call; transformers then sets it in the backend too

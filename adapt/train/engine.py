@@ -8,24 +8,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_local_fp32_param
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
-from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
+from adapt.train.without import absent
 from adapt.train.zero import Offload, zero_config
 
-# DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
-# a failure where there is no compiler. gloo and nccl do the same work.
+with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would load it
+    import deepspeed
+    from deepspeed.utils import safe_get_local_fp32_param
+
+    from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
+
+# DeepSpeed's shared-memory collective would be compiled at first use, in half a minute: gloo and nccl do the same
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-# DeepSpeed calls collectives by names that torch is about to change, several times a step.
-warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step
 
 _REDUCED_ELEMENTS = 4_000_000
 

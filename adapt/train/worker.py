@@ -20,9 +20,10 @@ from adapt.corpus.streaming.window import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.export import save_model
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
