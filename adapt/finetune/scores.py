@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from adapt.finetune.calibration import calibration
+from adapt.finetune.classes import ClassCounts
 from adapt.finetune.entities import EntityCounts
-from adapt.statistics.classes import ClassCounts
 from adapt.task.data import IGNORED, Facts
 
 Labels: TypeAlias = Sequence[Any]

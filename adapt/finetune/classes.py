@@ -1,4 +1,4 @@
-"""Scores of classes that were predicted, as scikit-learn defines them, whose import takes over a second."""
+"""Scores of classes that were predicted, from counts, as scikit-learn defines them: to import it takes over a second."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from adapt.statistics.classes import ClassCounts
+from adapt.finetune.classes import ClassCounts
 
 
 @pytest.mark.parametrize("seed", range(20))
