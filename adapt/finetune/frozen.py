@@ -9,6 +9,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -37,10 +41,6 @@ def extract_features(
 
     The result does not depend on the seed.
     """
-    from sklearn.linear_model import LogisticRegression  # other modes, whose module is loaded too, do without
-    from sklearn.multiclass import OneVsRestClassifier
-    from sklearn.pipeline import Pipeline, make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     def state(batch: ExampleBatch) -> Tensor:
         return unit_states(last_hidden_state(encoder, batch.packed, batch.segments), batch, settings.pooling).float()

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from adapt.finetune.calibration import calibration
-from adapt.finetune.classes import ClassCounts
 from adapt.finetune.entities import EntityCounts
 from adapt.task.data import IGNORED, Facts
 
@@ -76,23 +76,28 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
-    counts = ClassCounts.of(_held(facts, truth), _held(facts, predicted))
-    if facts.metric == "macro_f1":
-        return counts.macro_f1(occurring=facts.kind == "single_label")
-    return counts.micro_f1 if facts.metric == "micro_f1" else counts.accuracy
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    if facts.metric == "accuracy":
+        return float(accuracy_score(true, guess))
+    return float(f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
 
 
 def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
-    true, guess = _held(facts, truth), _held(facts, predicted)
-    counts = ClassCounts.of(true, guess)
+    true, guess = _arrays(facts, truth), _arrays(facts, predicted)
+    classes = range(len(facts.labels))
+    names = ("precision", "recall", "f1", "support")
+    columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
     found = {
-        "macro_f1": counts.macro_f1(occurring=facts.kind == "single_label"),
-        "micro_f1": counts.micro_f1,
-        "accuracy": counts.accuracy,
-        "per_class": counts.by_class(facts.labels),
+        "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
+        "accuracy": float(accuracy_score(true, guess)),
+        "per_class": {
+            label: dict(zip(names, (column[place].item() for column in columns), strict=True))
+            for place, label in enumerate(facts.labels)
+        },
     }
     if facts.kind == "single_label":
-        found["confusion"] = (true.T.astype(np.int64) @ guess.astype(np.int64)).tolist()
+        found["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
     return found
 
 
@@ -112,14 +117,13 @@ def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, 
     }
 
 
-def _held(facts: Facts, labels: Labels) -> np.ndarray:
-    """Which classes each example has: bool [examples, C]."""
-    held = np.zeros((len(labels), len(facts.labels)), bool)
+def _arrays(facts: Facts, labels: Labels) -> np.ndarray:
+    """Labels as arrays: class indices, [examples]; for `multi_label` 0 and 1, [examples, C]."""
     if facts.kind == "single_label":
-        held[np.arange(len(labels)), np.asarray(labels, np.int64)] = True
-        return held
+        return np.asarray(labels, np.int64)
+    held = np.zeros((len(labels), len(facts.labels)), np.int64)
     for row, those in zip(held, labels, strict=True):
-        row[those] = True
+        row[those] = 1
     return held
 
 
@@ -136,9 +140,9 @@ def _decisions(facts: Facts, truth: Labels, probabilities: Probabilities) -> tup
     For `multi_label` each label is a decision between no and yes, C = 2.
     """
     if facts.kind == "single_label":
-        return np.asarray(truth, np.int64), np.asarray(probabilities)
+        return _arrays(facts, truth), np.asarray(probabilities)
     if facts.kind == "multi_label":
         yes = np.asarray(probabilities).ravel()
-        return _held(facts, truth).astype(np.int64).ravel(), np.stack([1 - yes, yes], 1)
+        return _arrays(facts, truth).ravel(), np.stack([1 - yes, yes], 1)
     true = np.concatenate(truth)
     return true[true != IGNORED], np.concatenate(list(probabilities))[true != IGNORED]
