@@ -132,10 +132,10 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Each worker's share; the tasks that read its rows ask for none."""
+        """Each worker's share, and a core for the tasks that read its rows."""
         resources = self.config.resources
         gpus = {"GPU": resources.gpus_per_worker * resources.workers} if resources.gpus_per_worker else {}
-        return {"CPU": resources.workers * resources.cpus_per_worker, **gpus}
+        return {"CPU": resources.workers * resources.cpus_per_worker + 1, **gpus}
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""

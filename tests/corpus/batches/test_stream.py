@@ -94,19 +94,6 @@ def test_streamed(
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_rows_are_read_while_trainings_hold_all_cores(corpus: str) -> None:
-    import ray
-
-    held = ray.util.placement_group([{"CPU": ray.cluster_resources()["CPU"]}])
-    ray.get(held.ready())
-    try:
-        with streamed(feed(corpus, 4, 9)) as batches:
-            check(list(batches), 4, 9, 0, 1)
-    finally:
-        ray.util.remove_placement_group(held)
-
-
-@pytest.mark.usefixtures("ray_cluster")
 def test_a_long_run_stays_in_order(corpus: str) -> None:
     plain = list(feed(corpus, 13, 400).read())
     with streamed(feed(corpus, 13, 400)) as batches:
