@@ -6,13 +6,10 @@ To Tune or Not to Tune? (Peters et al., W19-4302) compares such features with fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -28,6 +25,9 @@ from adapt.finetune.tune import Learned, loss_of, trained_numbers
 from adapt.model.states import last_hidden_state
 from adapt.task.data import IGNORED
 
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
 REGULARIZATION = (0.01, 0.1, 1.0, 10.0)
 """Values of scikit-learn's C; the score on dev chooses one."""
 ITERATIONS = 1000
@@ -41,6 +41,10 @@ def extract_features(
 
     The result does not depend on the seed.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     def state(batch: ExampleBatch) -> Tensor:
         return unit_states(last_hidden_state(encoder, batch.packed, batch.segments), batch, settings.pooling).float()

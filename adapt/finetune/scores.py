@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from adapt.finetune.calibration import calibration
 from adapt.finetune.entities import EntityCounts
@@ -76,29 +75,33 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
+    from sklearn import metrics  # here, since it takes 1.5 s, which the first training step need not wait for
+
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
-        return float(accuracy_score(true, guess))
-    return float(f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
+        return float(metrics.accuracy_score(true, guess))
+    return float(metrics.f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
 
 
 def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    from sklearn import metrics
+
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     classes = range(len(facts.labels))
     names = ("precision", "recall", "f1", "support")
-    columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
-    found = {
-        "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
-        "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
-        "accuracy": float(accuracy_score(true, guess)),
+    columns = metrics.precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
+    scores = {
+        "macro_f1": float(metrics.f1_score(true, guess, average="macro", zero_division=0)),
+        "micro_f1": float(metrics.f1_score(true, guess, average="micro", zero_division=0)),
+        "accuracy": float(metrics.accuracy_score(true, guess)),
         "per_class": {
-            label: dict(zip(names, (column[place].item() for column in columns), strict=True))
-            for place, label in enumerate(facts.labels)
+            label: dict(zip(names, (column[row].item() for column in columns), strict=True))
+            for row, label in enumerate(facts.labels)
         },
     }
     if facts.kind == "single_label":
-        found["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
-    return found
+        scores["confusion"] = metrics.confusion_matrix(true, guess, labels=classes).tolist()
+    return scores
 
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
