@@ -1,12 +1,12 @@
 """Turns results into plain values for a record, and back."""
 
 from dataclasses import asdict, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from adapt.errors import StageError
 from adapt.runner.record import RECORD_FILE, Record
-from adapt.runner.values import Misfit, read_value
 
 R = TypeVar("R")
 
@@ -28,14 +28,25 @@ def read_result(kind: type[R], record: Record) -> R:
     Raises:
         StageError: the record's metrics are not those of such a result.
     """
+    from pydantic import ValidationError
+
     try:
-        result: R = read_value(kind, record.metrics)
-    except Misfit as error:
+        result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
         raise StageError(
-            f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {error}",
+            f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {at}: {first['msg']}",
             f"delete the folder {record.path} to run the stage again",
         ) from error
     return result
+
+
+@cache
+def _adapter(kind: type[Any]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _plain(value: Any) -> Any:
