@@ -112,6 +112,18 @@ def tasks_are_apart(case: Case) -> Finding | None:
     return Finding(f"there are several tasks ({names}): a model that TAPT made for one is not to be taken for another")
 
 
+def cheap_answers_first(case: Case) -> Finding | None:
+    """If general text is measured on, the answers that cost least come before every method against forgetting."""
+    if not (case.evidence.corpus and case.evidence.general):
+        return None
+    method = case.config.method.kind
+    before = "any method" if method == "plain" else f"method.kind {method}"
+    return Finding(
+        f"before {before} against forgetting, try learning rates, replay and interpolation with the base in one report:"
+        " python jobs/chain.py run jobs/recipes/forgetting.yaml (--corpus, --general, --model and --steps name yours)"
+    )
+
+
 def dapt_forgets(case: Case) -> Finding | None:
     """If general text is measured and none is replayed, the user should name some to replay."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:

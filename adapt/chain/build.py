@@ -14,6 +14,7 @@ from adapt.report.entry import Entry, Study
 from adapt.runner import Record, Stage, Store
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
+from adapt.stage.merge import Merge
 from adapt.stage.train import Train
 
 
@@ -53,7 +54,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     goals: list[Goal] = []
     for node in nodes:
         start = _start(node, node.start, starts) if node.start else None
-        made = {label: _start(node, label, starts) for label in node.compared}
+        made = {path: _start(node, label, starts) for path, label in node.compared.items()}
         context = Context.of(node.config, start, made)
         goals += _goals(node, context, starts)
         context.digests.save()
@@ -77,17 +78,17 @@ def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]
         ]
     final = node.job.final(context)
     if node.job.training and (training := node.job.training(final)):
-        starts[node.label] = context.start.after(training)
+        starts[node.label] = context.start.after(training, node.job.place)
     return [Goal(node.name, node.job, node.values, final, node.config)]
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """The model that a node begins with, or compares."""
-    if label not in starts:  # domains learnt apart leave no model that has learnt all
+    if label not in starts:  # domains learnt apart leave no model that has learnt all; shares leave one each
         raise ConfigError(
-            f"{node.label} asks for the model of {label}, which has none that learnt all domains: its sequence.mode is"
-            " separate",
-            "name a stage that leaves one model, such as a sequence with sequence.mode continual or joint",
+            f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
+            " merge.shares has several",
+            "name a stage that leaves one model: a sequence that is continual or joint, a merge with one share",
         )
     return starts[label]
 
@@ -119,10 +120,20 @@ def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
-    """The keys of the trainings that made the model a stage begins with, the first one first."""
+    """The keys of the trainings that made the model a stage begins with, the first one first.
+
+    A merged model has those of all that it was made of, and then the key of the merge.
+    """
     start: Start | None = getattr(stage, "start", None)
-    training = start.training if start else None
-    return (*trainings(training), training.key) if training else ()
+    return _trainings_to(start) if start else ()
+
+
+def _trainings_to(start: Start) -> tuple[str, ...]:
+    made = start.training
+    if made is None:
+        return ()
+    merged = [key for model in made.models for key in _trainings_to(model)] if isinstance(made, Merge) else []
+    return tuple(dict.fromkeys([*trainings(made), *merged, made.key]))
 
 
 def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -29,8 +29,8 @@ class Node:
     config: Config
     start: str | None
     """The label of the node whose model it starts from; None for model.path."""
-    compared: tuple[str, ...] = ()
-    """For `evaluate`, the labels of the nodes whose models are compared."""
+    compared: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the nodes whose models are compared or merged, by what the fields call them."""
 
     @property
     def label(self) -> str:
@@ -92,14 +92,16 @@ def _add(
         return node_label(other, list(members.values()))
 
     start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
-    models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
+    compared = {model.path: "comparison.models" for model in config.comparison.models or ()}
+    merged = dict.fromkeys(config.merge.models or (), "merge.models")
+    others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
     nodes[name] = Node(
         name=entry.name,
         job=entry.job,
         values=values,
         config=config,
         start=needed(str(start), "from") if start else None,
-        compared=tuple(needed(path, "comparison.models") for path in models),
+        compared={path: needed(path, field) for path, field in others.items()},
     )
 
 

@@ -19,8 +19,8 @@ class Entry:
     record: Record
     """The record: for `finetune` that of one seed, for `dapt` and `tapt` that of their `export` stage."""
     trained: tuple[str, ...] = ()
-    """For `finetune`, the keys of the `train` stages that made the model, first one first; empty if the model was not
-    trained here."""
+    """For `finetune`, the keys of the `train` and `merge` stages that made the model, first one first; empty if the
+    model was not made here."""
     task: str = ""
     """For `finetune`, the name that its task goes by now; a record keeps none, since a name determines nothing."""
 

@@ -17,6 +17,9 @@ from adapt.report.tasks.compared import Compared, compare_all
 from adapt.report.tasks.cost import Trainings
 from adapt.report.tasks.verdict import verdicts
 from adapt.report.tasks.warnings import versions_of, warnings
+from adapt.report.tradeoffs.front import FEWEST
+from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
+from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
 
 KEY = 12
 """Characters of a key that are shown."""
@@ -25,14 +28,16 @@ KEY = 12
 def sections(study: Study, results: Results) -> list[Section]:
     """Builds all sections, and leaves out those that have nothing to say."""
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
+    traded = tradeoffs(study, FEWEST)
     planned = [
-        Section("Verdict", _verdict(results, compared, priced, in_turn)),
+        Section("Verdict", _verdict(results, compared, priced, in_turn, traded)),
         Section("What was run", _ran(study, results)),
         Section("Sequences of domains", sequences_section(in_turn)),
+        Section("Gain against forgetting", tradeoff_section(traded)),
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
-        Section("Losses and similarity", _losses(study)),
+        Section("Losses and similarity", _losses(study, traded)),
         Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
@@ -45,8 +50,10 @@ def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
     return [(results.label(recipe), results.recipes.index(recipe)) for recipe in recipes]
 
 
-def _verdict(results: Results, compared: Compared, priced: Trainings, in_turn: Sequences) -> list[Block]:
-    findings = sequence_verdicts(in_turn)
+def _verdict(
+    results: Results, compared: Compared, priced: Trainings, in_turn: Sequences, traded: Sequence[MeasuredAlike]
+) -> list[Block]:
+    findings = [*tradeoff_verdicts(traded), *sequence_verdicts(in_turn)]
     if results.rows or not findings:
         findings = [*findings, *verdicts(results, compared, priced)]
     blocks: list[Block] = [Findings(findings)]
@@ -117,9 +124,10 @@ def _curves(study: Study, results: Results) -> list[Block]:
     return blocks
 
 
-def _losses(study: Study) -> list[Block]:
+def _losses(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
+    shown = {key for measured in traded for key in measured.compared}
     made = {"compare": losses.compared_models, "similarity": losses.similarity_tables}
-    records = [entry.record for entry in study.entries if entry.record.stage in made]
+    records = [entry.record for entry in study.entries if entry.record.stage in made and entry.record.key not in shown]
     return [table for record in records for table in made[record.stage](record)]
 
 

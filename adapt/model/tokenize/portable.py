@@ -29,7 +29,7 @@ def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
     """Loads the tokenizer of a model.
 
     Raises:
-        ModelError: as `adapt.model.load.load_tokenizer`.
+        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
     """
     from adapt.model.literal import load_text_tokenizer
 
