@@ -19,6 +19,8 @@ PYTHON ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
+# Two processes that take file after file: what the tests of one share is made once.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help env demo test quick fuzz check clean
@@ -33,10 +35,10 @@ demo: env ## adapt a small language model to technical English, on local Ray: th
 	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
 
 test: env ## run the tests, in two processes
-	$(PY) -m pytest -n 2 --dist worksteal $(ARGS)
+	$(PY) -m pytest $(TWO) $(ARGS)
 
 quick: env ## the tests that start neither Ray nor ranks nor jobs, for the loop while coding
-	$(PY) -m pytest -n 2 --dist worksteal -m "not slow and not heavy" $(ARGS)
+	$(PY) -m pytest $(TWO) -m "not slow and not heavy" $(ARGS)
 
 fuzz: env ## look for what is wrong with random corpora and configurations, for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)

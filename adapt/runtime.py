@@ -54,7 +54,7 @@ def connect(resources: ResourcesConfig) -> None:
         log("starting Ray on this machine")
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     catch_signals()  # Ray has installed handlers of its own
-    _hush()
+    hush()
 
 
 def _local_environment() -> dict[str, str]:
@@ -88,11 +88,8 @@ def _check_reachable(address: str) -> None:
         ) from error
 
 
-def _hush() -> None:
-    """Ray's libraries configure their loggers when they are imported, so they are imported first."""
-    import ray.data
-    import ray.train  # noqa: F401
-
+def hush() -> None:
+    """Keeps Ray's loggers quiet. Its libraries configure theirs when they are imported: called again after that."""
     warnings.filterwarnings("ignore", module="ray.data")  # advice on tuning small inputs
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -193,7 +190,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     for name, value in settings.items():
         setattr(context, name, value)
     with DataContext.current(context):
-        _hush()
+        hush()
         yield
 
 

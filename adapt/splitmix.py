@@ -7,9 +7,8 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Its finalizer, a bijection of uint64 that looks random."""
-    with np.errstate(over="ignore"):
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    """Its finalizer, a bijection of uint64 that looks random. Arrays wrap around in silence; single numbers warn."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
     return mixed

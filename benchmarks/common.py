@@ -16,6 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
+MATRIX_FEATURES = (
+    *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8"),
+    *("asimd", "sve", "sve2", "sme", "bf16", "i8mm"),  # of ARM
+)
+"""What decides how fast a CPU multiplies matrices, as Linux names it."""
 Targets = dict[str, tuple[str, float]]
 T = TypeVar("T")
 
@@ -92,17 +97,24 @@ def machine() -> dict[str, Any]:
     """Where the figures were measured."""
     import torch
 
-    models = [
-        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    known = processor(Path("/proc/cpuinfo").read_text())
     return {
-        "cpu": models[0] if models else platform.processor(),
+        "cpu": known.get("model name") or platform.processor(),
+        "matrix_features": known["matrix"].split(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
+
+
+def processor(described: str) -> dict[str, str]:
+    """What Linux says of the first core (/proc/cpuinfo), and as `matrix` what it multiplies matrices with."""
+    lines = (line.partition(":") for line in described.partition("\n\n")[0].splitlines())
+    known = {name.strip(): value.strip() for name, _, value in lines}
+    features = known.get("flags", known.get("Features", "")).split()
+    return {**known, "matrix": " ".join(name for name in MATRIX_FEATURES if name in features)}
 
 
 def corpus_file(folder: Path, documents: int) -> Path:

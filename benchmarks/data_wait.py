@@ -41,7 +41,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
     from adapt.config import ObjectiveConfig, ResourcesConfig, TrainingConfig
     from adapt.method.base import Method
     from adapt.model.apart import keep_documents_apart
-    from adapt.model.load import load_tokenizer
+    from adapt.model.tokenizer import load_tokenizer
     from adapt.objective.mlm import MaskedLanguageModelling
     from adapt.runtime import connect
     from adapt.train.engine import Engine

@@ -48,7 +48,7 @@ def _base_model(folder: Path) -> Path:
     from transformers import BertConfig, BertForMaskedLM
 
     from adapt.model.demo import demo_checkpoint
-    from adapt.model.load import load_tokenizer
+    from adapt.model.tokenizer import load_tokenizer
 
     BertForMaskedLM(BertConfig(vocab_size=50_265)).save_pretrained(folder)
     load_tokenizer(demo_checkpoint("demo:bert-tiny")).save_pretrained(folder)
@@ -83,7 +83,8 @@ def _bare_loop(model_folder: Path, prepared: Path, steps: int, seed: int) -> lis
     import torch
 
     from adapt.corpus.batches.stream import Feed
-    from adapt.model.load import load_model, load_tokenizer
+    from adapt.model.load import load_model
+    from adapt.model.tokenizer import load_tokenizer
     from adapt.objective.base import Batch
     from adapt.objective.mlm import MaskedLanguageModelling
     from adapt.train.options import apply_options

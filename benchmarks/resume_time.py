@@ -87,7 +87,7 @@ def first_streamed(folder: Path, place: float) -> float:
     from adapt.corpus.streaming.index import ItemIndex
 
     online = _online(folder)
-    _tokenizer(online.encode.pretrained)
+    _tokenizer(online.encode._source)
     tokens = sum(ItemIndex.open(online.index).tokens)
     began = time.perf_counter()
     next(online.batches(int(place * (tokens // LENGTH) / ROWS), parallel=False))

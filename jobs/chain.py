@@ -27,6 +27,7 @@ from adapt.stage.running import run_stages
 from adapt.stage.train import Train
 from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
+from adapt.summary.running import show_running
 
 
 def main() -> None:
@@ -66,6 +67,7 @@ def plan_all(command: Command, chain_file: ChainFile, chain: Chain) -> None:
 
 def status(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     counts = show_goals(chain.goals, chain.store)
+    show_running([goal.stage for goal in chain.goals], chain.store)
     finish("status", chain.store.root, counts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common import Options
+from benchmarks.common import Options, processor
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {"claims", "equality", "sequences", "slices", "small_decoder", "versus"}
@@ -51,6 +51,15 @@ def test_the_shared_arguments_are_taken(
 ) -> None:
     assert run(name, [*SHARED, "--nonsense"], monkeypatch) == 2
     assert capsys.readouterr().err.splitlines()[-1].endswith("error: unrecognized arguments: --nonsense")
+
+
+INTEL = "processor\t: 0\nmodel name\t: Xeon\nflags\t\t: fpu avx2 amx_bf16 bf16x\n\nprocessor\t: 1\nflags\t\t: sve\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd bf16 i8mm\n"
+
+
+@pytest.mark.parametrize(("described", "matrix"), [(INTEL, "avx2 amx_bf16"), (ARM, "asimd bf16 i8mm"), ("", "")])
+def test_figures_name_what_the_processor_multiplies_matrices_with(described: str, matrix: str) -> None:
+    assert processor(described)["matrix"] == matrix
 
 
 @pytest.mark.parametrize("name", ["ablation", "finetune", "train_throughput"])

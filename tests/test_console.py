@@ -169,7 +169,7 @@ def job():
         time.sleep(60)
     finally:
         log("closing")
-        time.sleep(0.5)
+        sys.stdin.readline()
         log("closed")
 run_job(job)
 """
@@ -178,13 +178,13 @@ run_job(job)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", JOB], stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", JOB], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "ready\n"
         process.send_signal(sent)
         assert process.stderr.readline() == "closing\n"
         process.send_signal(sent)  # the end is not to be interrupted
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 130
     assert err.startswith("closed\nInterrupted: interrupted\n")
     assert "Traceback" not in err

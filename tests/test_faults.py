@@ -63,6 +63,13 @@ def peaceful(tmp_path_factory: pytest.TempPathFactory, arguments: list[str]) -> 
     made.close()
 
 
+def with_text(root: Path, folder: Path) -> Path:
+    """A folder for a job whose text is prepared already, as that of a job below `root`."""
+    for stage in ("manifest", "prepare"):
+        shutil.copytree(root / stage, folder / "runs" / stage)
+    return folder
+
+
 def weights(result: dict[str, Any]) -> bytes:
     return (Path(result["path"]) / "model.safetensors").read_bytes()
 
@@ -150,9 +157,11 @@ def check_resumed(job: Job, reached: int) -> None:
     assert job.err.count("prepare: done") == (0 if reached else 1)
 
 
-def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(jobs: Jobs, arguments: list[str], tmp_path: Path) -> None:
+def test_a_diverging_run_ends_at_once_and_keeps_what_it_had(
+    jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
+) -> None:
     more = ["--training.learning_rate=1e38", "--training.checkpoint_interval_steps=1", "--training.warmup_fraction=0"]
-    job = jobs.start(tmp_path, [*arguments, *more])
+    job = jobs.start(with_text(peaceful[0].root, tmp_path), [*arguments, *more])
     check_failed(job, 7, "TrainingError: step 2: loss ", "training.learning_rate")
     assert whole_step(job.root) == 1
     assert [line["step"] for line in reports(job.root)] == [1]
@@ -185,9 +194,9 @@ def fill(disk: Path) -> Path:
     return path
 
 
-def test_a_disk_that_fills_up(jobs: Jobs, arguments: list[str], tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[str], small_disk: Path) -> None:
     """With room again, the same command goes on; terminated, it ends as one that is interrupted."""
-    job = jobs.start(small_disk / "job", arguments)
+    job = jobs.start(with_text(peaceful[0].root, small_disk / "job"), arguments)
     job.until(lambda: whole_step(job.root) > 0)
     filler = fill(small_disk)
     check_failed(job, 6, "StorageError: no space left while writing ", str(job.root / "train"), "free some space")

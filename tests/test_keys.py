@@ -17,6 +17,7 @@ from adapt.config import (
     CorpusConfig,
     EvaluationConfig,
     EvaluationSet,
+    MergeConfig,
     MethodConfig,
     MixtureConfig,
     ModelConfig,
@@ -72,6 +73,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         evaluation=EvaluationConfig(sequence_length=64, general_paths="data/general.jsonl"),
         task=TaskConfig(name="one", train="data/train.jsonl", dev="data/dev.jsonl", test="data/test.jsonl", domain="a"),
         tapt=TaptConfig(pool_paths="data/pool.jsonl", random_per_example=1),
+        merge=MergeConfig(models=["model"]),
         comparison=ComparisonConfig(pseudo_perplexity=True),
         storage=StorageConfig(root=str(tmp_path / "runs")),
     )

@@ -40,12 +40,14 @@ ALLOWED: dict[str, frozenset[str]] = {
     "task": GROUND | {"corpus", "model", "runtime"},
     "finetune": GROUND | {"task", "train", "model", "runtime", "statistics"},  # the entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime"},
+    "merge": GROUND | {"model"},
     "preflight": GROUND | {"runtime", "model", "train"},
     "report": GROUND | {"statistics"},  # beyond that it reads records
-    "summary": GROUND,
+    "summary": GROUND | {"train"},  # what a training reports while it runs
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
-ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "advise", "evaluate"}
+ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
+ALLOWED["job"] |= {"advise", "evaluate"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within

@@ -64,14 +64,14 @@ def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULE
     """
     remarks = []
     for rule in rules:
-        if found := rule.judge(case):
-            sides = found.speaks_for, found.speaks_against
-            remarks.append(Remark(rule.name, rule.strength, *sides, found.reason, rule.source, rule.checked))
+        if finding := rule.judge(case):
+            sides = finding.speaks_for, finding.speaks_against
+            remarks.append(Remark(rule.name, rule.strength, *sides, finding.reason, rule.source, rule.checked))
     recipes = [
         Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
-    return Advice(sorted(recipes, key=_place), remarks, case.costs.rate_from, case.costs.refusal)
+    return Advice(sorted(recipes, key=_order), remarks, case.costs.rate_from, case.costs.refusal)
 
 
 def _votes(recipe: str, remarks: Sequence[Remark]) -> int:
@@ -92,7 +92,7 @@ def _budget(case: Case, cost: CostAhead) -> str:
     return WITHIN if cost.device_hours <= limit else ABOVE
 
 
-def _place(recipe: Recipe) -> tuple[bool, int, float]:
+def _order(recipe: Recipe) -> tuple[bool, int, float]:
     costs = (recipe.cost.device_hours, recipe.cost.flops, recipe.cost.tokens)
     return recipe.budget == ABOVE, -recipe.votes, next((cost for cost in costs if cost is not None), float("inf"))
 

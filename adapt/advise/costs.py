@@ -47,12 +47,12 @@ class Costs:
 
     def share(self, recipe: str, other: str) -> float | None:
         """One recipe's work as a share of another's, both without fine-tuning."""
-        without, one, two = (
+        without, own, reference = (
             self.recipes[name].flops if name in self.recipes else 0.0 for name in (AS_IT_IS, recipe, other)
         )
-        if without is None or not one or not two or two <= without:
+        if without is None or not own or not reference or reference <= without:
             return None
-        return (one - without) / (two - without)
+        return (own - without) / (reference - without)
 
 
 def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, store: Store) -> Costs:

@@ -98,29 +98,41 @@ def corpus_is_small(case: Case) -> Finding | None:
 
 
 def pool_is_curated(case: Case) -> Finding | None:
-    """There is more unlabelled text of the task's kind."""
+    """If there is more unlabelled text of the task's kind, that speaks for TAPT."""
     if case.evidence.pool is None or not case.evidence.tasks:
         return None
     return Finding("there is unlabelled text of the task's kind (tapt.pool_paths)", (TAPT,))
 
 
 def tasks_are_apart(case: Case) -> Finding | None:
-    """Several tasks."""
+    """If there are several tasks, each needs a TAPT of its own."""
     names = ", ".join(task.name for task in case.evidence.tasks)
     if len(case.evidence.tasks) < 2:
         return None
     return Finding(f"there are several tasks ({names}): a model that TAPT made for one is not to be taken for another")
 
 
+def cheap_answers_first(case: Case) -> Finding | None:
+    """If general text is measured on, the answers that cost least come before every method against forgetting."""
+    if not (case.evidence.corpus and case.evidence.general):
+        return None
+    method = case.config.method.kind
+    before = "any method" if method == "plain" else f"method.kind {method}"
+    return Finding(
+        f"before {before} against forgetting, try learning rates, replay and interpolation with the base in one report:"
+        " python jobs/chain.py run jobs/recipes/forgetting.yaml (--corpus, --general, --model and --steps name yours)"
+    )
+
+
 def dapt_forgets(case: Case) -> Finding | None:
-    """General text is measured on, and none is replayed."""
+    """If general text is measured and none is replayed, the user should name some to replay."""
     if not (case.evidence.corpus and case.evidence.general) or case.config.mixture.replay_paths:
         return None
     return Finding("general text is to be measured, and none is replayed: name some in mixture.replay_paths")
 
 
 def words_are_cut(case: Case) -> Finding | None:
-    """The tokenizer cuts the words of the corpus into more pieces than those of general text."""
+    """If the tokenizer cuts the corpus's words into more pieces than general ones, more vocabulary may help."""
     corpus, general = case.evidence.corpus, case.evidence.general
     if not (corpus and general) or corpus.fertility < PIECES * general.fertility:
         return None
@@ -129,7 +141,7 @@ def words_are_cut(case: Case) -> Finding | None:
 
 
 def task_is_small(case: Case) -> Finding | None:
-    """Few examples and few seeds."""
+    """If a task has few examples, few seeds are not enough."""
     seeds = len(case.config.finetune.seeds)
     small = [f"{task.name} {task.examples:,}" for task in case.evidence.tasks if task.examples < FEW_EXAMPLES]
     if not small or seeds >= ENOUGH_SEEDS:
@@ -138,7 +150,7 @@ def task_is_small(case: Case) -> Finding | None:
 
 
 def texts_leak(case: Case) -> Finding | None:
-    """Test texts stand in train."""
+    """If test texts stand in train too, the score without them should be reported as well."""
     leaks = [f"{task.name} {task.leaked} of {task.test}" for task in case.evidence.tasks if task.leaked]
     if not leaks:
         return None
@@ -164,6 +176,6 @@ def _nearness(evidence: Evidence, nearer: bool) -> str:
 
     known = [task for task in evidence.tasks if task.overlap is not None and task.general_overlap is not None]
     chosen = [task for task in known if is_near(task) == nearer]
-    if 2 * len(chosen) < len(known) + nearer:  # half of them is not near
+    if 2 * len(chosen) < len(known) + nearer:  # half of the tasks are not most of them
         return ""
     return ", ".join(f"{task.name} {task.overlap:.1%} against {task.general_overlap:.1%}" for task in chosen)

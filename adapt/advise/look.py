@@ -46,17 +46,17 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
             raise DataError(
                 f"the {name} text is empty after cleaning", "check its paths, text field and corpus.cleaning"
             )
-    eyes = _Eyes(config, pretrained)
-    texts = {name: eyes.text(sample) for name, sample in samples.items()}
+    observer = _Observer(config, pretrained)
+    texts = {name: observer.text(sample) for name, sample in samples.items()}
     words = {name: sample.texts for name, sample in samples.items() if name != "pool"}
     overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
     return Evidence(
-        [eyes.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
+        [observer.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)
     )
 
 
-class _Eyes:
-    """A model with its tokenizer."""
+class _Observer:
+    """A model with its tokenizer, which looks at texts and tasks."""
 
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
@@ -82,7 +82,7 @@ class _Eyes:
         facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")
         drawn = np.random.default_rng(SAMPLE_SEED).permutation(len(train))[: self.config.advice.max_documents]
         tokens = [train.tokens[number] for number in drawn]
-        texts = self.tokenizer.batch_decode([each.tolist() for each in tokens], skip_special_tokens=True)
+        texts = self.tokenizer.batch_decode([ids.tolist() for ids in tokens], skip_special_tokens=True)
         near = {name: word_overlaps({"task": texts, name: others})["task"][0] for name, others in words.items()}
         return TaskEvidence(
             name=facts.name,
@@ -100,22 +100,22 @@ class _Eyes:
 
     def fertility(self, texts: Sequence[str], tokens: Sequence[np.ndarray]) -> float:
         special = self.tokenizer.all_special_ids
-        pieces = sum(int((~np.isin(each, special)).sum()) for each in tokens)
+        pieces = sum(int((~np.isin(ids, special)).sum()) for ids in tokens)
         return pieces / max(1, sum(len(WORD.findall(text)) for text in texts))
 
     def loss(self, tokens: Sequence[np.ndarray]) -> float:
         before = np.cumsum([0, *map(len, tokens)])[:-1]
-        few = [each for each, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(each)]
-        return loss_on(few, self.model, self.tokenizer, self.config, torch.device("cpu"))
+        first = [ids for ids, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(ids)]
+        return loss_on(first, self.model, self.tokenizer, self.config, torch.device("cpu"))
 
 
 def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
     """Overlap of the vocabularies of as much text of each (`adapt.evaluate.similarity`), with each of the others."""
-    words = min(sum(len(text.split()) for text in each) for each in texts.values())
-    found = similarities({name: _first_words(each, words) for name, each in texts.items()}).overlap
+    words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
+    overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
     return {
-        name: [share for column, share in enumerate(row) if column != place]
-        for place, (name, row) in enumerate(zip(texts, found, strict=True))
+        name: [share for column, share in enumerate(row) if column != number]
+        for number, (name, row) in enumerate(zip(texts, overlaps, strict=True))
     }
 
 

@@ -112,6 +112,13 @@ RULES = (
         findings.tasks_are_apart,
     ),
     Rule(
+        "cheap_answers_first",
+        "moderate",
+        "LM-Cocktail, arXiv 2311.13534: of an encoder fine-tuned from 71.8 to 76.0 on its task, and from 49.8 to 48.5 "
+        "on others, interpolation with the base keeps 74.8 and 50.0; replay: arXiv 2403.08763",
+        findings.cheap_answers_first,
+    ),
+    Rule(
         "dapt_forgets",
         "moderate",
         "DSP table 12: DAPT raises the loss on RoBERTa's own text from 1.19 to 1.33 (news) up to 2.07 (reviews); "

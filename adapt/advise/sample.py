@@ -54,24 +54,24 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
     sizes = {part.path: part.size for part in manifest.parts} if corpus.source == "files" else {}
     share = READ_BYTES // max(1, min(len(items), PLACES))
     texts: list[str] = []
-    ended, read, stored = 0, 0, 0
+    read_whole, read, stored = 0, 0, 0
     for number in permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist():
         if read >= READ_BYTES:
             break
-        found, at_end = _beginning(items[number], corpus, share)
-        ended += at_end
-        texts += found
-        read += sum(map(_size, found))
+        beginning, at_end = _beginning(items[number], corpus, share)
+        read_whole += at_end
+        texts += beginning
+        read += sum(map(_size, beginning))
         if sizes:
-            size = sum((each.stop or sizes[each.path]) - each.start for each in items[number])
-            stored += size if at_end else min(size, _stored(found, items[number][0].path))
+            size = sum((part.stop or sizes[part.path]) - part.start for part in items[number])
+            stored += size if at_end else min(size, _stored(beginning, items[number][0].path))
     drawn = random.Random(SEED).sample(texts, min(most, len(texts)))
-    if ended == len(items):
+    if read_whole == len(items):
         return Sample(drawn, len(texts), read, True)
     if not sizes:
         return Sample(drawn, None, None, False)
-    whole = sum(sizes.values()) / max(stored, 1)
-    return Sample(drawn, round(len(texts) * whole), round(read * whole), False)
+    scale = sum(sizes.values()) / max(stored, 1)
+    return Sample(drawn, round(len(texts) * scale), round(read * scale), False)
 
 
 def joined_samples(samples: Sequence[Sample]) -> Sample:

@@ -36,11 +36,11 @@ def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
         ConfigError: there is no such job.
     """
     job, rest = "dapt", list(arguments)
-    for place, argument in enumerate(arguments):
+    for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if name == "--job":
-            job = value if equals else next(iter(arguments[place + 1 :]), "")
-            rest = [*arguments[:place], *arguments[place + (1 if equals else 2) :]]
+            job = value if equals else next(iter(arguments[index + 1 :]), "")
+            rest = [*arguments[:index], *arguments[index + (1 if equals else 2) :]]
     return job_of(job), rest
 
 
@@ -74,7 +74,7 @@ def _read(name: str, value: str) -> Any:
 
 
 def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    named, rest = [], [each for each in arguments if each != "--debug"]
+    named, rest = [], [argument for argument in arguments if argument != "--debug"]
     while rest:
         option = rest.pop(0)
         name, equals, value = option.removeprefix("--").partition("=")

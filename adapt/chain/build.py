@@ -14,6 +14,7 @@ from adapt.report.entry import Entry, Study
 from adapt.runner import Record, Stage, Store
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
+from adapt.stage.merge import Merge
 from adapt.stage.train import Train
 
 
@@ -29,7 +30,7 @@ class Goal:
 
     @property
     def label(self) -> str:
-        """`finetune[DAPT, acl_arc, 3]`."""
+        """What the goal is called, as `finetune[DAPT, acl_arc, 3]`."""
         return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
 
 
@@ -53,7 +54,7 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     goals: list[Goal] = []
     for node in nodes:
         start = _start(node, node.start, starts) if node.start else None
-        made = {label: _start(node, label, starts) for label in node.compared}
+        made = {path: _start(node, label, starts) for path, label in node.compared.items()}
         context = Context.of(node.config, start, made)
         goals += _goals(node, context, starts)
         context.digests.save()
@@ -77,17 +78,17 @@ def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]
         ]
     final = node.job.final(context)
     if node.job.training and (training := node.job.training(final)):
-        starts[node.label] = context.start.after(training)
+        starts[node.label] = context.start.after(training, node.job.place)
     return [Goal(node.name, node.job, node.values, final, node.config)]
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
     """The model that a node begins with, or compares."""
-    if label not in starts:  # domains learnt apart leave no model that has learnt all
+    if label not in starts:  # domains learnt apart leave no model that has learnt all; shares leave one each
         raise ConfigError(
-            f"{node.label} asks for the model of {label}, which has none that learnt all domains: its sequence.mode is"
-            " separate",
-            "name a stage that leaves one model, such as a sequence with sequence.mode continual or joint",
+            f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
+            " merge.shares has several",
+            "name a stage that leaves one model: a sequence that is continual or joint, a merge with one share",
         )
     return starts[label]
 
@@ -114,15 +115,25 @@ def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
     for stage in waiting:
         if stage.key not in reached:
             reached[stage.key] = stage
-            waiting += stage.inputs.values()  # which this loop then comes to
+            waiting += stage.inputs.values()  # the loop goes on to these
     return list(reached.values())
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:
-    """The keys of the trainings that made the model a stage begins with, the first one first."""
+    """The keys of the trainings that made the model a stage begins with, the first one first.
+
+    A merged model has those of all that it was made of, and then the key of the merge.
+    """
     start: Start | None = getattr(stage, "start", None)
-    training = start.training if start else None
-    return (*trainings(training), training.key) if training else ()
+    return _trainings_to(start) if start else ()
+
+
+def _trainings_to(start: Start) -> tuple[str, ...]:
+    made = start.training
+    if made is None:
+        return ()
+    merged = [key for model in made.models for key in _trainings_to(model)] if isinstance(made, Merge) else []
+    return tuple(dict.fromkeys([*trainings(made), *merged, made.key]))
 
 
 def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
@@ -139,7 +150,7 @@ def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, f
 
 def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
     """The records of a stage's finished inputs, added to those of `done`."""
-    known = {each.key: store.known(each.kind, each.name, each.key) for each in stage.inputs.values()}
+    known = {needed.key: store.known(needed.kind, needed.name, needed.key) for needed in stage.inputs.values()}
     return {**done, **{key: record for key, record in known.items() if record}}
 
 
@@ -147,11 +158,11 @@ def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
     own = goal.job.training(goal.stage) if goal.job.training else None
-    is_one = goal.stage.kind == "export"
+    is_export = goal.stage.kind == "export"
     return [
-        (stage, goal.label if is_one and stage is own else f"{goal.label}: {stage.name}")
+        (stage, goal.label if is_export and stage is own else f"{goal.label}: {stage.name}")
         for stage in needed
-        if stage is own or not is_one
+        if stage is own or not is_export
     ]
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -29,8 +29,8 @@ class Node:
     config: Config
     start: str | None
     """The label of the node whose model it starts from; None for model.path."""
-    compared: tuple[str, ...] = ()
-    """For `evaluate`, the labels of the nodes whose models are compared."""
+    compared: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the nodes whose models are compared or merged, by what the fields call them."""
 
     @property
     def label(self) -> str:
@@ -62,8 +62,8 @@ def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None)
     nodes: dict[str, Node] = {}
     for entry in source.entries.values():
         for values in _combinations(entry, source):
-            place = {"stage": entry.name, **values}
-            if all(place.get(name) in members for name, members in (only or {}).items()):
+            chosen = {"stage": entry.name, **values}
+            if all(chosen.get(name) in members for name, members in (only or {}).items()):
                 _add(entry, values, source, nodes, ())
     if not nodes:
         what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
@@ -92,14 +92,16 @@ def _add(
         return node_label(other, list(members.values()))
 
     start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
-    models = [model.path for model in config.comparison.models or () if _names_a_stage(model.path, source)]
+    compared = {model.path: "comparison.models" for model in config.comparison.models or ()}
+    merged = dict.fromkeys(config.merge.models or (), "merge.models")
+    others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
     nodes[name] = Node(
         name=entry.name,
         job=entry.job,
         values=values,
         config=config,
         start=needed(str(start), "from") if start else None,
-        compared=tuple(needed(path, "comparison.models") for path in models),
+        compared={path: needed(path, field) for path, field in others.items()},
     )
 
 
@@ -114,9 +116,9 @@ def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[
     match = _REFERENCE.fullmatch(reference)
     entry = source.entries.get(match[1]) if match else None
     if not match or not entry or not entry.job.training:
-        adapting = {each.name for each in source.entries.values() if each.job.training}
+        adapting = {other.name for other in source.entries.values() if other.job.training}
         raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
-    members = [each.strip() for each in match[2].split(",")] if match[2] else []
+    members = [member.strip() for member in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = node_label(entry.name, list(entry.sweep))
         matches = "several stages" if len(members) < len(entry.sweep) else "no stage"

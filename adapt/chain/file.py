@@ -112,10 +112,10 @@ def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapp
 
 
 def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
-    value = content.get(key) or {}
-    if not isinstance(value, Mapping):
+    mapping = content.get(key) or {}
+    if not isinstance(mapping, Mapping):
         raise ConfigError(f"{key} in {path} holds no `name: value` lines", "give it some, or remove it")
-    return {str(name): each for name, each in value.items()}
+    return {str(name): value for name, value in mapping.items()}
 
 
 def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
@@ -123,13 +123,15 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
         members = {str(member): {} for member in members}
     given = members if isinstance(members, Mapping) else {}
     attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
-    if not attributes_of or not all(isinstance(each, Mapping) for each in attributes_of.values()):
+    if not attributes_of or not all(isinstance(attributes, Mapping) for attributes in attributes_of.values()):
         raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
     for member in attributes_of:
         if not re.fullmatch(_MEMBER, member):
             what = f"sets: {name} in {path}: a member cannot be called {member!r}"
             raise ConfigError(what, "leave out commas, brackets and braces")
-    return {member: {str(key): value for key, value in each.items()} for member, each in attributes_of.items()}
+    return {
+        member: {str(key): value for key, value in attributes.items()} for member, attributes in attributes_of.items()
+    }
 
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
@@ -142,11 +144,11 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainE
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
     sweep = fields.get("for") or []
     sweep = [sweep] if isinstance(sweep, str) else sweep
-    if not isinstance(sweep, list) or len({str(each) for each in sweep}) < len(sweep):
+    if not isinstance(sweep, list) or len({str(set_name) for set_name in sweep}) < len(sweep):
         what = f"{place}: `for` is no list of sets, or names one of them twice"
         raise ConfigError(what, "name each set once, such as `for: [recipe, task]`")
-    for each in sweep:
-        if str(each) not in sets:
-            raise unknown(f"{each} in {place}, for", str(each), set(sets))
+    for set_name in sweep:
+        if str(set_name) not in sets:
+            raise unknown(f"{set_name} in {place}, for", str(set_name), set(sets))
     rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from")}
     return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest)

@@ -22,20 +22,20 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -
         value: of a chain file.
         source: has `let` and the sets.
         chosen: the member of each set that is swept over.
-        place: for messages.
+        place: where the value stands, as messages name it.
 
     Raises:
         ConfigError: a placeholder stands for nothing.
     """
     if isinstance(value, Mapping):
-        return {name: fill(each, source, chosen, place) for name, each in value.items()}
+        return {name: fill(inner, source, chosen, place) for name, inner in value.items()}
     if isinstance(value, list):
-        return [fill(each, source, chosen, place) for each in value]
+        return [fill(inner, source, chosen, place) for inner in value]
     for _ in range(_DEPTH):
         if not isinstance(value, str) or not _PLACEHOLDER.search(value):
             return value
-        if whole := _PLACEHOLDER.fullmatch(value):
-            value = _value(whole[1], source, chosen, place)
+        if match := _PLACEHOLDER.fullmatch(value):
+            value = _value(match[1], source, chosen, place)
         else:
             value = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
     what = f"{place}: the placeholder {value} refers back to itself"

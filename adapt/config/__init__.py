@@ -20,6 +20,7 @@ from adapt.config.fields import (
 )
 from adapt.config.job import Config, flat
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
+from adapt.config.merging import MergeConfig
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
@@ -36,6 +37,7 @@ __all__ = [
     "EvaluationSet",
     "FinetuneConfig",
     "Fraction",
+    "MergeConfig",
     "MethodConfig",
     "MixtureConfig",
     "ModelConfig",

@@ -8,6 +8,7 @@ from typing import Any
 from adapt.config.continual import MethodConfig, SequenceConfig, section_of
 from adapt.config.fields import how_list
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, SimilarityConfig
+from adapt.config.merging import MergeConfig
 from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, MixtureConfig
@@ -54,6 +55,7 @@ class Config:
     tapt: TaptConfig = field(default_factory=TaptConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
+    merge: MergeConfig = field(default_factory=MergeConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     advice: AdviceConfig = field(default_factory=AdviceConfig)

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -12,7 +12,7 @@ from adapt.splitmix import GOLDEN, mix
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 """Scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese. Each letter is a word."""
 _WORD = re.compile(rf"[^\W{_UNSPACED}]+|[{_UNSPACED}]")
-_INVISIBLE = re.compile(
+INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160"
     "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0"
     "\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
@@ -20,7 +20,11 @@ _INVISIBLE = re.compile(
 )
 """Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
 characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
-_IN_ASCII = {number: None for number in range(128) if _INVISIBLE.match(chr(number))}
+_ASCII = [chr(number) for number in range(128)]
+_GONE_IN_ASCII = bytes(ord(letter) for letter in _ASCII if INVISIBLE.match(letter))
+_WORDS_IN_ASCII = bytes(ord(letter.lower() if _WORD.match(letter) else " ") for letter in _ASCII) + bytes(128)
+"""Capitals as small letters, and blanks in place of what is in no word."""
+_IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number))}
 """The same for texts in ASCII alone, for which Python has a faster way."""
 
 
@@ -44,13 +48,20 @@ def normalised(text: str) -> str:
 
     Those go first: one between a letter and its accent would keep the two from becoming one character.
     """
-    seen = text.translate(_IN_ASCII) if text.isascii() else _INVISIBLE.sub("", text)
+    seen = text.translate(_IN_ASCII) if text.isascii() else INVISIBLE.sub("", text)
     return " ".join(unicodedata.normalize("NFKC", seen).lower().split())
 
 
 def words(text: str) -> list[str]:
     """The words of a normalised text, without punctuation."""
     return _WORD.findall(text)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in any form, `words(normalised(text))`, sooner where it is in ASCII."""
+    if not text.isascii():
+        return words(normalised(text))
+    return text.encode().translate(_WORDS_IN_ASCII, _GONE_IN_ASCII).decode().split()
 
 
 def hashed(words: Sequence[str]) -> np.ndarray:
@@ -70,6 +81,21 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
     for place in range(n):
         run = run * GOLDEN + hashes[place : place + number]  # wraps around, as arrays of uint64 do
     return mix(run)
+
+
+def all_ngrams(hashes: np.ndarray, lengths: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+    """Each length with what `ngrams` gives for it, one made from the other.
+
+    Args:
+        hashes: of the words, uint64 [words].
+        lengths: of the runs, ascending.
+    """
+    run = np.zeros(len(hashes), np.uint64)
+    for n in range(1, max(lengths, default=0) + 1):
+        run = run[: max(0, len(hashes) - n + 1)] * GOLDEN + hashes[n - 1 :]
+        if n in lengths:
+            start = n * pow(int(GOLDEN), n, 2**64) % 2**64  # what `ngrams` begins with, after n steps
+            yield n, mix(run + np.uint64(start))
 
 
 def shingles(text: str, n: int) -> np.ndarray:

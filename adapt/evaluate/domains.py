@@ -9,8 +9,8 @@ from adapt.evaluate.heatmap import MATRICES, draw_heatmap
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.results import Rows, Similar
 from adapt.evaluate.similarity import sample_texts, similarities
-from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 from adapt.runner.files import write_atomically
 
 FILE, PICTURE = "similarity.json", "similarity.png"
@@ -19,7 +19,7 @@ FILE, PICTURE = "similarity.json", "similarity.png"
 def compare_domains(
     corpora: Mapping[str, Path], evaluations: Sequence[Path], pretrained: Pretrained, most: int, folder: Path
 ) -> Similar:
-    """Compares by words, and by the losses of models where there are any.
+    """Compares domains by their words, and by the losses of models if there are any.
 
     Args:
         corpora: prepared ones, by domain.
@@ -30,14 +30,14 @@ def compare_domains(
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     samples = {name: sample_texts(corpus, tokenizer, most) for name, corpus in corpora.items()}
-    found = similarities(samples)
+    similar = similarities(samples)
     if evaluations:
-        found = replace(found, model_loss=_losses(list(corpora), evaluations))
-    measured = {name: each for name, each in asdict(found).items() if each is not None}
+        similar = replace(similar, model_loss=_losses(list(corpora), evaluations))
+    measured = {name: value for name, value in asdict(similar).items() if value is not None}
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
-    matrices = {name: each for name, each in measured.items() if name in MATRICES}
+    matrices = {name: value for name, value in measured.items() if name in MATRICES}
     draw_heatmap(matrices, list(corpora), folder / PICTURE)
-    return found
+    return similar
 
 
 def _losses(domains: Sequence[str], evaluations: Sequence[Path]) -> Rows:

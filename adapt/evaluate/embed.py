@@ -32,15 +32,17 @@ def nearest_neighbours(config: Config, pretrained: Pretrained, tasks: Mapping[st
 
 def _all(config: Config, pretrained: Pretrained, tasks: Mapping[str, str]) -> dict[str, TaskNeighbours]:
     loaded = ready(pretrained, config.objective.kind == "causal")
-    found = {}
+    by_task = {}
     for name, folder in tasks.items():
         train, test = (Split.load(Path(folder), split) for split in ("train", "test"))
-        known, asked = (mean_features(loaded.model, each, config.evaluation, loaded.device) for each in (train, test))
-        new = ~np.array(test.leaked, bool)
-        labels, truth = np.array(train.labels), np.array(test.labels)[new]
-        accuracy = knn_accuracy(known, labels, asked[new], truth, config.comparison.neighbours)
-        found[name] = TaskNeighbours(accuracy, int(new.sum()), int((~new).sum()))
-    return found
+        known, queries = (
+            mean_features(loaded.model, split, config.evaluation, loaded.device) for split in (train, test)
+        )
+        clean = ~np.array(test.leaked, bool)
+        labels, truth = np.array(train.labels), np.array(test.labels)[clean]
+        accuracy = knn_accuracy(known, labels, queries[clean], truth, config.comparison.neighbours)
+        by_task[name] = TaskNeighbours(accuracy, int(clean.sum()), int((~clean).sum()))
+    return by_task
 
 
 def mean_features(
@@ -50,7 +52,7 @@ def mean_features(
 
     Texts longer than `evaluation.sequence_length` pass in pieces; the mean is over the tokens of all pieces.
     """
-    texts = Heldout(list(range(len(split))), split.tokens, {"second": [each.astype(bool) for each in split.segments]})
+    texts = Heldout(list(range(len(split))), split.tokens, {"second": [ids.astype(bool) for ids in split.segments]})
     sums: np.ndarray | None = None
     with torch.inference_mode():
         for index, rows in texts.batches(evaluation.sequence_length, evaluation.micro_batch):
@@ -67,18 +69,18 @@ def mean_features(
 
 
 def knn_accuracy(
-    known: np.ndarray, labels: np.ndarray, asked: np.ndarray, truth: np.ndarray, neighbours: int
+    known: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, neighbours: int
 ) -> float | None:
     """Share of texts whose nearest neighbours by cosine vote for their label; each has one vote.
 
     Args:
         known: features of the texts whose labels vote [train, H].
         labels: theirs [train].
-        asked: features of the texts to classify [test, H].
+        queries: features of the texts to classify [test, H].
         truth: their labels [test].
         neighbours: voters; all known texts where there are fewer.
     """
-    if not len(asked):
+    if not len(queries):
         return None
     classifier = KNeighborsClassifier(min(neighbours, len(known)), metric="cosine", algorithm="brute")
-    return float(classifier.fit(known, labels).score(asked, truth))
+    return float(classifier.fit(known, labels).score(queries, truth))

@@ -51,7 +51,7 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
     old, counts = read_losses(before, text)
     new, _ = read_losses(after, text)
     first, last = mean_loss(old, counts, samples), mean_loss(new, counts, samples)
-    moved = change(old, new, counts, samples)
+    difference = change(old, new, counts, samples)
     return LossChange(
         text=text,
         predictions=int(counts.sum()),
@@ -61,14 +61,14 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
         after=last.value,
         after_low=last.low,
         after_high=last.high,
-        change=moved.value,
-        change_low=moved.low,
-        change_high=moved.high,
+        change=difference.value,
+        change_low=difference.low,
+        change_high=difference.high,
     )
 
 
 def _link(source: Path, folder: Path) -> None:
-    """The model's files without a second copy where the file system allows it."""
+    """Links the model's files into the folder; copies them where the file system cannot link."""
     with storage_errors(folder):
         for file in source.iterdir():
             link_or_copy(file, folder / file.name)
@@ -105,7 +105,7 @@ def _facts(handover: Handover) -> CardFacts:
 
 
 def _tasks(config: Config, is_transductive: bool) -> str:
-    """The text of TAPT."""
+    """Describes the text that TAPT trained on."""
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
     drawn = config.tapt.random_per_example
@@ -118,7 +118,7 @@ def _tasks(config: Config, is_transductive: bool) -> str:
 def _source(corpus: CorpusConfig) -> str:
     """Describes where the text of a corpus came from."""
     if corpus.sources:
-        return "; ".join(f"{name}: {_source(each)}" for name, each in sources_of(corpus))
+        return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
     if corpus.source == "files":
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
         return ", ".join(paths)
@@ -126,7 +126,7 @@ def _source(corpus: CorpusConfig) -> str:
 
 
 def _method(config: Config, training: Record) -> dict[str, Any]:
-    """Against forgetting, and the model that was not to forget, where it is not base_model."""
+    """Names the method and its options, and the model that training began with if that is not base_model."""
     start, kind, options = training.inputs.get("start.training"), config.method.kind, config.method_options
     before = {"began with the model of": start["path"]} if start else {}
     if kind == "plain":

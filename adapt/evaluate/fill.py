@@ -30,11 +30,11 @@ def filled_masks(
         One dict each: text, answer, guesses as [word, probability].
     """
     examples = []
-    for ids, place in _chosen(tokenizer, sample, count, first=1):
+    for ids, position in _chosen(tokenizer, sample, count, first=1):
         masked = ids.clone()
-        masked[place] = tokenizer.mask_token_id
+        masked[position] = tokenizer.mask_token_id
         text = str(tokenizer.decode(masked[1:-1]))
-        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), place, int(ids[place])))
+        examples.append(_example(model.to(device), tokenizer, text, masked.to(device), position, int(ids[position])))
     return examples
 
 
@@ -43,24 +43,24 @@ def next_words(
 ) -> list[dict[str, Any]]:
     """Guesses of a causal model: the text up to a word, the word, and the model's first guesses."""
     examples = []
-    for ids, place in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
-        text = f"{tokenizer.decode(ids[:place], skip_special_tokens=True)} …"
-        prefix = ids[:place].to(device)
-        examples.append(_example(model.to(device), tokenizer, text, prefix, place - 1, int(ids[place])))
+    for ids, position in _chosen(tokenizer, sample, count, first=SHORTEST_PREFIX):
+        text = f"{tokenizer.decode(ids[:position], skip_special_tokens=True)} …"
+        prefix = ids[:position].to(device)
+        examples.append(_example(model.to(device), tokenizer, text, prefix, position - 1, int(ids[position])))
     return examples
 
 
 def _chosen(
     tokenizer: PreTrainedTokenizerBase, sample: Heldout, count: int, first: int
 ) -> Iterator[tuple[Tensor, int]]:
-    """Documents, int64 [tokens], and the place of a word in each, from place `first` on."""
+    """Documents, int64 [tokens], and the position of a word in each, from position `first` on."""
     for number, tokens in zip(sample.documents, sample.tokens, strict=True):
         ids = torch.tensor(tokens.astype("int64"))
         if not SHORTEST <= len(ids) <= LONGEST:
             continue
-        if count > 0 and (places := [place for place in _whole_words(ids, tokenizer) if place >= first]):
+        if count > 0 and (positions := [position for position in _whole_words(ids, tokenizer) if position >= first]):
             count -= 1
-            yield ids, places[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(places))]
+            yield ids, positions[int(uniform(0, 0, torch.tensor([0]), torch.tensor([number]), 1) * len(positions))]
 
 
 def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
@@ -68,25 +68,25 @@ def _word(tokenizer: PreTrainedTokenizerBase, ids: Any) -> str:
 
 
 def _whole_words(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Places of words of four letters or more that are a single token."""
+    """The positions of words of four letters or more that are a single token."""
     words = [_word(tokenizer, [i]) for i in ids.tolist()]
     pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
     starts = [not piece.startswith("##") for piece in pieces]
     spaced = [piece.startswith(("Ġ", "▁")) for piece in pieces]
     starts = spaced if any(spaced) else starts
     return [
-        place
-        for place in range(1, len(ids) - 1)
-        if words[place].isalpha() and len(words[place]) >= 4 and starts[place] and starts[place + 1]
+        position
+        for position in range(1, len(ids) - 1)
+        if words[position].isalpha() and len(words[position]) >= 4 and starts[position] and starts[position + 1]
     ]
 
 
 @torch.inference_mode()
 def _example(
-    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, place: int, answer: int
+    model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, text: str, ids: Tensor, position: int, answer: int
 ) -> dict[str, Any]:
-    """What the model predicts at a place of some tokens."""
-    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([place], device=ids.device))[0]
+    """What the model predicts at one position of a text."""
+    logits = predict_at(model.eval(), Packed.single(ids), torch.tensor([position], device=ids.device))[0]
     probabilities, guesses = logits.float().softmax(-1).topk(TOP)
     return {
         "text": text,

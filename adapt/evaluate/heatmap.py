@@ -53,12 +53,12 @@ def draw_heatmap(
 
 
 def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool) -> None:
-    """Colours and numbers; where they have a sign, 0 is white, better (lower) blue and worse red."""
+    """Draws colours and numbers. If these have a sign, 0 is white, better (lower) ones are blue and worse ones red."""
     most = max((abs(value) for values in matrix for value in values), default=0) or 1
     image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
     for row, values in enumerate(matrix):
         for column, value in enumerate(values):
-            depth = image.norm(value)  # 0 to 1 over the colours
+            depth = image.norm(value)  # from 0, the first colour, to 1, the last
             dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
             text = f"{value:+.2f}" if signed else f"{value:.2f}"
             axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)

@@ -41,14 +41,14 @@ def compare_models(
     first = next(iter(losses.values()))
     documents = {domain: len(counts) for domain, (_, counts) in zip(domains, first, strict=True)}
     _check_sizes(documents)
-    loss: Grid = [[mean_loss(each, counts, samples) for each, counts in row] for row in losses.values()]
+    loss: Grid = [[mean_loss(totals, counts, samples) for totals, counts in row] for row in losses.values()]
     difference: Grid = [
         [change(before, after, counts, samples) for (before, counts), (after, _) in zip(first, row, strict=True)]
         for row in losses.values()
     ]
     low, high = _ends(loss)
     change_low, change_high = _ends(difference)
-    found = ModelsCompared(
+    compared = ModelsCompared(
         models=list(losses),
         domains=list(domains),
         documents=documents,
@@ -59,10 +59,10 @@ def compare_models(
         change_low=change_low,
         change_high=change_high,
     )
-    measured = {name: each for name, each in asdict(found).items() if each}  # the rest is no matter of losses
+    measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
-    draw_heatmap({"loss": found.loss, "change": found.change}, domains, folder / PICTURE, list(losses))
-    return found
+    draw_heatmap({"loss": compared.loss, "change": compared.change}, domains, folder / PICTURE, list(losses))
+    return compared
 
 
 def _check_sizes(documents: Mapping[str, int]) -> None:
@@ -75,8 +75,8 @@ def _check_sizes(documents: Mapping[str, int]) -> None:
 
 
 def _values(grid: Grid) -> Rows:
-    return [[each.value for each in row] for row in grid]
+    return [[estimate.value for estimate in row] for row in grid]
 
 
 def _ends(grid: Grid) -> tuple[Ends, Ends]:
-    return [[each.low for each in row] for row in grid], [[each.high for each in row] for row in grid]
+    return [[estimate.low for estimate in row] for row in grid], [[estimate.high for estimate in row] for row in grid]

@@ -11,8 +11,8 @@ from adapt.corpus.screening.heldout import Measured
 from adapt.runner import Record
 from adapt.runner.record import load_record
 
-MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training"}
-"""For each kind of stage that hands over a model, the input that is the training behind it."""
+MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
+"""For each kind of stage that hands over a model, the input that is the training behind it; a merge has several."""
 
 
 def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dict[str, int | None]:
@@ -24,22 +24,23 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
     """
     if trained is None:
         return dict.fromkeys(corpora)
-    found = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
-    for name, number in found.items():
-        if number:
-            log(f"warning: the model was trained on {number} of the documents that are measured as {name}")
-    return {**found}
+    counts = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
+    for name, count in counts.items():
+        if count:
+            log(f"warning: the model was trained on {count} of the documents that are measured as {name}")
+    return {**counts}
 
 
 def trained_on(maker: Record | None) -> list[Path] | None:
     """Folders of the prepared texts that a model was trained on, in all trainings up to it.
 
     Args:
-        maker: the record of what made the model, `train`, `export` or `finetune`; with it come the trainings that this
-            began with. None where there is no record.
+        maker: the record of what made the model, `train`, `export`, `finetune` or `merge`; with it come the trainings
+            that this began with. None where there is no record.
 
     Returns:
-        None where that is not known: a record is gone, or text was streamed, which leaves no keys behind.
+        None where that is not known: a record is gone, text was streamed, which leaves no keys behind, or a model that
+        was merged came from elsewhere.
     """
     if maker is None:
         return None
@@ -49,11 +50,16 @@ def trained_on(maker: Record | None) -> list[Path] | None:
         if text is None or text.what.get("streaming"):
             return None
         texts.append(text.path)
+    merged = [made for name, made in maker.inputs.items() if name.startswith("models.")]
+    if len(merged) < len(maker.what.get("models", ())) and maker.stage == "merge":
+        return None
     before = maker.inputs.get(MADE_BY.get(maker.stage, ""))
-    if before is None:
-        return texts
-    earlier = trained_on(load_record(Path(before["path"])))
-    return None if earlier is None else [*texts, *earlier]
+    for made in [*([before] if before else []), *(merged if maker.stage == "merge" else [])]:
+        earlier = trained_on(load_record(Path(made["path"])))
+        if earlier is None:
+            return None
+        texts += [text for text in earlier if text not in texts]
+    return texts
 
 
 def _texts_of(maker: Record) -> list[Path]:

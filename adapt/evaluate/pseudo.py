@@ -43,11 +43,11 @@ def _all(config: Config, pretrained: Pretrained, corpora: Mapping[str, str]) -> 
     causal = config.objective.kind == "causal"
     loaded = ready(pretrained, causal)
     evaluation = replace(config.evaluation, max_documents=config.comparison.pseudo_perplexity_documents)
-    found: dict[str, float | None] = {}
+    perplexities: dict[str, float | None] = {}
     for name, folder in corpora.items():
         losses, counts = _losses(loaded, Heldout.sample(Path(folder), evaluation), evaluation, causal)
-        found[name] = float(np.exp(losses.sum() / counts.sum())) if counts.sum() else None
-    return found
+        perplexities[name] = float(np.exp(losses.sum() / counts.sum())) if counts.sum() else None
+    return perplexities
 
 
 def _losses(

@@ -30,7 +30,8 @@ def ready(pretrained: Pretrained, causal: bool) -> Ready:
     hide_unreserved_gpus()
     import torch
 
-    from adapt.model.load import load_model, load_tokenizer
+    from adapt.model.load import load_model
+    from adapt.model.tokenizer import load_tokenizer
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":

@@ -28,7 +28,7 @@ def sample_texts(folder: Path, tokenizer: PreTrainedTokenizerBase, most: int) ->
         wanted = min(stream.documents, most - len(texts))
         numbers = permute(np.arange(wanted), max(stream.documents, 1), 0, 0)
         documents = [stream.document(number).tolist() for number in numbers.tolist()]
-        if documents:  # of none, transformers makes one empty text
+        if documents:  # transformers would make one empty text of no documents
             texts += tokenizer.batch_decode(documents, skip_special_tokens=True)
     return texts
 
@@ -56,7 +56,7 @@ def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
     vectorizer = CountVectorizer(stop_words="english")
     try:
         table = vectorizer.fit_transform(texts)
-    except ValueError:  # nothing but stop words
+    except ValueError:  # the texts hold nothing but stop words
         return {}
     words, occurrences, documents = vectorizer.get_feature_names_out(), table.sum(0).A1, (table > 0).sum(0).A1
     return {str(w): (int(n), int(d)) for w, n, d in zip(words, occurrences, documents, strict=True)}
@@ -64,9 +64,9 @@ def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
 
 def _cross_losses(counts: list[dict[str, int]]) -> Rows:
     vocabulary = sorted(set().union(*counts))
-    smoothed = np.array([[each.get(word, 0) + SMOOTHING for word in vocabulary] for each in counts]).reshape(
-        len(counts), -1
-    )
+    smoothed = np.array(
+        [[frequencies.get(word, 0) + SMOOTHING for word in vocabulary] for frequencies in counts]
+    ).reshape(len(counts), -1)
     shares = smoothed / smoothed.sum(1, keepdims=True)
     own = (shares * np.log(shares)).sum(1)
     matrix: Rows = (own[None, :] - np.log(shares) @ shares.T).clip(min=0.0).tolist()

@@ -42,8 +42,9 @@ def calibration(truth: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
             }
         )
     of_truth = probabilities[np.arange(len(truth)), truth]
+    gaps = [interval["decisions"] * abs(interval["accuracy"] - interval["confidence"]) for interval in reliability]
     return {
-        "ece": sum(each["decisions"] * abs(each["accuracy"] - each["confidence"]) for each in reliability) / len(truth),
+        "ece": sum(gaps) / len(truth),
         "nll": float(-np.log(of_truth.clip(SMALLEST)).mean()),
         "brier": float(((probabilities**2).sum(1) - 2 * of_truth + 1).mean()),
         "reliability": reliability,

@@ -29,7 +29,7 @@ class Classifier(nn.Module):
         self.pooling = pooling
 
     def forward(self, batch: ExampleBatch) -> Tensor:
-        """[U, classes]."""
+        """Computes the logits, [U, classes]."""
         states = last_hidden_state(self.encoder, batch.packed, batch.segments)
         logits: Tensor = self.head(unit_states(states, batch, self.pooling))
         return logits
@@ -52,8 +52,8 @@ def unit_states(states: Tensor, batch: ExampleBatch, pooling: str) -> Tensor:
 
 def layer_states(encoder: PreTrainedModel, batch: ExampleBatch, pooling: str) -> Tensor:
     """The states of the units in every layer, embeddings first, [U, layers + 1, H]."""
-    every = hidden_states(encoder, batch.packed, batch.segments)
-    return torch.stack([unit_states(states, batch, pooling) for states in every], 1)
+    by_layer = hidden_states(encoder, batch.packed, batch.segments)
+    return torch.stack([unit_states(states, batch, pooling) for states in by_layer], 1)
 
 
 def width(encoder: PreTrainedModel) -> int:

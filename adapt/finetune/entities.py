@@ -18,12 +18,16 @@ class EntityCounts:
     @classmethod
     def of(cls, pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> "EntityCounts":
         """Counts over texts, each given by its true and its predicted labels."""
-        found = cls()
+        counts = cls()
         for truth, guess in pairs:
             true, predicted = spans(truth), spans(guess)
-            for counter, those in ((found.true, true), (found.predicted, predicted), (found.right, true & predicted)):
-                counter.update(kind for kind, _, _ in those)
-        return found
+            for counter, entities in (
+                (counts.true, true),
+                (counts.predicted, predicted),
+                (counts.right, true & predicted),
+            ):
+                counter.update(kind for kind, _, _ in entities)
+        return counts
 
     @property
     def total(self) -> dict[str, float]:

@@ -49,7 +49,7 @@ class Examples:
 
     @classmethod
     def of(cls, split: Split, facts: Facts, max_length: int, closing: Collection[int]) -> Examples:
-        """Cuts and joins.
+        """Cuts the examples of a split and lays them end to end.
 
         Args:
             split: of the prepared task.
@@ -58,7 +58,7 @@ class Examples:
             closing: ids of the special tokens that end a text; they stay when the text before them is cut.
         """
         kept = [keep(tokens, max_length, closing) for tokens in split.tokens]
-        lengths = [len(each) for each in kept]
+        lengths = [len(places) for places in kept]
         truncated = sum(length < len(tokens) for length, tokens in zip(lengths, split.tokens, strict=True))
         tokens, segments = _joined(split.tokens, kept), _joined(split.segments, kept)
         targets = _targets(split, facts, kept)
@@ -85,31 +85,31 @@ class Examples:
         filling = -len(index) % SEQUENCE
         ends = np.append(cumulative, len(index) + filling) if filling else cumulative
 
-        def put(values: np.ndarray) -> Tensor:
+        def to_device(values: np.ndarray) -> Tensor:
             return sent(torch.from_numpy(values), device)
 
         def filled(values: np.ndarray) -> Tensor:
-            return put(np.pad(values, (0, filling)))[None]
+            return to_device(np.pad(values, (0, filling)))[None]
 
         documents = Grouped(torch.from_numpy(ends.astype(np.int32)), max(int(lengths.max()), filling), device)
-        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # any word that is known
-        packed = Packed(put(tokens)[None], filled(positions), documents)
+        tokens = np.pad(self.tokens[index], (0, filling), "edge")  # a word of the batch, which `TrainedWords` knows
+        packed = Packed(to_device(tokens)[None], filled(positions), documents)
         segments = filled(self.segments[index])
         if not self.by_token:
-            return ExampleBatch(packed, segments, put(self.targets[chosen]), None)
+            return ExampleBatch(packed, segments, to_device(self.targets[chosen]), None)
         places = np.flatnonzero(self.targets[index] != IGNORED)
-        return ExampleBatch(packed, segments, put(self.targets[index][places]), put(places))
+        return ExampleBatch(packed, segments, to_device(self.targets[index][places]), to_device(places))
 
 
 def _joined(values: list[np.ndarray], kept: list[np.ndarray]) -> np.ndarray:
-    parts = [each[places] for each, places in zip(values, kept, strict=True)]
+    parts = [uncut[places] for uncut, places in zip(values, kept, strict=True)]
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)
 
 
 def _targets(split: Split, facts: Facts, kept: list[np.ndarray]) -> np.ndarray:
     labels: list[list[int]] = split.labels  # type: ignore[assignment]
     if facts.kind == "tokens":
-        return _joined([np.array(each) for each in labels], kept)
+        return _joined([np.array(of_words) for of_words in labels], kept)
     if facts.kind == "multi_label":
         targets = np.zeros((len(labels), len(facts.labels)), np.float32)
         for row, holding in zip(targets, labels, strict=True):

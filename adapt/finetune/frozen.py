@@ -6,13 +6,10 @@ To Tune or Not to Tune? (Peters et al., W19-4302) compares such features with fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -28,6 +25,9 @@ from adapt.finetune.tune import Learned, loss_of, trained_numbers
 from adapt.model.states import last_hidden_state
 from adapt.task.data import IGNORED
 
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
 REGULARIZATION = (0.01, 0.1, 1.0, 10.0)
 """Values of scikit-learn's C; the score on dev chooses one."""
 ITERATIONS = 1000
@@ -41,25 +41,31 @@ def extract_features(
 
     The result does not depend on the seed.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     def state(batch: ExampleBatch) -> Tensor:
         return unit_states(last_hidden_state(encoder, batch.packed, batch.segments), batch, settings.pooling).float()
 
-    features = {name: each.numpy() for name, each in _computed(encoder, problem, place, state).items()}
+    features = {name: values.numpy() for name, values in _computed(encoder, problem, place, state).items()}
     targets = _unit_targets(problem.examples["train"])
     balanced = "balanced" if settings.finetune.class_weights == "balanced" else None
 
     def fitted(strength: float) -> Pipeline:
         model = LogisticRegression(C=strength, max_iter=ITERATIONS, class_weight=balanced)
-        several = problem.facts.kind == "multi_label"
-        return make_pipeline(StandardScaler(), OneVsRestClassifier(model) if several else model).fit(
+        is_multi_label = problem.facts.kind == "multi_label"
+        return make_pipeline(StandardScaler(), OneVsRestClassifier(model) if is_multi_label else model).fit(
             features["train"], targets
         )
 
     def probabilities(model: Pipeline, name: str) -> np.ndarray:
-        found = np.zeros((len(features[name]), len(problem.facts.labels)), np.float32)
-        found[:, np.asarray(model.classes_, int)] = model.predict_proba(features[name])  # some may not be in train
-        return found
+        by_class = np.zeros((len(features[name]), len(problem.facts.labels)), np.float32)
+        by_class[:, np.asarray(model.classes_, int)] = model.predict_proba(
+            features[name]
+        )  # classes that train lacks keep 0
+        return by_class
 
     candidates = [fitted(strength) for strength in REGULARIZATION]
     scores = [problem.score("dev", probabilities(model, "dev")) for model in candidates]
@@ -88,14 +94,14 @@ def probe(
     loss = loss_of(problem, settings.finetune, place)
 
     def batch_loss(chosen: np.ndarray) -> Tensor:
-        of_these = torch.from_numpy(np.concatenate([np.arange(begins[n], begins[n] + units[n]) for n in chosen]))
-        return loss(head(features["train"][of_these].to(place.device).float()), targets[of_these].to(place.device))
+        indices = torch.from_numpy(np.concatenate([np.arange(begins[n], begins[n] + units[n]) for n in chosen]))
+        return loss(head(features["train"][indices].to(place.device).float()), targets[indices].to(place.device))
 
     @torch.inference_mode()
     def predict(name: str) -> np.ndarray:
         parts = features[name].split(UNITS_AT_ONCE)
-        found = [loss.probabilities(head(part.to(place.device).float())).cpu() for part in parts]
-        return torch.cat(found).numpy()
+        predicted = [loss.probabilities(head(part.to(place.device).float())).cpu() for part in parts]
+        return torch.cat(predicted).numpy()
 
     course = Course(head, batch_loss, lambda: problem.score("dev", predict("dev")), len(examples["train"]))
     return Learned(predict, train(course, settings, seed), trained_numbers(head))

@@ -31,18 +31,18 @@ class Grouped(Documents):
         ends = self.known.numpy().astype(np.int64)
         begins, lengths = ends[:-1], np.diff(ends)
         order = np.argsort(lengths, kind="stable")
-        buckets, there, real = [], [], []
+        buckets, taken, real = [], [], []
         for first in range(0, len(order), GROUP):
             members = order[first : first + GROUP, None]
             longest = -(-int(lengths[members[-1, 0]]) // LENGTH) * LENGTH
             places = np.arange(longest)
             inside = places < lengths[members]
             buckets.append(Bucket(len(members), longest, sent(torch.from_numpy(inside), self.device)))
-            there.append(np.where(inside, begins[members] + places, 0).ravel())
+            taken.append(np.where(inside, begins[members] + places, 0).ravel())
             real.append(inside.ravel())
-        tokens, occupied = np.concatenate(there), np.concatenate(real)
+        tokens, occupied = np.concatenate(taken), np.concatenate(real)
         back = np.empty(ends[-1], np.int64)
         back[tokens[occupied]] = np.flatnonzero(occupied)
         filling = np.flatnonzero(~occupied)
-        put = [sent(torch.from_numpy(each), self.device) for each in (tokens, back, filling)]
-        return buckets, put[0], put[1], put[2]
+        on_device = [sent(torch.from_numpy(indices), self.device) for indices in (tokens, back, filling)]
+        return buckets, on_device[0], on_device[1], on_device[2]

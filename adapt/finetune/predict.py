@@ -25,12 +25,12 @@ def in_passes(function: Callable[[ExampleBatch], Tensor], examples: Examples, de
     """
     units = examples.units
     begins = np.cumsum(units) - units
-    found, places = [], []
+    parts, places = [], []
     for chosen in _passes(np.diff(examples.ends)):
-        found.append(function(examples.batch(chosen, device)).cpu())
+        parts.append(function(examples.batch(chosen, device)).cpu())
         inside = np.arange(units[chosen].sum()) - (np.cumsum(units[chosen]) - units[chosen]).repeat(units[chosen])
         places.append(inside + begins[chosen].repeat(units[chosen]))
-    values = torch.cat(found)
+    values = torch.cat(parts)
     ordered = torch.empty_like(values)
     ordered[torch.from_numpy(np.concatenate(places))] = values
     return ordered

@@ -45,8 +45,8 @@ class Problem:
             if not len(split):
                 raise DataError(f"task {facts.name} has no {name} examples", f"set task.{name} to files with some")
         examples = {name: Examples.of(split, facts, max_length, closing) for name, split in splits.items()}
-        for name, each in examples.items():
-            if not each.units.any():
+        for name, of_split in examples.items():
+            if not of_split.units.any():
                 raise DataError(
                     f"task {facts.name}: no word of the {name} examples fits into {max_length} tokens",
                     "raise finetune.max_length, or check the words of the examples",
@@ -67,50 +67,50 @@ class Problem:
         answer[:, self.majority] = 1.0
         return self.score("test", answer)
 
-    def score(self, name: str, found: np.ndarray) -> float:
+    def score(self, name: str, probabilities: np.ndarray) -> float:
         """Scores a split with the task's metric, from the units' probabilities, [U, classes]."""
-        return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, found)))
+        return float(metric_of(self.facts, self.splits[name].labels, self.predicted(name, probabilities)))
 
-    def predicted(self, name: str, found: np.ndarray) -> Any:
+    def predicted(self, name: str, probabilities: np.ndarray) -> Any:
         """Turns class indices into the form of the split's labels."""
-        return predictions(self.facts, self.by_example(name, found))
+        return predictions(self.facts, self.by_example(name, probabilities))
 
-    def by_example(self, name: str, found: np.ndarray) -> Any:
+    def by_example(self, name: str, probabilities: np.ndarray) -> Any:
         """The probabilities of each example: [E, classes], or for `tokens` a list of [tokens, classes].
 
         What was cut off has the majority class, which is O as a rule: it counts as not found.
         """
         if self.facts.kind != "tokens":
-            return found
-        every, examples, begin = [], self.examples[name], 0
+            return probabilities
+        by_label, examples, begin = [], self.examples[name], 0
         for number, labels in enumerate(self.splits[name].labels):
-            rows = np.zeros((len(labels), len(self.facts.labels)), found.dtype)  # type: ignore[arg-type]
+            rows = np.zeros((len(labels), len(self.facts.labels)), probabilities.dtype)  # type: ignore[arg-type]
             rows[:, self.majority] = 1.0
             kept = examples.kept[number]
             units = kept[np.array(labels)[kept] != IGNORED]
-            rows[units] = found[begin : begin + len(units)]
-            every.append(rows)
+            rows[units] = probabilities[begin : begin + len(units)]
+            by_label.append(rows)
             begin += len(units)
-        return every
+        return by_label
 
-    def degenerate(self, name: str, found: np.ndarray) -> bool:
+    def degenerate(self, name: str, probabilities: np.ndarray) -> bool:
         """Whether every unit got the same answer."""
-        answers = found >= THRESHOLD if self.facts.kind == "multi_label" else found.argmax(-1)[:, None]
+        answers = probabilities >= THRESHOLD if self.facts.kind == "multi_label" else probabilities.argmax(-1)[:, None]
         return len(np.unique(answers, axis=0)) == 1
 
-    def lines(self, name: str, found: np.ndarray) -> list[dict[str, Any]]:
+    def lines(self, name: str, probabilities: np.ndarray) -> list[dict[str, Any]]:
         """One object for each example: id, label, predicted, probabilities, leaked.
 
         For `tokens` it lists the example's words.
         """
-        split, predicted = self.splits[name], self.predicted(name, found)
+        split, predicted = self.splits[name], self.predicted(name, probabilities)
         lines = []
-        for number, rows in enumerate(self.by_example(name, found)):
-            label, answer, probabilities = split.labels[number], predicted[number], rows.astype(float)
+        for number, rows in enumerate(self.by_example(name, probabilities)):
+            label, answer, rounded = split.labels[number], predicted[number], rows.astype(float).round(DIGITS)
             if self.facts.kind == "tokens":
                 words = np.flatnonzero(np.array(label) != IGNORED)
                 label, answer = np.array(label)[words].tolist(), np.array(answer)[words].tolist()
-                probabilities = probabilities[words]
+                rounded = rounded[words]
             line = {"id": split.ids[number], "label": label, "predicted": answer}
-            lines.append(line | {"probabilities": probabilities.round(DIGITS).tolist(), "leaked": split.leaked[number]})
+            lines.append(line | {"probabilities": rounded.tolist(), "leaked": split.leaked[number]})
         return lines

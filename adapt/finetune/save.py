@@ -18,9 +18,9 @@ from adapt.errors import ModelError
 from adapt.finetune.classifier import Classifier
 from adapt.finetune.examples import Examples
 from adapt.finetune.settings import SAVABLE
-from adapt.model.load import load_config
 from adapt.model.quiet import quiet
 from adapt.model.start import MODEL_FOLDER
+from adapt.model.tokenizer import load_config
 from adapt.runner.files import folder_aside
 from adapt.task.data import Facts
 
@@ -48,7 +48,7 @@ def save_classifier(
         folder: where.
 
     Raises:
-        ModelError: it does not.
+        ModelError: transformers' classifier gives other logits.
     """
     with quiet():
         model = _filled(classifier, start, facts)
@@ -68,10 +68,10 @@ def _filled(classifier: Classifier, start: Path, facts: Facts) -> Any:
     config.label2id = {label: number for number, label in enumerate(facts.labels)}
     config.problem_type = _PROBLEMS[facts.kind]
     config.classifier_dropout = head.dropout.p
-    made: Any = AutoModelForTokenClassification if facts.kind == "tokens" else AutoModelForSequenceClassification
-    model = made.from_config(config, dtype=torch.float32)
-    hidden, out = SAVABLE[config.model_type]
-    layers = {"out": "classifier"} if facts.kind == "tokens" else {"dense": hidden, "out": out}
+    factory: Any = AutoModelForTokenClassification if facts.kind == "tokens" else AutoModelForSequenceClassification
+    model = factory.from_config(config, dtype=torch.float32)
+    hidden, outer = SAVABLE[config.model_type]
+    layers = {"out": "classifier"} if facts.kind == "tokens" else {"dense": hidden, "out": outer}
     state = {f"{model.base_model_prefix}.{name}": tensor for name, tensor in classifier.encoder.state_dict().items()}
     for ours, theirs in layers.items():
         layer = head.get_submodule(ours)
@@ -86,11 +86,11 @@ def _check(model: Any, classifier: Classifier, examples: Examples) -> None:
     for number in range(min(_TRIED, len(examples))):
         batch = examples.batch(np.array([number]), device)
         ours = classifier(batch).float().cpu()
-        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # without what fills the sequence
+        alone = slice(int(examples.ends[number + 1] - examples.ends[number]))  # leaves out the padding
         options = {"token_type_ids": batch.segments[:, alone].cpu()} if model.config.type_vocab_size > 1 else {}
-        theirs: Tensor = model(input_ids=batch.packed.input_ids[:, alone].cpu(), **options).logits
-        found = theirs if batch.places is None else theirs[0, batch.places.cpu()]
-        if not torch.allclose(found, ours, rtol=_TOLERANCE, atol=_TOLERANCE):
+        logits: Tensor = model(input_ids=batch.packed.input_ids[:, alone].cpu(), **options).logits
+        theirs = logits if batch.places is None else logits[0, batch.places.cpu()]
+        if not torch.allclose(theirs, ours, rtol=_TOLERANCE, atol=_TOLERANCE):
             raise ModelError(
                 f"{type(model).__name__} does not give the logits of the model that was fine-tuned",
                 "leave finetune.save_model off, and report this",

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, precision_recall_fscore_support
 
 from adapt.finetune.calibration import calibration
 from adapt.finetune.entities import EntityCounts
@@ -41,7 +40,7 @@ def task_scores(facts: Facts, truth: Labels, probabilities: Probabilities, leake
         `precision` and `recall`; `accuracy` is that of words.
     """
     predicted = predictions(facts, probabilities)
-    clean = [place for place, leaks in enumerate(leaked) if not leaks]
+    clean = [number for number, leaks in enumerate(leaked) if not leaks]
     without = None
     if 0 < len(clean) < len(leaked):
         without = metric_of(facts, [truth[i] for i in clean], [predicted[i] for i in clean])
@@ -76,41 +75,45 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
+    from sklearn import metrics  # here, since it takes 1.5 s, which the first training step need not wait for
+
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
-        return float(accuracy_score(true, guess))
-    return float(f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
+        return float(metrics.accuracy_score(true, guess))
+    return float(metrics.f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
 
 
 def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    from sklearn import metrics
+
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     classes = range(len(facts.labels))
     names = ("precision", "recall", "f1", "support")
-    columns = precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
-    found = {
-        "macro_f1": float(f1_score(true, guess, average="macro", zero_division=0)),
-        "micro_f1": float(f1_score(true, guess, average="micro", zero_division=0)),
-        "accuracy": float(accuracy_score(true, guess)),
+    columns = metrics.precision_recall_fscore_support(true, guess, labels=classes, zero_division=0)
+    scores = {
+        "macro_f1": float(metrics.f1_score(true, guess, average="macro", zero_division=0)),
+        "micro_f1": float(metrics.f1_score(true, guess, average="micro", zero_division=0)),
+        "accuracy": float(metrics.accuracy_score(true, guess)),
         "per_class": {
-            label: dict(zip(names, (column[place].item() for column in columns), strict=True))
-            for place, label in enumerate(facts.labels)
+            label: dict(zip(names, (column[row].item() for column in columns), strict=True))
+            for row, label in enumerate(facts.labels)
         },
     }
     if facts.kind == "single_label":
-        found["confusion"] = confusion_matrix(true, guess, labels=classes).tolist()
-    return found
+        scores["confusion"] = metrics.confusion_matrix(true, guess, labels=classes).tolist()
+    return scores
 
 
 def _entity_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
     pairs = list(_names(facts, truth, predicted))
-    found = EntityCounts.of(pairs)
+    counts = EntityCounts.of(pairs)
     words = [a == b for true, guess in pairs for a, b in zip(true, guess, strict=True)]
-    total, by_type = found.total, found.by_type
+    total, by_type = counts.total, counts.by_type
     return {
         "entity_f1": total["f1"],
         "precision": total["precision"],
         "recall": total["recall"],
-        "macro_f1": sum(each["f1"] for each in by_type.values()) / max(len(by_type), 1),
+        "macro_f1": sum(scores["f1"] for scores in by_type.values()) / max(len(by_type), 1),
         "micro_f1": total["f1"],
         "accuracy": sum(words) / max(len(words), 1),
         "per_class": by_type,

@@ -31,7 +31,7 @@ class FinetuneSettings:
 
     @classmethod
     def of(cls, finetune: FinetuneConfig, model: Path, causal: bool, examples: int) -> FinetuneSettings:
-        """Resolves.
+        """Fills in the fields that are null.
 
         Args:
             finetune: as configured.

@@ -23,6 +23,7 @@ class TrainedWords(nn.Module):
     """
 
     place: Tensor
+    """For each id the row in `rows` that it has while training, -1 for words that are not used: int64 [V]."""
     table: Tensor
 
     def __init__(self, table: Tensor, used: Tensor) -> None:
@@ -58,7 +59,7 @@ def train_used_words(encoder: PreTrainedModel, tokens: np.ndarray) -> None:
 
 
 def train_all_words(encoder: PreTrainedModel) -> None:
-    """Replaces it by an ordinary word embedding that holds what was learned."""
+    """Puts an ordinary word embedding, which holds what was learned, in place of the one that trains some rows."""
     words = encoder.get_input_embeddings()
     if isinstance(words, TrainedWords):
         encoder.set_input_embeddings(words.whole())

@@ -17,8 +17,9 @@ from adapt.finetune.save import save_classifier
 from adapt.finetune.scores import task_scores
 from adapt.finetune.settings import FinetuneSettings, check_savable
 from adapt.finetune.tune import Learned, tune
-from adapt.model.load import is_decoder, load_config, load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 
@@ -56,24 +57,26 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     apply_options(model, replace(config.training, compile=False), place.device)
     encoder: Any = model.base_model
     learned = MODES[finetune.mode](encoder, problem, settings, seed, place)
-    found = {name: learned.predict(name) for name in ("dev", "test")}
+    probabilities = {name: learned.predict(name) for name in ("dev", "test")}
     if finetune.save_model:
         assert learned.classifier
         save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
-    metrics = _metrics(problem, settings, learned, found) | {"mode": finetune.mode, "seed": seed}
+    metrics = _metrics(problem, settings, learned, probabilities) | {"mode": finetune.mode, "seed": seed}
     metrics["seconds"] = time.perf_counter() - begin
-    return RunFound(metrics, learned.history.curve, {name: problem.lines(name, each) for name, each in found.items()})
+    return RunFound(
+        metrics, learned.history.curve, {name: problem.lines(name, by_unit) for name, by_unit in probabilities.items()}
+    )
 
 
 def _metrics(
-    problem: Problem, settings: FinetuneSettings, learned: Learned, found: dict[str, np.ndarray]
+    problem: Problem, settings: FinetuneSettings, learned: Learned, probabilities: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     facts, test, history = problem.facts, problem.splits["test"], learned.history
     epochs = len(history.curve)
     seen = epochs * len(problem.examples["train"])
     return {
-        **task_scores(facts, test.labels, problem.by_example("test", found["test"]), test.leaked),
-        "dev_score": problem.score("dev", found["dev"]),
+        **task_scores(facts, test.labels, problem.by_example("test", probabilities["test"]), test.leaked),
+        "dev_score": problem.score("dev", probabilities["dev"]),
         "metric": facts.metric,
         "epochs": epochs,
         "best_epoch": history.best_epoch,
@@ -82,5 +85,5 @@ def _metrics(
         "examples_per_s": seen / history.seconds if seen else None,
         "trained_parameters": learned.trained_parameters,
         "majority_score": problem.majority_score(),
-        "degenerate": problem.degenerate("test", found["test"]),
+        "degenerate": problem.degenerate("test", probabilities["test"]),
     }

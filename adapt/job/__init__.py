@@ -10,6 +10,7 @@
 - `domains`: the domains of a sequence, and their tasks.
 - `sequence_steps`: the model after each domain, and what is measured of it.
 - `sequence`: adapts a model to one domain after another.
+- `merge`: makes models of others without training.
 - `finetune`: teaches a model a task.
 - `evaluate`: compares models.
 - `similarity`: measures how near domains are.

@@ -67,14 +67,14 @@ def _tasks(context: Context) -> dict[str, PrepareTask]:
 
 
 def with_model(context: Context, path: str) -> Context:
-    """The same for another model with the same tokenizer: one that the chain makes, or one that lies at the path.
+    """A context that begins with another model of the same tokenizer: one of the chain, or the one at the path.
 
     Raises:
         ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
     """
     config, digests = context.config, context.digests
     start = context.made.get(path) or located(replace(config.model, path=path), digests)
-    ours, theirs = (each.pretrained.tokenizer for each in (context.start, start))
+    ours, theirs = context.start.pretrained.tokenizer, start.pretrained.tokenizer
     if digests.of_all(tokenizer_files(ours)) != digests.of_all(tokenizer_files(theirs)):
         what = f"{path} has another tokenizer than {config.model.path}"
         raise ModelError(what, "compare models that share one")

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.config.kinds import Kind
+from adapt.model.start import MODEL_FOLDER
 from adapt.runner import Finished, Stage
 from adapt.stage.context import Context
-from adapt.stage.train import Train
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,9 +21,11 @@ class Job:
     show: Callable[[Context, Finished[Any], Sequence[str]], Mapping[str, Any]]
     """Shows the last stage to people, and returns figures for the line that machines read. The third argument is the
     command line."""
-    training: Callable[[Any], Train | None] | None = None
-    """Finds in the last stage the training whose model others may start from. It is None if the job makes no such
-    model."""
+    training: Callable[[Any], Stage[Any] | None] | None = None
+    """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
+    makes no such model."""
+    place: str = MODEL_FOLDER
+    """Where in the folder of that stage the model lies."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
     """For chains: builds the last stage of each seed, in place of the stage that sums all seeds up."""
     first: Callable[[Any], list[Stage[Any]]] | None = None

@@ -113,7 +113,7 @@ def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[T
     only those of its own domain. With sequence.forward_transfer, a model that goes on to another domain is also taught
     the tasks of that one.
     """
-    asked = setup.context.config.sequence
-    ahead = setup.order[number : number + 1] if asked.forward_transfer and asked.mode == "continual" else []
-    wanted = {*(seen if asked.full_matrix or number == len(setup.order) else [name]), *ahead}
+    settings = setup.context.config.sequence
+    ahead = setup.order[number : number + 1] if settings.forward_transfer and settings.mode == "continual" else []
+    wanted = {*(seen if settings.full_matrix or number == len(setup.order) else [name]), *ahead}
     return [task for task in setup.tasks if domain_of(task) in wanted]

@@ -29,7 +29,7 @@ def similarity(context: Context) -> Similarity:
             f"there are {len(corpora)} sources and {len(models)} models to compare",
             "list at least two corpus.sources, and in similarity.models either no model or one for each source",
         )
-    names = {f"model-{place:03d}": path for place, path in enumerate(models)}
+    names = {f"model-{number:03d}": path for number, path in enumerate(models)}
     evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}
     return Similarity(config.name, corpora, evaluations, context.start.pretrained, config.similarity.max_documents)
 

@@ -67,7 +67,7 @@ def tapt(context: Context) -> Export:
 
 
 def _without_domain(config: Config) -> Config:
-    """The text of a domain, and the weights of its sources, are not those of tasks."""
+    """The configuration without the domain's text and the weights of its sources, which do not hold for tasks."""
     if config.tapt.random_per_example and not config.tapt.pool_paths:
         raise ConfigError("tapt.random_per_example is set, but tapt.pool_paths is not", "set both, or neither")
     return replace(config, corpus=replace(config.corpus, **FILES, paths=[]))

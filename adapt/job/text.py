@@ -109,7 +109,7 @@ def prepared_beside(
     general: Prepare | None,
     unseen: TaskTexts | None,
 ) -> Prepare:
-    """Further text to train on, beside that of the domain or the tasks, without near copies of general text."""
+    """Prepares further text to train on beside that of the domain or the tasks, without near copies of general text."""
     apart = beside(context, general, replay=False)
     dedup = deduplicated(context, (files,), apart, unseen) if apart else None
     return Prepare(
@@ -120,7 +120,7 @@ def prepared_beside(
 def prepared_files(
     context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
 ) -> Prepare:
-    """One source, without what is measured of general text."""
+    """Prepares one source, without what is measured of general text."""
     measured = (general,) if general else ()
     return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
 

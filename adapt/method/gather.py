@@ -67,8 +67,8 @@ def gathered(rows: Tensor) -> tuple[Tensor, int]:
     if is_alone():
         return rows, 0
     sizes, rank = counted(len(rows))
-    together: Tensor = _Gather.apply(rows, sizes)  # type: ignore[no-untyped-call]
-    return together, sum(sizes[:rank])
+    gathered: Tensor = _Gather.apply(rows, sizes)  # type: ignore[no-untyped-call]
+    return gathered, sum(sizes[:rank])
 
 
 class _Gather(torch.autograd.Function):

@@ -40,8 +40,10 @@ class L2sp(Method):
     def __init__(self, options: L2spOptions) -> None:
         super().__init__(options)
         self._setting = Setting()
-        self._pulls: list[tuple[float, dict[str, Tensor]]] = []  # strengths, and the weights that they pull to
-        self._penalty: list[Tensor] = []  # of the last step: its parts, on this rank
+        self._pulls: list[
+            tuple[float, dict[str, Tensor]]
+        ] = []  # each pull: its strength, and the weights that it pulls to
+        self._penalty: list[Tensor] = []  # the terms of the last step's penalty that are on this rank
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Notes where the training started."""
@@ -57,7 +59,7 @@ class L2sp(Method):
             base = dict(setting.load(setting.base).named_parameters())
             parts = {part.name: part.of(base[part.name].detach()) for part in engine.parts()}
             self._pulls = [(alpha, start), (beta, {name: part.to(start[name]) for name, part in parts.items()})]
-        else:  # the first domain: they are one
+        else:  # the first domain starts from the base, so both pulls are one
             self._pulls = [(alpha + beta, start)]
 
     def before_step(self, engine: Any, step: int) -> None:

@@ -26,17 +26,17 @@ def method_class(kind: str) -> type[Method]:
     Raises:
         ConfigError: there is none of this name, or it is no method.
     """
-    found: type[Method] = plugged("method.kind", kind, METHODS, Method)
-    options = found.Options
+    chosen: type[Method] = plugged("method.kind", kind, METHODS, Method)
+    options = chosen.Options
     if options is None:
-        return found
+        return chosen
     if not (isinstance(options, type) and is_dataclass(options)):
         raise ConfigError(f"method.kind: {kind}.Options is no dataclass", "make it a frozen dataclass, or None")
-    if needed := [each.name for each in fields(options) if each.default is each.default_factory is MISSING]:
+    if needed := [field.name for field in fields(options) if field.default is field.default_factory is MISSING]:
         raise ConfigError(
             f"method.kind: {kind}.Options: no default for {', '.join(needed)}", "give every option a default"
         )
-    return found
+    return chosen
 
 
 def method_of(config: Config) -> Method:
@@ -61,11 +61,12 @@ def check_method(config: Config, model: Path) -> None:
     Raises:
         AdaptError: says why.
     """
-    method, stage = method_of(config), config.resources.zero_stage
-    if stage not in method.zero_stages:
-        able = ", ".join(map(str, method.zero_stages))
+    method, zero_stage = method_of(config), config.resources.zero_stage
+    if zero_stage not in method.zero_stages:
+        stages = ", ".join(map(str, method.zero_stages))
         raise ConfigError(
-            f"method.kind {config.method.kind} does not run at resources.zero_stage {stage}", f"choose one of {able}"
+            f"method.kind {config.method.kind} does not run at resources.zero_stage {zero_stage}",
+            f"choose one of {stages}",
         )
     method.check(config, model)
 
@@ -83,4 +84,4 @@ def option_sections(kind: str) -> dict[str, type[Any]]:
             f"method.kind: the options of {kind} need a section `{name}`, but there is one already",
             "give the class another name",
         )
-    return {name: each.Options for name, each in classes.items() if each.Options is not None}
+    return {name: method.Options for name, method in classes.items() if method.Options is not None}

@@ -39,10 +39,10 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
         raise _refused(model)
     try:
         model.set_attn_implementation(attention.NAME)
-        found = _together(model)
+        losses = _together(model)
     except (TypeError, ValueError, NotImplementedError) as error:  # what it asks for is not there
         raise _refused(model) from error
-    if not torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
+    if not torch.allclose(losses, expected, rtol=_TOLERANCE, atol=_TOLERANCE):
         raise _refused(model)
 
 

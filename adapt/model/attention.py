@@ -19,7 +19,7 @@ from adapt.model.packed import Bucket, Documents
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
-"""What some architectures ask of attention beyond what is done here."""
+"""Options that would change scores: some architectures set them, and this attention cannot follow."""
 LONG = 1024
 """Documents above this length [tokens] do not have their attention weights in memory, where that can be avoided."""
 
@@ -63,12 +63,12 @@ def attention(
     if unknown := [name for name in _CHANGES_SCORES if options.get(name) is not None]:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
     causal = bool(getattr(module, "is_causal", False))
-    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
+    queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
     if query.is_cuda and dropout == 0.0 and query.dtype in (torch.bfloat16, torch.float16):
-        found = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
+        attended = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
     else:
-        found = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
-    return found[None], None
+        attended = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
+    return attended[None], None
 
 
 def _variable_length(
@@ -84,7 +84,7 @@ def _variable_length(
 
     reach = -1 if sliding_window is None else sliding_window - 1
     ends, longest = documents.cumulative, documents.longest
-    found = varlen_attn(
+    attended = varlen_attn(
         query.contiguous(),
         key.contiguous(),
         value.contiguous(),
@@ -96,8 +96,8 @@ def _variable_length(
         window_size=(reach, 0 if causal else reach),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(found, Tensor)  # a pair where more is asked for
-    return found
+    assert isinstance(attended, Tensor)  # a pair where more is asked for
+    return attended
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -111,19 +111,17 @@ def _by_bucket(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
-    placed: list[Tensor] = [_Place.apply(states, documents) for states in (query, key, value)]  # type: ignore[no-untyped-call]
-    outputs, begin = [], 0
-    for bucket in documents.buckets:
-        end = begin + bucket.documents * bucket.length
-        queries, keys, values = (
-            states[begin:end].unflatten(0, (bucket.documents, -1)).transpose(1, 2) for states in placed
-        )
+    sizes = [bucket.documents * bucket.length for bucket in documents.buckets]
+    # split, since the gradient of a slice is as large as all of them, and added to that of the others
+    placed = (_Place.apply(states, documents).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
+    outputs = []
+    for bucket, *parts in zip(documents.buckets, *placed, strict=True):
+        queries, keys, values = (part.unflatten(0, (bucket.documents, -1)).transpose(1, 2) for part in parts)
         mask = _mask(bucket, causal, sliding_window, query.device)
-        found = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
-        outputs.append(found.transpose(1, 2).flatten(0, 1))
-        begin = end
-    together: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
-    return together
+        attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    in_order: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
+    return in_order
 
 
 def _attend(
@@ -135,7 +133,7 @@ def _attend(
     causal: bool,
     scaling: float | None,
 ) -> Tensor:
-    """One bucket, [documents, heads, length, D].
+    """Attends within the documents of one bucket, [documents, heads, length, D].
 
     On CPUs torch's function is 1.5 to 3 times slower in bf16, and wherever there is dropout; without dropout it does
     not need memory for the weights of long documents.
@@ -149,14 +147,21 @@ def _attend(
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if causal:
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
-    scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return quick_dropout(scores.softmax(-1), dropout) @ value
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # positions that are turned (RoPE) leave queries and keys in fp32
+        query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
+    with torch.autocast(device, enabled=False):  # it would turn the weights to fp32 and back
+        scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
+        if mask is not None:
+            scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
+        return quick_dropout(scores.softmax(-1), dropout) @ value
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
-    """bool, broadcast to [documents, heads, length, length]; None where all may see all, or all that is before."""
+    """What each token may see, bool, to broadcast to [documents, heads, length, length].
+
+    None if it may see all of its document, or all that stands before it.
+    """
     # filling comes last, so causal attention does not see it anyway
     seen = bucket.real[:, None, None, :] if bucket.real is not None and not causal else None
     if sliding_window is None or sliding_window >= bucket.length:
@@ -168,7 +173,10 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 
 
 class _Place(torch.autograd.Function):
-    """[N, heads, D] to the buckets' places, [P, heads, D]. Plain indexing would add gradients; each token has one."""
+    """Copies [N, heads, D] to the places of the buckets, [P, heads, D].
+
+    Plain indexing would add gradients up, which costs time; here each token has one place, so one gradient.
+    """
 
     @staticmethod
     def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
@@ -197,4 +205,4 @@ class _TakeBack(torch.autograd.Function):
 
 
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # for calls without documents
+AttentionMaskInterface.register(NAME, sdpa_mask)  # calls without documents get transformers' mask

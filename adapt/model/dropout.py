@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 _PER_DRAW = 4
-"""16-bit numbers in one of the generator's 64 bits."""
+"""How many 16-bit numbers one 64-bit number of the generator gives."""
 
 
 class QuickDropout(nn.Dropout):
@@ -49,13 +49,18 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
         draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
-        numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
-        keep = numbers >= round(p * 2**16) - 2**15
-        context.save_for_backward(keep)
-        context.scale = 1 / (1 - p) if p < 1 else 0.0
-        return (values * keep).mul_(context.scale)
+        context.save_for_backward(draws)  # smaller than what is kept, in the values' type
+        context.p = p
+        return _dropped(values, draws, p)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (keep,) = context.saved_tensors
-        return (gradient * keep).mul_(context.scale), None
+        (draws,) = context.saved_tensors
+        return _dropped(gradient, draws, context.p), None
+
+
+def _dropped(values: Tensor, draws: Tensor, p: float) -> Tensor:
+    numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
+    # 0 and 1 of the values' own type, since products with bools are slow; and both products in one pass over memory
+    keep = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(values))
+    return torch.addcmul(values.new_zeros(()), keep, values, value=1 / (1 - p) if p < 1 else 0.0, out=keep)

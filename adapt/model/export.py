@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
-from adapt.model.load import listed, load_config, model_class
+from adapt.model.load import listed, model_class
 from adapt.model.quiet import quiet
+from adapt.model.tokenizer import load_config
 
 
 def save_model(
@@ -72,9 +73,9 @@ def check_nothing_lost(model: PreTrainedModel, weights: Mapping[str, Tensor]) ->
     unknown = sorted(weights.keys() - shapes.keys())
     reshaped = sorted(name for name in weights if name in shapes and weights[name].shape != shapes[name])
     faults = {"missing": missing, "unknown": unknown, "of another shape": reshaped}
-    told = "; ".join(f"{fault}: {listed(names)}" for fault, names in faults.items() if names)
-    if told:
+    faulty = "; ".join(f"{fault}: {listed(names)}" for fault, names in faults.items() if names)
+    if faulty:
         raise ModelError(
-            f"the weights to save are not those of a {type(model).__name__} as its config.json describes it ({told})",
+            f"the weights to save are not those of a {type(model).__name__} as its config.json describes it ({faulty})",
             "pass the whole state_dict of the model, with what was added to it for training merged into its weights",
         )

@@ -29,7 +29,7 @@ class TargetGather:
 
     def __init__(self) -> None:
         self.positions: Tensor | None = None
-        self.count: int | None = None  # hidden states passed on in the last call
+        self.count: int | None = None  # the hidden states that the last call passed on
         self.kept: list[Tensor] | None = None
 
     @contextmanager
@@ -125,16 +125,16 @@ def predict_at(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    each: list[Tensor] = []
+    by_position: list[Tensor] = []
 
     def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         total, losses = linear_cross_entropy(hidden.squeeze(0), weight, bias, targets)
-        each.append(losses)
-        return total.expand(hidden.shape[:2])[..., None]  # the shape the model expects; all the same number
+        by_position.append(losses)
+        return total.expand(hidden.shape[:2])[..., None]  # the model expects this shape; all its numbers are the same
 
     with answering(getattr(model, "module", model), compare):
         logits = _forward(model, packed, positions)
-    return (logits.flatten()[0] if len(targets) else logits.sum()), each[0]
+    return (logits.flatten()[0] if len(targets) else logits.sum()), by_position[0]
 
 
 @contextmanager
@@ -174,7 +174,7 @@ def _forward(model: nn.Module, packed: Packed, positions: Tensor) -> Tensor:
 
 
 def no_mask(device: torch.device) -> Tensor:
-    """Four dimensions tell transformers that the mask is made already: it builds none; attention looks at documents."""
+    """A mask of four dimensions, which tells transformers to build none; attention looks at documents instead."""
     return torch.zeros(1, 1, 1, 1, device=device)
 
 

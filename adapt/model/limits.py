@@ -27,7 +27,7 @@ def max_sequence_length(folder: Path) -> int | None:
 def _positions(folder: Path) -> int | None:
     """For how many tokens a model has positions."""
     config = read_json(folder / CONFIG)
-    positions = config.get("max_position_embeddings", config.get("n_positions"))  # the latter in GPT-2 and its kind
+    positions = config.get("max_position_embeddings", config.get("n_positions"))  # GPT-2 and its kind use the latter
     if not isinstance(positions, int):
         return None
     if config.get("model_type") in COUNT_FROM_PADDING:
@@ -36,18 +36,20 @@ def _positions(folder: Path) -> int | None:
 
 
 def unscaled_length(folder: Path) -> int | None:
-    """Up to where LongRoPE (Phi-3) leaves positions alone; None for models without it.
+    """The number of positions that LongRoPE (Phi-3) leaves alone; None for models without it.
 
     Beyond, it turns all tokens of a sequence by other angles, also those of short documents that share it. (Dynamic
     scaling does so beyond the model's positions, which are not to be had here anyway.)
     """
     config = read_json(folder / CONFIG)
-    every = [config.get("rope_parameters"), config.get("rope_scaling")]  # the latter in older files
-    ropes = [rope for rope in every if isinstance(rope, Mapping)]
-    ropes += [part for rope in ropes for part in rope.values() if isinstance(part, Mapping)]  # by kind of layer
+    settings = [config.get("rope_parameters"), config.get("rope_scaling")]  # older files have the latter
+    ropes = [rope for rope in settings if isinstance(rope, Mapping)]
+    ropes += [
+        part for rope in ropes for part in rope.values() if isinstance(part, Mapping)
+    ]  # some files nest them by kind of layer
     name = "original_max_position_embeddings"
-    found = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
-    return min((length for length in found if isinstance(length, int)), default=None)
+    lengths = [config.get(name, rope.get(name)) for rope in ropes if "long_factor" in rope]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
 
 
 def check_sequence_length(folder: Path, wanted: int, field: str) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 
 
 def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
@@ -20,10 +20,10 @@ def load_text_tokenizer(pretrained: Pretrained) -> PreTrainedTokenizerFast:
     It is not to be saved: users of a model write `[MASK]` into a text and mean it.
 
     Raises:
-        ModelError: as `adapt.model.load.load_tokenizer`.
+        ModelError: as `adapt.model.tokenizer.load_tokenizer`.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
-    tokenizer.split_special_tokens = True  # of every call; transformers then sets it in the backend too
+    tokenizer.split_special_tokens = True  # holds for every call; transformers then sets it in the backend too
     tokenizer.backend_tokenizer.encode_special_tokens = True
     _divide(tokenizer.backend_tokenizer, _whole(tokenizer.backend_tokenizer, tokenizer.all_special_tokens))
     return tokenizer
@@ -40,7 +40,7 @@ def _whole(backend: Tokenizer, special: Iterable[str]) -> list[str]:
 
 
 def _divide(backend: Tokenizer, tokens: list[str]) -> None:
-    """Parts the first character of these tokens from the rest before the model looks for its pieces."""
+    """Splits these tokens after their first character, before the tokenizer's model looks for its pieces."""
     if not tokens:
         return
     pattern = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in tokens)

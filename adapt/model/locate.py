@@ -63,7 +63,7 @@ def looks_local(path: str) -> bool:
 
 
 def from_hub(name: str, revision: str, weights: bool) -> Path:
-    """A Hugging Face id: from the local cache if that is complete, else from the network."""
+    """Finds a Hugging Face id: in the local cache if that is complete, else over the network."""
     try:
         return snapshot(name, revision, weights, cache_only=True)
     except Exception:  # not in the cache, or not all of it
@@ -82,11 +82,11 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
     wanted = [*model, *TOKENIZER, "*.py"]  # the code is run only under model.trust_remote_code
-    found = snapshot_download(
+    folder = snapshot_download(
         name, revision=revision, allow_patterns=wanted, ignore_patterns=["*/*"], local_files_only=cache_only
     )
-    require(Path(found), weights, name)
-    return Path(found)
+    require(Path(folder), weights, name)
+    return Path(folder)
 
 
 def refusal(name: str, revision: str, error: Exception) -> ModelError:
@@ -160,10 +160,10 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 def no_safetensors(folder: Path, name: str) -> ModelError:
     """The error for weights that are absent or stored as pickle, which can run code when read."""
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
-    found = f"only {', '.join(pickles)}, a pickle, which is not read because it can run code" if pickles else "none"
+    others = f"only {', '.join(pickles)}, a pickle, which is not read because it can run code" if pickles else "none"
     convert = f"from transformers import AutoModelForMaskedLM as M; M.from_pretrained({name!r}).save_pretrained('NEW')"
     return ModelError(
-        f"{name} has no weights in safetensors (found: {found})",
+        f"{name} has no weights in safetensors (found: {others})",
         f'if you trust their author, convert them with `python -c "{convert}"`, copy the tokenizer files to NEW '
         "as well and set model.path to NEW",
     )

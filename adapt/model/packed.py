@@ -44,7 +44,7 @@ class Documents:
         return len(self.known) - 1
 
     def to(self, device: torch.device) -> "Documents":
-        """The same for a sequence that is sent elsewhere."""
+        """The same boundaries for a sequence that is sent to another device."""
         return self if device == self.device else type(self)(self.known, self.longest, device)
 
     @cached_property
@@ -78,7 +78,7 @@ class Documents:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """What the host has, on a device, which the host does not wait for."""
+    """Sends a tensor of the host to a device, without waiting for the device."""
     pinned = device.type == "cuda" and values.device.type == "cpu"
     return values.pin_memory().to(device, non_blocking=True) if pinned else values.to(device)
 
@@ -172,5 +172,5 @@ class Packed:
     def single(cls, tokens: Tensor) -> "Packed":
         """One document, int64 [N], where its tokens are."""
         text = tokens.cpu()[None]
-        whole = torch.ones_like(text, dtype=torch.bool)
-        return cls.of(text, whole, torch.arange(len(tokens))[None] == 0).to(tokens.device)
+        real = torch.ones_like(text, dtype=torch.bool)
+        return cls.of(text, real, torch.arange(len(tokens))[None] == 0).to(tokens.device)

@@ -136,15 +136,15 @@ def _is_gated(matrices: dict[str, int], shapes: Shapes, hidden: int, inner: int)
 
 def _shapes(folder: Path) -> Shapes:
     """The shapes of all trained tensors of a checkpoint."""
-    found: Shapes = {}
+    shapes: Shapes = {}
     for file in weight_files(folder):
         if file.suffix == ".safetensors":
-            found |= {
+            shapes |= {
                 name: tuple(tensor["shape"])
                 for name, tensor in read_header(file).items()
                 if tensor["dtype"] in REAL and len(tensor["shape"]) < 4 and not any(part in name for part in UNUSED)
             }
-    return found
+    return shapes
 
 
 def read_header(file: Path) -> dict[str, dict[str, Any]]:
@@ -159,10 +159,10 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
         try:
             header = json.loads(content.read(length)) if length < size else {}
             tensors = {name: tensor for name, tensor in header.items() if name != "__metadata__"}
-            whole = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values()) == size
+            is_complete = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values()) == size
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
-            whole = False
-    if not whole:
+            is_complete = False
+    if not is_complete:
         raise ModelError(
             f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"
         )

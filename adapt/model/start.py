@@ -22,11 +22,13 @@ class Start:
     """The digest of the model's files. It is None if a training makes the model: then that training's key identifies
     it."""
     training: Stage[Any] | None = None
-    """The training that makes the model; None if the model is there already."""
+    """The training that makes the model, or the merge; None if the model is there already."""
+    place: str = MODEL_FOLDER
+    """Where in that stage's folder the model lies."""
 
-    def after(self, training: Stage[Any]) -> "Start":
+    def after(self, training: Stage[Any], place: str = MODEL_FOLDER) -> "Start":
         """A start from the model that a training leaves; the training began with this one."""
-        return Start(self.pretrained, None, training)
+        return Start(self.pretrained, None, training, place)
 
     def made(self, done: Done) -> Pretrained:
         """The model on disk, once its training has run.
@@ -35,7 +37,7 @@ class Start:
         """
         if self.training is None:
             return self.pretrained
-        return replace(self.pretrained, model=done[self.training].path / MODEL_FOLDER)
+        return replace(self.pretrained, model=done[self.training].path / self.place)
 
     def knows(self, done: Done) -> bool:
         """Whether it has been trained on the text of dev and test, as far as records say."""

@@ -25,7 +25,7 @@ def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = No
         [N, H] each: the embeddings, then every layer's output. Gradients flow.
     """
     states: tuple[Tensor, ...] = _run(model, packed, segments, output_hidden_states=True).hidden_states
-    return tuple(each[0] for each in states)
+    return tuple(layer[0] for layer in states)
 
 
 def last_hidden_state(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> Tensor:

@@ -72,10 +72,10 @@ class Gates:
             owner: int64 [N], the group of each token of the packed sequence.
         """
         assert all(values[kind].shape[-1] == size for kind, size in self.sizes.items())
-        gates = [(hook, each) for kind in KINDS for hook, each in zip(self._hooks[kind], values[kind], strict=True)]
+        gates = [(hook, value) for kind in KINDS for hook, value in zip(self._hooks[kind], values[kind], strict=True)]
         before = [(hook.values, hook.owner) for hook, _ in gates]
-        for hook, each in gates:
-            hook.values, hook.owner = each, owner
+        for hook, value in gates:
+            hook.values, hook.owner = value, owner
         try:
             yield
         finally:
@@ -123,8 +123,8 @@ def _on_output(module: nn.Module) -> _Hook:
 
 def _is_gated(layer: Layer) -> bool:
     """Whether inner neurons are products of two halves, or of two modules."""
-    made = sum(outputs(layer.part(name)) for name in layer.pattern.inner)
-    return made == 2 * inputs(layer.part(layer.pattern.outer))
+    inner = sum(outputs(layer.part(name)) for name in layer.pattern.inner)
+    return inner == 2 * inputs(layer.part(layer.pattern.outer))
 
 
 def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
@@ -141,30 +141,30 @@ def by_parameter(model: Any, values: Values) -> dict[str, Tensor]:
     Returns:
         By the parameter's name in the model, fp32, of a shape that broadcasts to the parameter's.
     """
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for number, layer in enumerate(layers_of(model)):
         pattern, (head, inner, output) = layer.pattern, (values[kind][number].float() for kind in KINDS)
         width = inputs(layer.part(pattern.attention_out)) // len(head)
         if pattern.fused:
-            _rows(found, layer, pattern.query, head.repeat_interleave(width).repeat(3))
+            _rows(by_name, layer, pattern.query, head.repeat_interleave(width).repeat(3))
         else:
             for name in (pattern.query, pattern.key, pattern.value):
                 heads = outputs(layer.part(name)) // width  # fewer than queries where they share
-                _rows(found, layer, name, head.view(heads, -1).amax(1).repeat_interleave(width))
+                _rows(by_name, layer, name, head.view(heads, -1).amax(1).repeat_interleave(width))
         weight = f"{layer.name}.{pattern.attention_out}.weight"
-        found[weight] = _across(layer.part(pattern.attention_out), head.repeat_interleave(width), rows=False)
+        by_name[weight] = _across(layer.part(pattern.attention_out), head.repeat_interleave(width), rows=False)
         for name in pattern.inner:
-            _rows(found, layer, name, inner.repeat(outputs(layer.part(name)) // len(inner)))
-        _rows(found, layer, pattern.outer, output)
-    return found
+            _rows(by_name, layer, name, inner.repeat(outputs(layer.part(name)) // len(inner)))
+        _rows(by_name, layer, pattern.outer, output)
+    return by_name
 
 
-def _rows(found: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -> None:
+def _rows(by_name: dict[str, Tensor], layer: Layer, name: str, values: Tensor) -> None:
     """A value for each output of a linear layer."""
     module = layer.part(name)
-    found[f"{layer.name}.{name}.weight"] = _across(module, values, rows=True)
+    by_name[f"{layer.name}.{name}.weight"] = _across(module, values, rows=True)
     if module.bias is not None:
-        found[f"{layer.name}.{name}.bias"] = values
+        by_name[f"{layer.name}.{name}.bias"] = values
 
 
 def _across(module: Any, values: Tensor, rows: bool) -> Tensor:

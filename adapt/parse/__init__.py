@@ -4,10 +4,11 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from functools import lru_cache
+from dataclasses import fields
+from functools import lru_cache, partial
 from typing import Any
 
-from jsonargparse import ArgumentParser, set_parsing_settings
+from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
@@ -25,7 +26,8 @@ from adapt.parse.values import check_config, check_section
 
 __all__ = ["check", "parse", "parse_values"]
 
-set_parsing_settings(docstring_parse_attribute_docstrings=True)
+SHOWING = "-h", "--help", "--print_config"
+"""Options that print all fields."""
 
 
 def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
@@ -41,8 +43,12 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     """
     given = read_given(arguments)
     method = method_in(given) or _default_method(kind)
-    parser = _parser(program, kind, method, _gives_length(given))
-    return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    shows = any(argument.startswith(SHOWING) for argument in arguments)
+    parser = _parser(program, kind, method, _gives_length(given), None if shows else frozenset(given))
+    if any(map(_needs_defaults, arguments)):
+        return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+    read = partial(parser.parse_args, list(arguments), defaults=False)
+    return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
@@ -51,7 +57,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     Args:
         values: sections with their fields, or fields by dotted name.
         kind: of the job.
-        place: for messages.
+        place: where the values stand, as messages name it.
 
     Raises:
         ConfigError: as `parse`.
@@ -61,10 +67,29 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     given = deepcopy(nested(values))  # jsonargparse writes into what it reads
     try:
         method = method_in(given) or _default_method(kind)
-        parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given))
-        return _checked(parser, lambda: parser.parse_object(given), kind, method)
+        parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given), frozenset(given))
+        read = partial(parser.parse_object, given, defaults=False)
+        return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
+
+
+def _needs_defaults(argument: str) -> bool:
+    """Whether it prints the defaults, or adds to the default of a list, as `--finetune.seeds+=5` does."""
+    return argument.startswith("--print") or argument.partition("=")[0].endswith("+")
+
+
+def _over_defaults(parser: ArgumentParser, given: Namespace) -> Namespace:
+    """What was given, and defaults for the rest. jsonargparse, asked for both, checks each default again and again."""
+    values = deepcopy(_defaults(parser))
+    values.update(given)
+    return values
+
+
+@lru_cache
+def _defaults(parser: ArgumentParser) -> Namespace:
+    defaults: Namespace = parser.parse_object({})
+    return defaults
 
 
 def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
@@ -72,11 +97,14 @@ def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method
         values = parser.instantiate(read())
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
-    options = {name: values[name] for name in option_sections(method)}
-    for name, each in options.items():  # also those of methods that are not chosen
-        check_section(name, each)
-    fields = {name: values[name] for name in Config.__dataclass_fields__ if name != OPTIONS}
-    config = Config(**fields, method_options=options.get(section_of(method)))
+    sections = option_sections(method)
+    options = {name: values[name] for name in sections if name in values}
+    for name, section in options.items():  # methods that are not chosen are checked too
+        check_section(name, section)
+    chosen = section_of(method)
+    method_options = options[chosen] if chosen in options else sections[chosen]() if chosen in sections else None
+    given = {each.name: values[each.name] for each in fields(Config) if each.name in values}
+    config = Config(**given, method_options=method_options)
     check_config(config, kind)
     return config
 
@@ -93,16 +121,30 @@ def _gives_length(sections: Mapping[str, Any]) -> bool:
 
 
 @lru_cache
-def _parser(program: str, kind: Kind, method: str, has_length: bool = False) -> ArgumentParser:
+def _parser(program: str, kind: Kind, method: str, has_length: bool, given: frozenset[str] | None) -> ArgumentParser:
+    """The parser of what is given: to build that of a section takes milliseconds, and the others keep their defaults.
+
+    Args:
+        program: for the usage line.
+        kind: of the job.
+        method: whose options are known beside those of our own.
+        has_length: whether the job's own number of steps gives way.
+        given: sections, and fields that stand in none; None for all of them, with their help.
+    """
+    set_parsing_settings(docstring_parse_attribute_docstrings=given is None)
     usage = f"{program} [--config FILE] [--section.field VALUE ...]"
     parser = ArgumentParser(prog=program, usage=usage, description=kind.description, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
-    parser.add_class_arguments(Config, skip={OPTIONS})
-    for name, options in option_sections(method).items():
-        parser.add_class_arguments(options, name)
     no_default = {"training.max_steps"} if has_length else set()
-    parser.set_defaults({name: value for name, value in kind.defaults.items() if name not in no_default})
+    defaults = {name: value for name, value in kind.defaults.items() if name not in no_default}
+    whole, sections = {each.name for each in fields(Config)}, option_sections(method)
+    taken = {*whole, *sections} if given is None else {*given, *(name.partition(".")[0] for name in defaults)}
+    parser.add_class_arguments(Config, skip={OPTIONS, *(whole - taken)})
+    for name, options in sections.items():
+        if name in taken:
+            parser.add_class_arguments(options, name)
+    parser.set_defaults(defaults)
     return parser
 
 
@@ -113,7 +155,9 @@ def _first_lines(message: str) -> str:
 
 def _in_words(message: str) -> str:
     """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
-    field = re.findall(r'Parser key "(.+?)":', message)  # of a list's entry, both
+    field = re.findall(
+        r'Parser key "(.+?)":', message
+    )  # for an entry of a list, the message names the list and the field
     kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):

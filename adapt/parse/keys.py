@@ -65,7 +65,7 @@ def known_keys(method: str = "") -> set[str]:
         ConfigError: there is no such method.
     """
     options = option_sections(method or "plain")
-    named = {f"{section}.{each.name}" for section, kind in options.items() for each in fields(kind)}
+    named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
     return {*flat(Config()), *Config.__dataclass_fields__, *options, *named, "debug"} - {OPTIONS}
 
 
@@ -77,7 +77,7 @@ def method_in(given: Mapping[str, Any]) -> str:
 
 
 def _method_among(arguments: Sequence[str]) -> str:
-    """What a command line and its files say of method.kind, the last of them. Errors are for who reads them in full."""
+    """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
     method = ""
     for position, argument in enumerate(arguments):
         name, _, value = argument.partition("=")
@@ -97,12 +97,12 @@ def _read(text: str) -> Any:
 
 
 def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections of both; of a field that both give, the second holds."""
-    both = {name: value for name, value in first.items() if name not in second}
+    """Joins the sections of both; where both give a field, the second holds."""
+    merged = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
-        known = first.get(name)
-        both[name] = {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
-    return both
+        before = first.get(name)
+        merged[name] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
@@ -118,7 +118,7 @@ def _refuse_unknown(content: Mapping[str, Any], place: str, known: set[str]) -> 
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by dotted name into their sections. Of a field that is given twice, the later one holds."""
+    """Puts fields by dotted name into their sections. If a field is given twice, the later value holds."""
     sections: dict[str, Any] = {}
     for name, value in values.items():
         section, _, field = str(name).partition(".")
@@ -132,7 +132,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
-    """The keys of sections in lists, and those that each of them needs."""
+    """Refuses sections in lists that have unknown keys, or lack one that they need."""
     for name, kind in _ENTRIES.items():
         section, _, field = name.partition(".")
         inside = content.get(section)
@@ -140,8 +140,8 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
 
 
 def _refuse_entries(entries: Any, kind: type, name: str) -> None:
-    known = {each.name for each in fields(kind)}
-    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    known = {field.name for field in fields(kind)}
+    needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         if not isinstance(entry, Mapping):
             continue
@@ -162,12 +162,12 @@ def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     near = difflib.get_close_matches(name, known, 1, 0.6) or [
         by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
     ]
-    some = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
-    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else some)
+    fix = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
+    return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else fix)
 
 
 def read_yaml(path: str) -> Mapping[str, Any]:
-    """A file of sections."""
+    """Reads a file of sections."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader), path)
@@ -185,7 +185,7 @@ def read_yaml(path: str) -> Mapping[str, Any]:
 
 
 def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
-    """Keys that stand twice in one place, of which YAML would silently take the last."""
+    """Refuses keys that stand twice in one place: YAML would silently take the last."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, int] = {}
         for key, value in node.value:
@@ -197,12 +197,12 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
                 seen[key.value] = line
             _refuse_repeated(value, path)
     elif isinstance(node, yaml.SequenceNode):
-        for each in node.value:
-            _refuse_repeated(each, path)
+        for item in node.value:
+            _refuse_repeated(item, path)
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
-    """Sections that are a number, a list or nothing; one may be text, the name of a file."""
+    """Refuses sections that are a number, a list or nothing; text is let through, as the name of a file."""
     options = option_sections(method_in(nested(content)) or "plain")
     for section, default in {**vars(Config()), **options}.items():
         if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):

@@ -10,7 +10,7 @@ from adapt.errors import ConfigError
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:
-    """Values out of their range, and fields that contradict each other.
+    """Refuses values out of their range, and fields that contradict each other.
 
     Args:
         config: what was given.
@@ -61,7 +61,7 @@ def check_several(corpus: CorpusConfig) -> None:
 
 
 def _check_sources(corpus: CorpusConfig) -> None:
-    """One source or several, each from one place."""
+    """Refuses sources without one place to read from, a name of their own, and weights for all or for none."""
     if not corpus.sources:
         _check_source("corpus.", corpus)
         return
@@ -89,24 +89,24 @@ def _check_sources(corpus: CorpusConfig) -> None:
 
 
 def _check_tasks(config: Config, kind: Kind) -> None:
-    """Every task has its files, and a name that names a folder; fine-tuning has seeds."""
+    """Refuses tasks without files, or with a name that cannot name a folder, and fine-tuning without seeds."""
     first = {"task": config.task} if kind.task or config.task.train else {}
     tasks = {**first, **{f"tasks, entry {n}": task for n, task in enumerate(config.tasks, start=1)}}
-    for place, task in tasks.items():
+    for section, task in tasks.items():
         for split in ("train", "dev", "test"):
             if not getattr(task, split):
-                how = f"--task.{split} data/{split}.jsonl" if place == "task" else f"add `{split}: …` to that entry"
-                raise ConfigError(f"{place}: {split} is empty", f"name the files of labelled examples: {how}")
+                how = f"--task.{split} data/{split}.jsonl" if section == "task" else f"add `{split}: …` to that entry"
+                raise ConfigError(f"{section}: {split} is empty", f"name the files of labelled examples: {how}")
         if not re.fullmatch(r"[\w-]+", task.name):
             raise ConfigError(
-                f"{place}: the name {task.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
+                f"{section}: the name {task.name!r} cannot name a folder", "use letters, digits, '-' and '_'"
             )
         entity = task.metric == "entity_f1"
         if task.metric and entity != (task.kind == "tokens"):
-            raise ConfigError(f"{place}: metric {task.metric} does not suit kind {task.kind}", "leave metric out")
+            raise ConfigError(f"{section}: metric {task.metric} does not suit kind {task.kind}", "leave metric out")
     names = [task.name for task in tasks.values()]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ConfigError(f"two tasks are called {twice!r}", "give each a name of its own")
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"two tasks are called {repeated!r}", "give each a name of its own")
     seeds = config.finetune.seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"finetune.seeds is {seeds}: empty, or with a seed twice", "give one or more different seeds")
@@ -115,7 +115,7 @@ def _check_tasks(config: Config, kind: Kind) -> None:
 
 
 def _check_mixture(config: Config) -> None:
-    """Sources that follow each other have no shares."""
+    """Refuses shares for sources that follow each other."""
     if config.mixture.order != "sequential":
         return
     weighted = any(source.weight is not None for source in config.corpus.sources)
@@ -128,7 +128,7 @@ def _check_mixture(config: Config) -> None:
 
 
 def _check_streaming(config: Config) -> None:
-    """What a run over a corpus of unknown size needs."""
+    """Refuses to stream a corpus without what a run over text of unknown size needs."""
     training = config.training
     if not config.corpus.streaming:
         return
@@ -149,20 +149,20 @@ def _check_streaming(config: Config) -> None:
         )
 
 
-def _check_source(place: str, source: CorpusConfig | SourceConfig) -> None:
-    """What is named is what is read: the field that the kind of source needs is set, and no other."""
+def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
+    """Refuses a source that lacks the field that its kind needs, or sets that of another kind."""
     for kind, name in (("files", "paths"), ("dataset", "dataset")):
         if getattr(source, name) and source.source != kind:
             fix = f"remove one of the two, or set source to {kind}"
-            raise ConfigError(f"{place}{name} is set but {place}source is {source.source}", fix)
+            raise ConfigError(f"{prefix}{name} is set but {prefix}source is {source.source}", fix)
     if source.source == "files" and not source.paths:
-        raise ConfigError(f"{place}paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
+        raise ConfigError(f"{prefix}paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
     if source.source == "dataset" and not source.dataset:
-        raise ConfigError(f"{place}dataset is empty", "name a dataset: --corpus.dataset owner/name")
+        raise ConfigError(f"{prefix}dataset is empty", "name a dataset: --corpus.dataset owner/name")
 
 
 def _check_entities(config: Config) -> None:
-    """Entities come from one place, and from nowhere for other objectives."""
+    """Refuses two origins of entities, or none, and any under other objectives."""
     objective = config.objective
     given = [name for name in ("entity_field", "tagger") if getattr(objective, name)]
     if objective.kind != "entity" and given:
@@ -182,7 +182,7 @@ def _check_entities(config: Config) -> None:
 
 
 def _check_ranges(config: Config) -> None:
-    """The ranges that the annotations name."""
+    """Holds all sections to the ranges that their annotations name."""
     options = {"method_options": section_of(config.method.kind)}
     for name, section in vars(config).items():
         if is_dataclass(section):

@@ -3,6 +3,7 @@
 - `entry`: what a report is made of.
 - `tasks/`: scores of fine-tuned models, recipe by recipe.
 - `sequences/`: sequences of domains, method by method.
+- `tradeoffs/`: what models gained on a domain, and forgot.
 - `trainings`: tables of pre-training.
 - `losses`: tables of losses and of similarity.
 - `lineage`: what was made of what.

@@ -19,8 +19,8 @@ class Entry:
     record: Record
     """The record: for `finetune` that of one seed, for `dapt` and `tapt` that of their `export` stage."""
     trained: tuple[str, ...] = ()
-    """For `finetune`, the keys of the `train` stages that made the model, first one first; empty if the model was not
-    trained here."""
+    """For `finetune`, the keys of the `train` and `merge` stages that made the model, first one first; empty if the
+    model was not made here."""
     task: str = ""
     """For `finetune`, the name that its task goes by now; a record keeps none, since a name determines nothing."""
 
@@ -38,7 +38,7 @@ class Study:
     models: list[str] = field(default_factory=list)
     """The models that the chain started from, as configured."""
     warnings: list[str] = field(default_factory=list)
-    """What the chain's reader should know."""
+    """What a reader of the report should be warned of."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What each stage is called now, by its key; a record has the name that it was made under."""
 

@@ -39,7 +39,9 @@ def lineage(study: Study) -> list[LineageNode]:
     for key in order:
         node = nodes[key]
         node.column = max(node.column, columns[key])
-        node.inputs += [nodes[each] for each in stages[key].inputs if nodes[each] not in (node, *node.inputs)]
+        node.inputs += [
+            nodes[input_key] for input_key in stages[key].inputs if nodes[input_key] not in (node, *node.inputs)
+        ]
     return list(dict.fromkeys(nodes[key] for key in order))
 
 
@@ -47,28 +49,30 @@ def _columns(order: list[str], stages: dict[str, _Stage]) -> dict[str, int]:
     """The column of each stage: as far left as its inputs allow, then, if it has users, as far right as they allow."""
     columns: dict[str, int] = {}
     for key in order:
-        columns[key] = max((columns[each] + 1 for each in stages[key].inputs), default=0)
+        columns[key] = max((columns[input_key] + 1 for input_key in stages[key].inputs), default=0)
     for key in reversed(order):
-        users = [columns[each] for each in order if key in stages[each].inputs]
+        users = [columns[user] for user in order if key in stages[user].inputs]
         columns[key] = min(users) - 1 if users else columns[key]
     return columns
 
 
 def _walk(study: Study) -> dict[str, _Stage]:
-    """Every stage by its key; those whose record is gone by what is known of them.
+    """Returns every stage by its key. Where a record is gone, the stages that read it say its kind.
 
-    Of an export's inputs only its training: the others are what it was measured on.
+    An export counts as made from its training alone: its other inputs are what it was measured on.
     """
     stages: dict[str, _Stage] = {}
     waiting = [entry.record for entry in study.entries]
     while waiting:
         record = waiting.pop()
-        inputs = [one for name, one in record.inputs.items() if record.stage != "export" or name == "training"]
-        stages[record.key] = _Stage(record.stage, study.name_of(record), [one["key"] for one in inputs])
-        for one in inputs:
-            if one["key"] not in stages:
-                stages[one["key"]] = _Stage(one["stage"], "", [])
-                waiting += [found] if (found := _load(Path(one["path"]))) else []
+        inputs = [
+            reference for name, reference in record.inputs.items() if record.stage != "export" or name == "training"
+        ]
+        stages[record.key] = _Stage(record.stage, study.name_of(record), [reference["key"] for reference in inputs])
+        for reference in inputs:
+            if reference["key"] not in stages:
+                stages[reference["key"]] = _Stage(reference["stage"], "", [])
+                waiting += [input_record] if (input_record := _load(Path(reference["path"]))) else []
     return stages
 
 
@@ -80,11 +84,13 @@ def _load(folder: Path) -> Record | None:
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:
-    """What a training made is used from the training; it reads better from the model that was handed over."""
-    made = {e.record.inputs["training"]["key"]: e.record.key for e in entries if e.record.stage == "export"}
+    """Lets the users of a training read from its export instead: readers think of the model that was handed over."""
+    export_of = {
+        entry.record.inputs["training"]["key"]: entry.record.key for entry in entries if entry.record.stage == "export"
+    }
     for stage in stages.values():
         if stage.kind != "export":
-            stage.inputs = [made.get(key, key) for key in stage.inputs]
+            stage.inputs = [export_of.get(key, key) for key in stage.inputs]
 
 
 def _label(entry: Entry) -> str:
@@ -93,18 +99,18 @@ def _label(entry: Entry) -> str:
 
 
 def _grouped(order: list[str], stages: dict[str, _Stage], labels: dict[str, str]) -> dict[str, LineageNode]:
-    """The node of each stage: an entry's by its label, another's by who uses it."""
+    """Gives each stage a node: an entry's label decides which, for other stages the nodes that use them."""
     users: dict[str, set[int]] = {key: set() for key in order}
-    found: dict[object, LineageNode] = {}
+    by_group: dict[object, LineageNode] = {}
     nodes = {}
     for key in reversed(order):
         stage = stages[key]
-        place = (stage.kind, labels[key] if key in labels else frozenset(users[key]))
-        node = found.setdefault(place, LineageNode(stage.kind, labels.get(key, stage.name)))
+        group = (stage.kind, labels[key] if key in labels else frozenset(users[key]))
+        node = by_group.setdefault(group, LineageNode(stage.kind, labels.get(key, stage.name)))
         node.keys.add(key)
         if key not in labels and node.label != stage.name:
             node.label = ""  # several names
         nodes[key] = node
-        for each in stage.inputs:
-            users[each].add(id(node))
+        for input_key in stage.inputs:
+            users[input_key].add(id(node))
     return nodes

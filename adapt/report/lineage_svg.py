@@ -13,7 +13,7 @@ HEIGHT, COLUMN_GAP, ROW_GAP, MARGIN = 38.0, 40.0, 12.0, 3.0
 LETTER = 6.9
 """The width of a character, about [px]."""
 SWEEPS = 9
-"""In which columns are sorted."""
+"""How many times the columns are sorted."""
 
 
 @dataclass(eq=False)
@@ -38,10 +38,10 @@ _Way: TypeAlias = list[_Slot]
 def draw_lineage(nodes: Sequence[LineageNode]) -> str:
     """An `<svg>` element, styled by the page; each box names a kind of stage, how many there are, and what for."""
     slots, ways = _laid_out(nodes)
-    columns = [[slot for slot in slots if slot.column == place] for place in range(1 + max(n.column for n in nodes))]
+    columns = [[slot for slot in slots if slot.column == number] for number in range(1 + max(n.column for n in nodes))]
     _place(columns)
     widths = [max((_width(slot.node) for slot in column if slot.node), default=0.0) for column in columns]
-    lefts = [MARGIN + sum(widths[:place]) + COLUMN_GAP * place for place in range(len(columns))]
+    lefts = [MARGIN + sum(widths[:number]) + COLUMN_GAP * number for number in range(len(columns))]
     width, height = lefts[-1] + widths[-1] + MARGIN, max(slot.middle + slot.height / 2 for slot in slots) + MARGIN
     arrows = [_arrow(way, lefts, widths) for way in ways]
     boxes = [_box(slot.node, lefts[slot.column], slot.middle, widths[slot.column]) for slot in slots if slot.node]
@@ -59,13 +59,15 @@ def _laid_out(nodes: Sequence[LineageNode]) -> tuple[list[_Slot], list[_Way]]:
     passing: dict[tuple[LineageNode, int], _Slot] = {}
     ways = []
     for node in nodes:
-        for each in node.inputs:
-            between = range(each.column + 1, node.column)
-            ways.append([boxes[each], *(passing.setdefault((each, c), _Slot(c, None)) for c in between), boxes[node]])
+        for source in node.inputs:
+            between = range(source.column + 1, node.column)
+            ways.append(
+                [boxes[source], *(passing.setdefault((source, c), _Slot(c, None)) for c in between), boxes[node]]
+            )
     for way in ways:
-        for one, other in pairwise(way):
-            one.neighbours.append(other)
-            other.neighbours.append(one)
+        for left, right in pairwise(way):
+            left.neighbours.append(right)
+            right.neighbours.append(left)
     return [*boxes.values(), *passing.values()], ways
 
 
@@ -86,7 +88,7 @@ def _tall(column: Sequence[_Slot]) -> float:
 
 
 def _pull(slot: _Slot) -> float:
-    heights = [each.middle for each in slot.neighbours if each.middle >= 0]
+    heights = [neighbour.middle for neighbour in slot.neighbours if neighbour.middle >= 0]
     return sum(heights) / len(heights) if heights else slot.middle
 
 
@@ -101,11 +103,13 @@ def _width(node: LineageNode) -> float:
 
 def _arrow(way: _Way, lefts: Sequence[float], widths: Sequence[float]) -> str:
     path = f"M{lefts[way[0].column] + widths[way[0].column]:.0f} {way[0].middle:.0f}"
-    for one, other in pairwise(way):
-        start, end = lefts[one.column] + widths[one.column], lefts[other.column]
+    for left, right in pairwise(way):
+        start, end = lefts[left.column] + widths[left.column], lefts[right.column]
         bend = (end - start) / 2
-        path += f"C{start + bend:.0f} {one.middle:.0f} {end - bend:.0f} {other.middle:.0f} {end:.0f} {other.middle:.0f}"
-        path += "" if other.node else f"H{end + widths[other.column]:.0f}"
+        path += (
+            f"C{start + bend:.0f} {left.middle:.0f} {end - bend:.0f} {right.middle:.0f} {end:.0f} {right.middle:.0f}"
+        )
+        path += "" if right.node else f"H{end + widths[right.column]:.0f}"
     return f'<path class="arrow" d="{path}"/>'
 
 

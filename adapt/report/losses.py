@@ -17,42 +17,45 @@ MEASURES = {
 
 def compared_models(record: Record) -> list[Table]:
     """Tables of a `compare` stage: held-out losses (Don't Stop Pretraining, table 12), and what else it measured."""
-    found = record.metrics
-    models, domains = found["models"], found["domains"]
+    metrics = record.metrics
+    models, domains = metrics["models"], metrics["domains"]
     rows = []
-    for place, model in enumerate(models):
-        shades = [low_is_dark([row[column] for row in found["loss"]])[place] for column in range(len(domains))]
+    for number, model in enumerate(models):
+        shades = [low_is_dark([row[column] for row in metrics["loss"]])[number] for column in range(len(domains))]
         cells = [
-            Cell(f"{loss:.2f}", _interval(found, place, column, "loss"), shade=shade)
-            for column, (loss, shade) in enumerate(zip(found["loss"][place], shades, strict=True))
+            Cell(f"{loss:.2f}", _interval(metrics, number, column, "loss"), shade=shade)
+            for column, (loss, shade) in enumerate(zip(metrics["loss"][number], shades, strict=True))
         ]
         rows.append([model, *cells])
     note = "Nats a predicted token, 95% intervals over documents; the stronger the colour, the lower within its column."
     tables = [Table(["model, text", *domains], rows, "Held-out loss", note)]
-    if len(models) > 1 and found.get("change"):
-        tables.append(_changes(found))
-    if knn := found.get("knn"):
+    if len(models) > 1 and metrics.get("change"):
+        tables.append(_changes(metrics))
+    if knn := metrics.get("knn"):
         tables.append(_by_model("Nearest neighbours", knn, models, 100, "Accuracy x 100 of frozen features."))
-    if pseudo := found.get("pseudo_perplexity"):
+    if pseudo := metrics.get("pseudo_perplexity"):
         tables.append(_by_model("Pseudo-perplexity", pseudo, models, 1, "Lower is better (Salazar et al. 2020)."))
     return tables
 
 
-def _changes(found: Mapping[str, Any]) -> Table:
+def _changes(metrics: Mapping[str, Any]) -> Table:
     """Each model's loss against the first model's.
 
     They are paired by document, so more is seen than from the losses' intervals.
     """
-    first, *others = found["models"]
+    first, *others = metrics["models"]
     rows: list[list[Cell | str]] = [
         [
             model,
-            *(Cell(nats(change), _interval(found, place, column, "change")) for column, change in enumerate(changes)),
+            *(
+                Cell(nats(change), _interval(metrics, number, column, "change"))
+                for column, change in enumerate(changes)
+            ),
         ]
-        for place, (model, changes) in enumerate(zip(others, found["change"][1:], strict=True), start=1)
+        for number, (model, changes) in enumerate(zip(others, metrics["change"][1:], strict=True), start=1)
     ]
     note = "Paired by document, with 95% intervals. On text that a model was not adapted to: what it has forgotten."
-    return Table(["model, text", *found["domains"]], rows, f"Change of the loss against {first}", note)
+    return Table(["model, text", *metrics["domains"]], rows, f"Change of the loss against {first}", note)
 
 
 def similarity_tables(record: Record) -> list[Table]:
@@ -69,10 +72,10 @@ def similarity_tables(record: Record) -> list[Table]:
 def _heatmap(names: Sequence[str], matrix: Sequence[Sequence[float]], share: bool) -> list[list[Cell | str]]:
     flat = low_is_dark([value for row in matrix for value in row])
     rows: list[list[Cell | str]] = []
-    for place, (name, values) in enumerate(zip(names, matrix, strict=True)):
-        shades = values if share else flat[place * len(values) : (place + 1) * len(values)]
-        text = [f"{100 * value:.0f}%" if share else f"{value:.2f}" for value in values]
-        rows.append([name, *(Cell(each, shade=shade) for each, shade in zip(text, shades, strict=True))])
+    for number, (name, values) in enumerate(zip(names, matrix, strict=True)):
+        shades = values if share else flat[number * len(values) : (number + 1) * len(values)]
+        texts = [f"{100 * value:.0f}%" if share else f"{value:.2f}" for value in values]
+        rows.append([name, *(Cell(text, shade=shade) for text, shade in zip(texts, shades, strict=True))])
     return rows
 
 
@@ -82,8 +85,8 @@ def low_is_dark(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 
 
-def _interval(found: Mapping[str, Any], row: int, column: int, name: str) -> str:
-    low, high = (found.get(f"{name}_{end}") for end in ("low", "high"))
+def _interval(metrics: Mapping[str, Any], row: int, column: int, name: str) -> str:
+    low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     if not low or not high or low[row][column] is None:
         return ""
     ends = low[row][column], high[row][column]
@@ -94,7 +97,7 @@ def _by_model(
     title: str, values: Mapping[str, Mapping[str, float | None]], models: Sequence[str], times: float, note: str
 ) -> Table:
     rows: list[list[Cell | str]] = [
-        [name, *(NONE if (value := of.get(model)) is None else f"{times * value:.1f}" for model in models)]
-        for name, of in values.items()
+        [name, *(NONE if (value := by_model.get(model)) is None else f"{times * value:.1f}" for model in models)]
+        for name, by_model in values.items()
     ]
     return Table(["", *models], rows, title, note)

@@ -17,39 +17,46 @@ from adapt.report.tasks.compared import Compared, compare_all
 from adapt.report.tasks.cost import Trainings
 from adapt.report.tasks.verdict import verdicts
 from adapt.report.tasks.warnings import versions_of, warnings
+from adapt.report.tradeoffs.front import FEWEST
+from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
+from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
 
 KEY = 12
 """Characters of a key that are shown."""
 
 
 def sections(study: Study, results: Results) -> list[Section]:
-    """All of them but those with nothing to say."""
+    """Builds all sections, and leaves out those that have nothing to say."""
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
-    found = [
-        Section("Verdict", _verdict(results, compared, priced, in_turn)),
+    traded = tradeoffs(study, FEWEST)
+    planned = [
+        Section("Verdict", _verdict(results, compared, priced, in_turn, traded)),
         Section("What was run", _ran(study, results)),
         Section("Sequences of domains", sequences_section(in_turn)),
+        Section("Gain against forgetting", tradeoff_section(traded)),
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
-        Section("Losses and similarity", _losses(study)),
+        Section("Losses and similarity", _losses(study, traded)),
         Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
         Section("How to reproduce", _reproduce(study)),
     ]
-    return [section for section in found if section.blocks]
+    return [section for section in planned if section.blocks]
 
 
 def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
     return [(results.label(recipe), results.recipes.index(recipe)) for recipe in recipes]
 
 
-def _verdict(results: Results, compared: Compared, priced: Trainings, in_turn: Sequences) -> list[Block]:
-    found = sequence_verdicts(in_turn)
-    if results.rows or not found:
-        found = [*found, *verdicts(results, compared, priced)]
-    blocks: list[Block] = [Findings(found)]
+def _verdict(
+    results: Results, compared: Compared, priced: Trainings, in_turn: Sequences, traded: Sequence[MeasuredAlike]
+) -> list[Block]:
+    findings = [*tradeoff_verdicts(traded), *sequence_verdicts(in_turn)]
+    if results.rows or not findings:
+        findings = [*findings, *verdicts(results, compared, priced)]
+    blocks: list[Block] = [Findings(findings)]
     if drawings := figures.difference_figures(results, compared):
         text = (
             "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
@@ -104,30 +111,33 @@ def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Bloc
 
 def _curves(study: Study, results: Results) -> list[Block]:
     blocks: list[Block] = []
-    if drawings := [each for row in results.rows if (each := figures.learning_curves(row, results))]:
+    if drawings := [drawing for row in results.rows if (drawing := figures.learning_curves(row, results))]:
         blocks += [
             TextBlock("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = trainings.exports_of(study)
-    if drawings := [each for one in exports if (each := figures.training_curve(one, trainings.training_label(one)))]:
+    if drawings := [
+        drawing for export in exports if (drawing := figures.training_curve(export, trainings.training_label(export)))
+    ]:
         blocks.append(Folded("Pre-training: loss by step", [Figures(drawings)]))
     return blocks
 
 
-def _losses(study: Study) -> list[Block]:
+def _losses(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
+    shown = {key for measured in traded for key in measured.compared}
     made = {"compare": losses.compared_models, "similarity": losses.similarity_tables}
-    records = [entry.record for entry in study.entries if entry.record.stage in made]
+    records = [entry.record for entry in study.entries if entry.record.stage in made and entry.record.key not in shown]
     return [table for record in records for table in made[record.stage](record)]
 
 
 def _details(results: Results) -> list[Block]:
-    return [found for row in results.rows if (found := details.best_recipe(row, results)).blocks]
+    return [detail for row in results.rows if (detail := details.best_recipe(row, results)).blocks]
 
 
 def _warnings(study: Study, results: Results, in_turn: Sequences) -> list[Block]:
-    found = [*sequence_warnings(in_turn), *warnings(study, results)]
-    return [Findings(found)] if found else []
+    findings = [*sequence_warnings(in_turn), *warnings(study, results)]
+    return [Findings(findings)] if findings else []
 
 
 def _lineage(study: Study) -> list[Block]:
@@ -150,7 +160,9 @@ def _reproduce(study: Study) -> list[Block]:
         [trainings.training_label(entry), entry.record.stage, entry.record.key[:KEY], str(entry.record.path)]
         for entry in study.entries
     ]
-    versions: list[list[Cell | str]] = [[name, ", ".join(each)] for name, each in versions_of(records).items()]
+    versions: list[list[Cell | str]] = [
+        [name, ", ".join(of_package)] for name, of_package in versions_of(records).items()
+    ]
     return [
         TextBlock(text),
         Folded("Versions", [Table(["package", "version"], versions, words=True)]),

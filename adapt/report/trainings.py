@@ -13,7 +13,7 @@ from adapt.runner.record import Record
 
 
 def exports_of(study: Study) -> list[Entry]:
-    """The pre-trainings."""
+    """The exports of a study: each stands for a pre-training."""
     return [entry for entry in study.entries if entry.record.stage == "export"]
 
 
@@ -47,7 +47,7 @@ def pretraining(study: Study) -> Table:
 
 
 def _corpus(study: Study, record: Record) -> Cell:
-    """What was trained on: a task's text, where it is not the domain itself."""
+    """Names the text that was trained on: a task's, or else the domain's."""
     text = upstream(record, "text") or upstream(record, "domain")
     if text is None:
         return Cell(NONE)
@@ -80,15 +80,15 @@ def training_costs(results: Results, compared: Compared, trainings: Trainings) -
     for recipe in results.recipes:
         price = trainings.of_recipe(results, recipe)
         tuned = [finetuning_hours(row.groups[recipe]) for row in results.rows if recipe in row.groups]
-        known = [each for each in tuned if each is not None]
-        found, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
+        known = [spent for spent in tuned if spent is not None]
+        average, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
         rows.append(
             [
                 results.label(recipe),
                 hours(price.device_hours),
                 NONE if price.money is None else f"{price.money:,.2f}",
                 hours(sum(known) if len(known) == len(tuned) else None),
-                gain(found) if found else NONE,
+                gain(average) if average else NONE,
                 span(changes) if changes else NONE,
             ]
         )

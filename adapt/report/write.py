@@ -20,10 +20,10 @@ def write_report(study: Study, folder: Path) -> Path:
         The HTML file.
     """
     results = collect(study)
-    found = sections(study, results)
+    contents = sections(study, results)
     subtitle = _subtitle(study, results)
-    write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, found))
-    write_atomically(folder / HTML, render_html(study.name, subtitle, found))
+    write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
+    write_atomically(folder / HTML, render_html(study.name, subtitle, contents))
     return folder / HTML
 
 

@@ -58,7 +58,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
-        shutil.rmtree(aside, ignore_errors=True)  # of a run that died
+        shutil.rmtree(aside, ignore_errors=True)  # a run that died left it
         aside.mkdir(parents=True)
         yield aside
         shutil.rmtree(folder, ignore_errors=True)

@@ -9,32 +9,32 @@ from typing import Any
 from adapt.errors import StageError
 
 
-def canonical(value: Any, at: str = "what") -> str:
+def canonical(value: Any, path: str = "what") -> str:
     """Canonical JSON: one text for one meaning. 1, 1.0 and true are three meanings; a list and a tuple are one.
 
     Args:
         value: plain JSON values.
-        at: what to call it in messages.
+        path: where the value stands, as messages name it.
 
     Raises:
         StageError: a value whose text is not stable (a set, an object, NaN, a key that is no string).
     """
-    return json.dumps(_plain(value, at), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(_plain(value, path), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _plain(value: Any, at: str) -> Any:
+def _plain(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        raise StageError(f"{at} is {value}, which has no stable text", "use a finite number or null")
+        raise StageError(f"{path} is {value}, which has no stable text", "use a finite number or null")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise StageError(f"{at} has the key {key!r}, which is no string", "use string keys")
-        return {key: _plain(item, f"{at}.{key}") for key, item in value.items()}
+                raise StageError(f"{path} has the key {key!r}, which is no string", "use string keys")
+        return {key: _plain(item, f"{path}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{at}[{i}]") for i, item in enumerate(value)]
-    raise StageError(f"{at} is a {type(value).__name__}, which has no stable text", "use plain JSON values")
+        return [_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
+    raise StageError(f"{path} is a {type(value).__name__}, which has no stable text", "use plain JSON values")
 
 
 def stage_key(stage: str, version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:

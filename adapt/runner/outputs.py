@@ -39,8 +39,8 @@ def settle(folder: Path) -> dict[str, int]:
             sizes[str(file.relative_to(folder))] = os.fstat(descriptor).st_size  # fresh, also where stats are cached
         finally:
             os.close(descriptor)
-    for place in {folder, *(folder / name for name in _folders(sizes))}:
-        sync_folder(place)
+    for directory in {folder, *(folder / name for name in _folders(sizes))}:
+        sync_folder(directory)
     return sizes
 
 

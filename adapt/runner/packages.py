@@ -6,6 +6,7 @@ stage or a cleaning block that uses one puts `deciding(...)` into its `what`.
 """
 
 import importlib.metadata
+from functools import cache
 
 RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")
 """Packages whose version every record names."""
@@ -32,6 +33,7 @@ def ran_with() -> dict[str, str]:
     return {package: version for package, version in versions.items() if version}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)

@@ -81,13 +81,13 @@ def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Sta
 
 
 def _fits(stages: Sequence[Stage[Any]], capacity: Capacity | None) -> bool:
-    needs = [each for stage in stages if (each := stage.needs()) is not None]
+    needs = [need for stage in stages if (need := stage.needs()) is not None]
     if len(needs) < len(stages):
         return len(stages) == 1
     if capacity is None:
         return True
-    names = {name for each in needs for name in each}
-    return all(sum(each.get(name, 0) for each in needs) <= capacity.get(name, 0) + 1e-9 for name in names)
+    names = {name for need in needs for name in need}
+    return all(sum(need.get(name, 0) for need in needs) <= capacity.get(name, 0) + 1e-9 for name in names)
 
 
 def _run(stage: Stage[Any], work: Work, store: Store) -> None:

@@ -55,8 +55,8 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
         AdaptError: a stage failed.
     """
     waiting, done = unfinished([stage], store)
-    for each in waiting:
-        done[each.key] = run(each, inputs_done(each, done), store)
+    for needed in waiting:
+        done[needed.key] = run(needed, inputs_done(needed, done), store)
     return Finished.of(stage, done[stage.key])
 
 
@@ -100,8 +100,8 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
     )
     record.save()
     with storage_errors(folder):
-        for place in (folder, folder.parent):
-            sync_folder(place)
+        for directory in (folder, folder.parent):
+            sync_folder(directory)
     log(f"{stage.kind}: done in {duration(seconds)}")
     return record
 
@@ -118,9 +118,9 @@ class Planned:
     folder: Path
     record: Record | None
     nearest: Record | None
-    """The finished stage of the same kind that is most like this one, if this one is still to run ..."""
+    """The finished stage of the same kind that is most like this one, if this one is still to run."""
     changed: list[str]
-    """... and the fields, or inputs, in which they differ."""
+    """The fields and inputs in which this stage and `nearest` differ."""
 
 
 def plan(stage: Stage[Any], store: Store) -> list[Planned]:
@@ -130,7 +130,7 @@ def plan(stage: Stage[Any], store: Store) -> list[Planned]:
         StageError: `ensure` would refuse to go on.
     """
     unfinished([stage], store)
-    return [_planned(each, store) for each in _inputs_first(stage, set())]
+    return [_planned(needed, store) for needed in _inputs_first(stage, set())]
 
 
 def _inputs_first(stage: Stage[Any], seen: set[str]) -> Iterator[Stage[Any]]:

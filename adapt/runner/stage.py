@@ -68,8 +68,8 @@ class Stage(ABC, Generic[R]):
             StageError: two have one name, as names with dots may make them.
         """
         stages: dict[str, Stage[Any]] = {}
-        for each in fields(self):  # type: ignore[arg-type]
-            for name, stage in _stages_in(getattr(self, each.name), each.name):
+        for declared in fields(self):  # type: ignore[arg-type]
+            for name, stage in _stages_in(getattr(self, declared.name), declared.name):
                 if name in stages:
                     raise StageError(f"{self.kind}: two of its inputs are called {name}", "give one another name")
                 stages[name] = stage
@@ -99,14 +99,14 @@ def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
     if isinstance(value, Stage):
         yield name, value
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _stages_in(each, f"{name}.{key}")
+        for key, inner in value.items():
+            yield from _stages_in(inner, f"{name}.{key}")
     elif isinstance(value, tuple | list):
-        for number, each in enumerate(value):
-            yield from _stages_in(each, f"{name}.{number}")
+        for number, inner in enumerate(value):
+            yield from _stages_in(inner, f"{name}.{number}")
     elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            yield from _stages_in(getattr(value, each.name), f"{name}.{each.name}")
+        for declared in fields(value):
+            yield from _stages_in(getattr(value, declared.name), f"{name}.{declared.name}")
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Context:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     """Files that were listed already, by the corpus that they are of."""
     made: Mapping[str, Start] = field(default_factory=dict)
-    """Models that stages of the same chain make, by what `comparison.models` calls their path."""
+    """Models that stages of the same chain make, by what `comparison.models` and `merge.models` call their path."""
 
     @classmethod
     def of(cls, config: Config, start: Start | None = None, made: Mapping[str, Start] | None = None) -> "Context":

@@ -80,7 +80,7 @@ class Select(Stage[Selected]):
 
         corpus, paths = without(self.pool.corpus, self.unseen, done), [done[text].path for text in self.measured]
         index = evaluation_index(corpus) if corpus.decontaminate else None
-        tally, sieve = Tally(), Sieve(index, Measured.of(paths) if paths else None)
+        tally, sieve = Tally(), Sieve(index.many if index else None, Measured.of(paths).many if paths else None)
         wanted = self.per_example * sum(done[task].result.examples["train"] for task in self.tasks)
         selection = selection_of(self.select.kind, self.select.options, self.seed)
         texts = _pool(self.pool, corpus, tally, sieve)

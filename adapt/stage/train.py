@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config, TrainingConfig, what
 from adapt.console import log
 from adapt.method.table import method_of
+from adapt.model.instruct import warn_of_instruct
 from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.objective.known import objective_what
@@ -107,6 +108,8 @@ class Train(Stage[Trained]):
         config, weights = context.config, weights_of(context.config.corpus)
         given = tuple(weights) if weights else None
         start = context.start
+        if start.training is None:
+            warn_of_instruct(start.pretrained)
         return cls(
             config.name, config, start, corpora, replay, past or {}, batch_examples, is_transductive, streamed, given
         )

@@ -85,12 +85,14 @@ def average_over_tasks(comparisons: Sequence[Comparison], seed: int = 0) -> Comp
     too few to speak for others.
     """
     rng = np.random.default_rng(seed)
-    difference = float(np.mean([each.difference for each in comparisons]))
-    known = all(len(each.draws) for each in comparisons)
-    draws = np.mean([rng.permutation(each.draws) for each in comparisons], axis=0) if known else np.empty(0)
-    shared = [name for name in ("examples", "seeds") if all(name in each.nulls for each in comparisons)]
-    nulls = {name: _together([each.nulls[name] for each in comparisons], rng) for name in shared}
-    return _comparison(difference, draws, nulls, None, tuple(one for each in comparisons for one in each.chances))
+    difference = float(np.mean([comparison.difference for comparison in comparisons]))
+    known = all(len(comparison.draws) for comparison in comparisons)
+    draws = np.mean([rng.permutation(comparison.draws) for comparison in comparisons], axis=0) if known else np.empty(0)
+    shared = [name for name in ("examples", "seeds") if all(name in comparison.nulls for comparison in comparisons)]
+    nulls = {name: _together([comparison.nulls[name] for comparison in comparisons], rng) for name in shared}
+    return _comparison(
+        difference, draws, nulls, None, tuple(chance for comparison in comparisons for chance in comparison.chances)
+    )
 
 
 def _wider(error: float, chances: Sequence[Chance]) -> float:
@@ -98,12 +100,12 @@ def _wider(error: float, chances: Sequence[Chance]) -> float:
 
     The number of seeds gives the degrees of freedom.
     """
-    doubt = sum(doubt_of(side.variance, side.seeds) for each in chances for side in (each.recipe, each.baseline))
+    doubt = sum(doubt_of(side.variance, side.seeds) for chance in chances for side in (chance.recipe, chance.baseline))
     return float(quantile(np.array(error), np.array(doubt / len(chances) ** 4)) / norm.ppf(1 - LEVEL / 2))
 
 
 def _together(parts: Sequence[tuple[Null, float]], rng: np.random.Generator) -> tuple[Null, float]:
-    observed = float(np.mean([each for _, each in parts]))
+    observed = float(np.mean([difference for _, difference in parts]))
     if len(parts) == 1:
         return parts[0]
     size = max(SAMPLES, *(len(null.values) for null, _ in parts))

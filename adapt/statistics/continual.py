@@ -116,7 +116,9 @@ def sequence_figures(
             the last row). Forgetting and forward transfer are of `continual` alone.
     """
     matrices = {"": scores_of(scores), "loss_": losses_of(losses)}
-    figures = {f"{prefix}{name}": value for prefix, each in matrices.items() for name, value in _of(each, mode).items()}
+    figures = {
+        f"{prefix}{name}": value for prefix, matrix in matrices.items() for name, value in _of(matrix, mode).items()
+    }
     changes = general_changes(matrices["loss_"])
     figures["general_change"] = _mean(changes if mode == "separate" else changes[-1:])
     return figures
@@ -139,4 +141,4 @@ def _difference(value: float | None, other: float | None) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     """The mean of some values; None if there are none, or one of them is missing."""
     known = list(values)
-    return None if not known or None in known else sum(each for each in known if each is not None) / len(known)
+    return None if not known or None in known else sum(value for value in known if value is not None) / len(known)

@@ -15,4 +15,4 @@ def holm(p: Sequence[float]) -> list[float]:
     steps = np.asarray(p, float)[order] * np.arange(len(p), 0, -1)
     adjusted = np.empty(len(p))
     adjusted[order] = np.maximum.accumulate(steps).clip(max=1.0)
-    return [float(each) for each in adjusted]
+    return [float(value) for value in adjusted]

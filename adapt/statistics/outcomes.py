@@ -59,9 +59,9 @@ def single_label(
         return np.asarray(metric_from_counts(counts.reshape(*counts.shape[:-1], classes, classes), metric))
 
     def confusion(true: Sequence[int], guess: Sequence[int]) -> Counts:
-        places = np.asarray(true, np.int64) * classes + np.asarray(guess, np.int64)
-        n = len(places)
-        return csr_array((np.ones(n), places, np.arange(n + 1)), shape=(n, classes * classes))
+        cells = np.asarray(true, np.int64) * classes + np.asarray(guess, np.int64)
+        n = len(cells)
+        return csr_array((np.ones(n), cells, np.arange(n + 1)), shape=(n, classes * classes))
 
     return _tested([confusion(*pair) for pair in zip(truth, predicted, strict=True)], score)
 
@@ -69,7 +69,7 @@ def single_label(
 def multi_label(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], classes: int, metric: str
 ) -> Tested:
-    """The same for a task whose examples have any number of labels: [seeds][examples][labels].
+    """Outcomes of a task whose examples have any number of labels: [seeds][examples][labels].
 
     macro_f1 is the mean over all classes, 0 for those that never come; accuracy asks for exactly the right set.
     """
@@ -79,7 +79,7 @@ def multi_label(
             return np.asarray(counts[..., -2] / counts[..., -1].clip(min=1))
         hits, guessed, true = np.moveaxis(counts[..., :-2].reshape(*counts.shape[:-1], 3, classes), -2, 0)
         if metric == "micro_f1":
-            hits, guessed, true = (each.sum(-1, keepdims=True) for each in (hits, guessed, true))
+            hits, guessed, true = (by_class.sum(-1, keepdims=True) for by_class in (hits, guessed, true))
         return np.asarray(_f1(hits, guessed + true).mean(-1))
 
     def counted(true: Sequence[Sequence[int]], guess: Sequence[Sequence[int]]) -> Counts:
@@ -93,7 +93,7 @@ def multi_label(
 def entities(
     truth: Sequence[Sequence[Sequence[int]]], predicted: Sequence[Sequence[Sequence[int]]], labels: Sequence[str]
 ) -> Tested:
-    """The same for labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
+    """Outcomes of labelled words, [seeds][examples][words]: F1 of entities with their exact place and type."""
 
     def score(counts: np.ndarray) -> np.ndarray:
         return _f1(counts[..., 0], counts[..., 1] + counts[..., 2])
@@ -109,14 +109,14 @@ def entities(
 
 
 def _tested(counts: list[Counts], score: Score) -> Tested:
-    return Tested(np.array([float(score(each.sum(axis=0))) for each in counts]), tuple(counts), score)
+    return Tested(np.array([float(score(of_seed.sum(axis=0))) for of_seed in counts]), tuple(counts), score)
 
 
 def _indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
-    found = np.zeros((len(labels), classes), bool)
-    for row, each in zip(found, labels, strict=True):
-        row[list(each)] = True
-    return found
+    indicators = np.zeros((len(labels), classes), bool)
+    for row, present in zip(indicators, labels, strict=True):
+        row[list(present)] = True
+    return indicators
 
 
 def _f1(hits: np.ndarray, sizes: np.ndarray) -> np.ndarray:

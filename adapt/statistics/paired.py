@@ -16,13 +16,15 @@ def paired(differences: Sequence[float]) -> Comparison:
     that happen to agree prove nothing, and five cannot be significant. Pairs count as independent. One of them has
     neither interval nor p; where all are equal but for rounding, there is no interval.
     """
-    over = spread(differences)
-    if over.deviation is None:
-        return Comparison(over.mean, None, None, None, None, None, ("seeds",), np.empty(0), {})
-    least = 2.0 ** (1 - over.seeds)
-    error = over.deviation / over.seeds**0.5
-    p = max(least, _p(over.mean, error, over.seeds))
-    return Comparison(over.mean, over.low, over.high, error or None, p, least, ("seeds",), np.empty(0), {})
+    over_seeds = spread(differences)
+    if over_seeds.deviation is None:
+        return Comparison(over_seeds.mean, None, None, None, None, None, ("seeds",), np.empty(0), {})
+    least = 2.0 ** (1 - over_seeds.seeds)
+    error = over_seeds.deviation / over_seeds.seeds**0.5
+    p = max(least, _p(over_seeds.mean, error, over_seeds.seeds))
+    return Comparison(
+        over_seeds.mean, over_seeds.low, over_seeds.high, error or None, p, least, ("seeds",), np.empty(0), {}
+    )
 
 
 def _p(mean: float, error: float, pairs: int) -> float:

@@ -122,7 +122,7 @@ class _Studies:
 
 
 def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
-    has_seeds = all(each.has_seeds for each in tasks)
+    has_seeds = all(chance.has_seeds for chance in tasks)
     difference, own, doubt = np.zeros((3, STUDIES))
     exchanged, kept, exact = [], [], len(tasks) == 1
     for chance in tasks:
@@ -136,17 +136,17 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
             own += side.own(variance) / side.seeds
             doubt += doubt_of(variance, side.seeds)
         if has_seeds:
-            weights, all_there = arrangements(chance.baseline.seeds, chance.recipe.seeds, MOST_ARRANGEMENTS, rng)
-            exact = exact and all_there
+            weights, is_complete = arrangements(chance.baseline.seeds, chance.recipe.seeds, MOST_ARRANGEMENTS, rng)
+            exact = exact and is_complete
             chosen = rng.integers(0, len(weights), MOST_ARRANGEMENTS) if len(tasks) > 1 else slice(None)
             exchanged.append(np.concatenate([theirs, mine], 1) @ weights[chosen].T)
             kept.append(weights[chosen, chance.baseline.seeds :].sum(1))
     least, number = np.zeros(STUDIES), len(tasks)
-    if all(each.examples is not None for each in tasks):
-        error = np.sqrt(sum(each.examples or 0.0 for each in tasks) + own * has_seeds)
+    if all(chance.examples is not None for chance in tasks):
+        error = np.sqrt(sum(chance.examples or 0.0 for chance in tasks) + own * has_seeds)
         least = quantile(error, doubt * has_seeds) * error / number
-    together = np.mean(exchanged, axis=0) if has_seeds else None
-    return _Studies(difference / number, least, together, np.mean(kept, axis=0) if has_seeds else np.empty(0), exact)
+    averaged = np.mean(exchanged, axis=0) if has_seeds else None
+    return _Studies(difference / number, least, averaged, np.mean(kept, axis=0) if has_seeds else np.empty(0), exact)
 
 
 def _scores(side: Side, rng: np.random.Generator) -> np.ndarray:

@@ -37,7 +37,7 @@ def spread(scores: "Sequence[float] | np.ndarray") -> Spread:
     if n < 2:
         return Spread(mean, None, None, None, n)
     deviation = float(np.std(scores, ddof=1))
-    if deviation <= ROUNDING:  # nothing was left to chance, or too few to see it: no interval of no width
+    if deviation <= ROUNDING:  # an interval of no width would claim that nothing is left to chance
         return Spread(mean, 0.0, None, None, n)
     half = float(t.ppf((1 + CONFIDENCE) / 2, n - 1)) * deviation / n**0.5
     return Spread(mean, deviation, mean - half, mean + half, n)

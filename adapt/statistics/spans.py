@@ -13,9 +13,9 @@ def spans(labels: Sequence[str]) -> set[tuple[str, int, int]]:
         labels: O, B-X or I-X of each word.
     """
     entities, start = set(), 0
-    for place, (label, following) in enumerate(pairwise([*labels, "O"])):
+    for number, (label, following) in enumerate(pairwise([*labels, "O"])):
         if following != f"I-{label[2:]}":  # the entity ends here, if there is one
             if label != "O":
-                entities.add((label[2:], start, place + 1))
-            start = place + 1
+                entities.add((label[2:], start, number + 1))
+            start = number + 1
     return entities

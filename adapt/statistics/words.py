@@ -53,19 +53,19 @@ def p_value(p: float, bare: bool = False) -> str:
     return text if bare else f"p = {text}"
 
 
-def out_of_reach(comparison: Comparison, recipes: int = 1, which: str = "recipes") -> str:
-    """That no difference could have been found with the seeds there are; nothing where one could.
+def out_of_reach(comparison: Comparison, recipes: int = 1, noun: str = "recipes") -> str:
+    """Says that no difference could have been found with so few seeds; empty if one could.
 
     Args:
         comparison: with the smallest p there could have been.
         recipes: that p is corrected for.
-        which: what they are called.
+        noun: what they are called.
     """
     least = None if comparison.least_p is None else min(1.0, recipes * comparison.least_p)
     if least is None or least < LEVEL:
         return ""
-    many = f" and {recipes} {which}" if recipes > 1 else ""
-    return f"with so few seeds{many} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
+    correction = f" and {recipes} {noun}" if recipes > 1 else ""
+    return f"with so few seeds{correction} p cannot fall below {p_value(least, bare=True)}, whatever the difference"
 
 
 def _sight(comparison: Comparison, recipes: int) -> str:

@@ -2,6 +2,7 @@
 
 from adapt.summary.advice import show_advice
 from adapt.summary.compared import show_comparison
+from adapt.summary.merged import show_merged
 from adapt.summary.planned import show_forecast, show_plan
 from adapt.summary.scored import show_scores
 from adapt.summary.sequence import show_sequence
@@ -12,6 +13,7 @@ __all__ = [
     "show_advice",
     "show_comparison",
     "show_forecast",
+    "show_merged",
     "show_plan",
     "show_scores",
     "show_sequence",

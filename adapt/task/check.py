@@ -43,29 +43,29 @@ def check_split(task: TaskConfig, split: str) -> Checked:
     first_fault, empty, count = "", 0, 0
     places: dict[str, str] = {}
     for file in split_files(task, split):
-        for place, found in read_file(task, file, count):
+        for place, example in read_file(task, file, count):
             count += 1
-            if isinstance(found, Bad):
-                if found is NO_LABEL and split != "train":
+            if isinstance(example, Bad):
+                if example is NO_LABEL and split != "train":
                     raise DataError(
                         f"{place} has no label, so {split} cannot be scored",
                         f"is task.{split} a test set without labels? Take one that has them, or part of train",
                     )
-                unusable[str(found)] += 1
-                first_fault = first_fault or f"{place}: {found}"
+                unusable[str(example)] += 1
+                first_fault = first_fault or f"{place}: {example}"
                 continue
-            if found.id in places:
+            if example.id in places:
                 raise DataError(
-                    f"the id {found.id!r} stands in {places[found.id]} and again in {place}",
+                    f"the id {example.id!r} stands in {places[example.id]} and again in {place}",
                     "give each example its own",
                 )
-            places[found.id] = place
+            places[example.id] = place
             if task.kind == "tokens":
-                _check_words(found)
-            is_empty = not (found.text.strip() or (found.pair or "").strip())
+                _check_words(example)
+            is_empty = not (example.text.strip() or (example.pair or "").strip())
             empty += is_empty
             if split != "train" or not is_empty:
-                examples.append(found)
+                examples.append(example)
     kept = len(examples) if split == "train" else len(examples) - empty
     check_count(task, split, count, sum(unusable.values()), first_fault, kept)
     return Checked(examples, empty, dict(unusable))
@@ -97,7 +97,7 @@ def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault:
         usable: examples, or texts, that are not empty.
 
     Raises:
-        DataError: it is refused.
+        DataError: the split is refused.
     """
     if bad > task.max_bad_fraction * count:
         raise DataError(
@@ -108,10 +108,10 @@ def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault:
         raise no_example(task, split)
 
 
-def no_example(task: TaskConfig, split: str, why: str = "") -> DataError:
+def no_example(task: TaskConfig, split: str, fault: str = "") -> DataError:
     """The error for a split in which nothing can be used."""
     return DataError(
-        f"task.{split} holds no usable example{why}", f"put labelled examples into its files: {getattr(task, split)}"
+        f"task.{split} holds no usable example{fault}", f"put labelled examples into its files: {getattr(task, split)}"
     )
 
 

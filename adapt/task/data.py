@@ -86,5 +86,5 @@ class Split:
 
 
 def _label_column(labels: Sequence[int] | Sequence[Sequence[int]]) -> pa.Array:
-    one = bool(labels) and isinstance(labels[0], int)
-    return pa.array(labels, pa.int64() if one else pa.list_(pa.int64()))
+    is_single = bool(labels) and isinstance(labels[0], int)
+    return pa.array(labels, pa.int64() if is_single else pa.list_(pa.int64()))

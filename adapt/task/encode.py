@@ -55,20 +55,20 @@ def encode(
     """
     encoded = Encoded()
     index = {name: number for number, name in enumerate(classes)}
-    only = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
+    only_token = next((number for number in (tokenizer.eos_token_id, tokenizer.pad_token_id) if number is not None), 0)
     is_single = kind != "tokens" and all(example.pair is None for example in examples)
     if quick and is_single and not any(tokenizer("a").get("token_type_ids", ())):
         tokenized = _quickly(examples, quick)
     else:
         tokenized = _tokenized(examples, kind, tokenizer)
     for example, ids, segments, offsets in tokenized:
-        encoded.tokens.append(np.array(ids or [only], np.int32))
+        encoded.tokens.append(np.array(ids or [only_token], np.int32))
         encoded.segments.append(np.array(segments if ids else [0], np.int8))
         labels = [index[str(label)] for label in example.labels]
         if kind == "tokens":
-            places = _first_tokens(example.words, offsets)
-            encoded.labels.append([IGNORED if word is None else labels[word] for word in places] or [IGNORED])
-            encoded.vanished_words += len(labels) - sum(word is not None for word in places)
+            begun = _first_tokens(example.words, offsets)
+            encoded.labels.append([IGNORED if word is None else labels[word] for word in begun] or [IGNORED])
+            encoded.vanished_words += len(labels) - sum(word is not None for word in begun)
         else:
             encoded.labels.append(labels if kind == "multi_label" else labels[0])
     return encoded
@@ -77,7 +77,7 @@ def encode(
 def _quickly(
     examples: Sequence[Example], quick: "QuickTokenizer"
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """As `_tokenized`, for single texts in one segment."""
+    """Does what `_tokenized` does, for single texts in one segment."""
     for example, ids in zip(examples, quick([example.text for example in examples]).lists(IDS), strict=True):
         yield example, ids.tolist(), [0] * len(ids), []
 
@@ -85,33 +85,33 @@ def _quickly(
 def _tokenized(
     examples: Sequence[Example], kind: str, tokenizer: Any
 ) -> Iterator[tuple[Example, list[int], list[int], list[tuple[int, int]]]]:
-    """Yields each example with its token ids, its segments, and, for `tokens`, the place of each token in the text."""
+    """Yields each example with its token ids, its segments, and, for `tokens`, where each token lies in the text."""
     for start in range(0, len(examples), _BATCH):
         batch = examples[start : start + _BATCH]
         pairs = [example.pair for example in batch]
-        found = tokenizer(
+        encoding = tokenizer(
             [example.text for example in batch],
             None if pairs[0] is None else pairs,
             return_attention_mask=False,
             return_offsets_mapping=kind == "tokens",
         )
-        ids = found["input_ids"]
-        segments = found.get("token_type_ids") or [[0] * len(each) for each in ids]
-        yield from zip(batch, ids, segments, found.get("offset_mapping") or [[]] * len(ids), strict=True)
+        ids = encoding["input_ids"]
+        segments = encoding.get("token_type_ids") or [[0] * len(tokens) for tokens in ids]
+        yield from zip(batch, ids, segments, encoding.get("offset_mapping") or [[]] * len(ids), strict=True)
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int | None]:
-    """For each token, the number of the word whose first one it is, or None.
+    """For each token, the number of the word whose first token it is, or None.
 
-    A token belongs to the word its last character stands in: byte-level ones may begin with the blank before it, and
-    consist of nothing else.
+    A token belongs to the word that its last character stands in: byte-level tokens may begin with the blank before
+    that word, and may be nothing but a blank.
     """
-    word_of = [place for number, word in enumerate(words) for place in (*[number] * len(word), None)]
-    places: list[int | None] = []
+    word_of = [owner for number, word in enumerate(words) for owner in (*[number] * len(word), None)]
+    begun: list[int | None] = []
     latest = -1
     for begin, end in offsets:
         word = word_of[end - 1] if end > begin else None
         is_first = word is not None and word > latest
-        places.append(word if is_first else None)
+        begun.append(word if is_first else None)
         latest = word if is_first and word is not None else latest
-    return places
+    return begun

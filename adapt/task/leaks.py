@@ -26,14 +26,14 @@ def find_leaks(splits: Mapping[str, Sequence[Example]]) -> tuple[dict[str, list[
     train, dev = set(keys["train"]) - {""}, set(keys["dev"]) - {""}
     labelled = {(key, _labels(example)) for key, example in zip(keys["train"], splits["train"], strict=True)}
     leaked = {split: [split != "train" and key in train for key in keys[split]] for split in splits}
-    same = [
+    same_label = [
         leaks and (key, _labels(example)) in labelled
         for leaks, key, example in zip(leaked["test"], keys["test"], splits["test"], strict=True)
     ]
     counts = {
         "dev_in_train": sum(leaked["dev"]),
         "test_in_train": sum(leaked["test"]),
-        "test_in_train_same_label": sum(same),
+        "test_in_train_same_label": sum(same_label),
         "test_in_dev": sum(key in dev for key in keys["test"]),
     }
     return leaked, counts
@@ -50,13 +50,13 @@ def find_repeats(train: Sequence[Example]) -> dict[str, int]:
     for example in train:
         labels[_key(example)][_labels(example)] += 1
     return {
-        "duplicates": sum(found.total() - len(found) for found in labels.values()),
-        "conflicting": sum(found.total() for found in labels.values() if len(found) > 1),
+        "duplicates": sum(counts.total() - len(counts) for counts in labels.values()),
+        "conflicting": sum(counts.total() for counts in labels.values() if len(counts) > 1),
     }
 
 
 def _key(example: Example) -> str:
-    """A text that two examples share if they differ in case and spaces only; "" for an empty example."""
+    """A key that two examples share if they differ in case and spaces only; "" for an empty example."""
     text, pair = normalised(example.text), normalised(example.pair or "")
     return f"{text}\n{pair}" if pair else text  # a normalised text holds no newline
 

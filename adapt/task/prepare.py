@@ -31,11 +31,11 @@ def check_task(task: TaskConfig) -> None:
     for split in SPLITS:
         is_usable, fault = False, ""
         for file in split_files(task, split):
-            for place, found in read_file(task, file):
-                if not isinstance(found, Bad):
+            for place, example in read_file(task, file):
+                if not isinstance(example, Bad):
                     is_usable = True
                     break
-                fault = fault or f"; the first record is unusable: {place}: {found}"
+                fault = fault or f"; the first record is unusable: {place}: {example}"
         if not is_usable:
             raise no_example(task, split, fault)
 
@@ -62,23 +62,23 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
     from adapt.model.tokenize.quick import QuickTokenizer
 
     checked = {split: check_split(task, split) for split in SPLITS}
-    splits = {split: found.examples for split, found in checked.items()}
+    splits = {split: read.examples for split, read in checked.items()}
     classes = classes_of(task.kind, splits)
     leaked, leaks = find_leaks(splits)
     tokenizer = load_text_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)
     encoded = {split: encode(examples, task.kind, classes, tokenizer, quick) for split, examples in splits.items()}
     for split, examples in splits.items():
-        found = encoded[split]
+        tokenized = encoded[split]
         ids = [example.id for example in examples]
-        Split(ids, found.tokens, found.segments, found.labels, leaked[split]).save(folder, split)
+        Split(ids, tokenized.tokens, tokenized.segments, tokenized.labels, leaked[split]).save(folder, split)
     Facts(task.name, task.kind, classes, metric_of_task(task)).save(folder)
     return {
         "examples": {split: len(examples) for split, examples in splits.items()},
-        "tokens": {split: _lengths(found) for split, found in encoded.items()},
-        "empty_texts": {split: found.empty_texts for split, found in checked.items()},
-        "unusable": {split: found.unusable for split, found in checked.items()},
-        "vanished_words": {split: found.vanished_words for split, found in encoded.items()},
+        "tokens": {split: _lengths(tokenized) for split, tokenized in encoded.items()},
+        "empty_texts": {split: read.empty_texts for split, read in checked.items()},
+        "unusable": {split: read.unusable for split, read in checked.items()},
+        "vanished_words": {split: tokenized.vanished_words for split, tokenized in encoded.items()},
         **_label_counts(classes, splits),
         **find_repeats(splits["train"]),
         "leaks": leaks,

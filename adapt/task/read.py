@@ -97,9 +97,9 @@ def _check_fields(record: Mapping[str, Any], task: TaskConfig, settings: Sequenc
         if name is None or name in record:
             continue
         near = get_close_matches(name, record, 1, cutoff=0.5)
-        there = ", ".join(map(repr, record)) or "none"
+        names = ", ".join(map(repr, record)) or "none"
         raise DataError(
-            f"{place} has no field {name!r}; it has {there}",
+            f"{place} has no field {name!r}; it has {names}",
             f"set task.{setting}" + (f"; did you mean {near[0]!r}?" if near else " to one of them"),
         )
 
@@ -119,9 +119,9 @@ def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: in
     if not isinstance(text, str) or not isinstance(pair, str | None):
         return Bad("text is not a string")
     identifier = record.get(task.id_field) if task.id_field and labelled else number
-    halved = {"text": f"{text}{pair}", "label": "".join(map(str, labels)), "id": str(identifier)}
-    if cut := next((name for name, value in halved.items() if not _is_writable(value)), None):
-        return Bad(f"half a character in the {cut}")
+    encoded = {"text": f"{text}{pair}", "label": "".join(map(str, labels)), "id": str(identifier)}
+    if unwritable := next((name for name, value in encoded.items() if not _is_writable(value)), None):
+        return Bad(f"half a character in the {unwritable}")
     if identifier is None:
         raise DataError(
             f"{place} has no id: {task.id_field!r} is null", "give the example an id, or leave task.id_field out"
@@ -141,7 +141,7 @@ def _is_writable(text: str) -> bool:
 def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
     """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
 
-    Blank ones of several are no labels.
+    If there are several, blank ones do not count.
     """
     if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
         return NO_LABEL
@@ -152,5 +152,5 @@ def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
         return Bad("label is not a list")
     if any(isinstance(label, bool) or not isinstance(label, str | int) for label in values):
         return Bad("label is neither a string nor an integer")
-    found = tuple(label.strip() if isinstance(label, str) else label for label in values)
-    return tuple(sorted(set(found) - {""}, key=str)) if kind == "multi_label" else found
+    labels = tuple(label.strip() if isinstance(label, str) else label for label in values)
+    return tuple(sorted(set(labels) - {""}, key=str)) if kind == "multi_label" else labels

@@ -16,7 +16,7 @@ def texts_of(task: TaskConfig, split: str) -> list[str]:
         ConfigError, DataError, StorageError: as `adapt.task.read.split_files` and `read_file`.
         DataError: too many records are unusable, or there is no text.
     """
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     count, faults = 0, list[str]()
     for file in split_files(task, split):
         for place, example in read_file(task, file, labelled=False):
@@ -25,8 +25,8 @@ def texts_of(task: TaskConfig, split: str) -> list[str]:
                 faults.append(f"{place}: {example}")
                 continue
             pair = example.pair if example.pair and example.pair not in example.text else ""
-            found |= {text: None for text in (example.text, pair) if text.strip()}
-    check_count(task, split, count, len(faults), faults[0] if faults else "", len(found))
+            texts |= {text: None for text in (example.text, pair) if text.strip()}
+    check_count(task, split, count, len(faults), faults[0] if faults else "", len(texts))
     if faults:
         log(f"task {task.name}: left out {len(faults)} of {count} records of {split}; the first is {faults[0]}")
-    return list(found)
+    return list(texts)

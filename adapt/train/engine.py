@@ -8,24 +8,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.utils import safe_get_local_fp32_param
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
-from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
+from adapt.train.without import absent
 from adapt.train.zero import Offload, zero_config
 
-# DeepSpeed would compile a shared-memory collective with the machine's C++ compiler at first use: half a minute, and
-# a failure where there is no compiler. gloo and nccl do the same work.
+with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would load it
+    import deepspeed
+    from deepspeed.utils import safe_get_local_fp32_param
+
+    from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
+
+# DeepSpeed's shared-memory collective would be compiled at first use, in half a minute: gloo and nccl do the same
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-# DeepSpeed calls collectives by names that torch is about to change, several times a step.
-warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step
 
 _REDUCED_ELEMENTS = 4_000_000
 
@@ -102,7 +104,7 @@ class Engine:
 
     @property
     def device(self) -> torch.device:
-        """Where batches belong."""
+        """The device that batches must be on."""
         return torch.device(self._engine.device)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -115,10 +117,10 @@ class Engine:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Stage 0's mean over ranks, in pieces: by itself DeepSpeed copies all gradients at once, for one rank too."""
+        """Averages gradients over ranks at stage 0, in pieces: DeepSpeed alone copies all at once, for one rank too."""
         for parameter in self._trained.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)  # as the other stages have it; weight decay still applies
+                parameter.grad = torch.zeros_like(parameter)  # other stages do so too; weight decay still applies
         if dist.get_world_size() > 1:
             self._engine.allreduce_gradients(bucket_size=_REDUCED_ELEMENTS)
 
@@ -145,7 +147,7 @@ class Engine:
         return norm
 
     def _clip(self) -> float:
-        """At stage 0 DeepSpeed checks nothing, so the gradients are looked at before the step."""
+        """Scales, checks and clips gradients before the step at stage 0, where DeepSpeed checks nothing."""
         gradients = [parameter.grad for parameter in self._trained.values()]
         if self.scale:
             torch._foreach_div_(gradients, self.scale.value)
@@ -153,7 +155,7 @@ class Engine:
         self._judge(norm)
         if not math.isfinite(norm):
             self._engine.zero_grad()  # without gradients the optimizer does nothing
-            return math.inf  # as at the other stages, also for nan
+            return math.inf  # the other stages give inf too, also for nan
         return norm
 
     def _judge(self, norm: float) -> None:

@@ -28,7 +28,7 @@ def portable_errors() -> Iterator[None]:
 
 
 def _travels(error: Exception) -> bool:
-    """Whether it can be pickled and read again: a class that wants other arguments than it keeps cannot."""
+    """Whether an error can be pickled and read again: one whose class wants other arguments than it keeps cannot."""
     from ray import cloudpickle
 
     try:
@@ -50,7 +50,10 @@ def known(error: BaseException, folder: Path) -> AdaptError | None:
 
 
 def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
-    """In Python's words, or, from safetensors, in Rust's; shutil puts several of Python's into one text."""
+    """Reads the operating system's refusal from an error of Python, or of safetensors, which is Rust's.
+
+    shutil puts several errors of Python into one text.
+    """
     if isinstance(cause, OSError) and cause.errno:
         return storage_error(cause, folder)
     number = re.search(r"\((?:os error )(\d+)\)|\[Errno (\d+)\]", str(cause))
@@ -59,9 +62,9 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
-    """What ended a training, as an error of ours."""
-    if found := known(error, folder):
-        return found
+    """Turns what ended a training into an error of ours."""
+    if ours := known(error, folder):
+        return ours
     ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
     return TrainingError(
         f"the workers failed: {first_of(ranks) or _short(str(error))}",

@@ -30,8 +30,8 @@ def only_run(folder: Path, rank: int) -> Iterator[None]:
         return
 
     def waits_for(holder: str) -> None:
-        said = f"waiting for workers of an earlier run that still train in {folder} ({holder})"
-        tell(folder, f"{said}; end them if they hang")
+        message = f"waiting for workers of an earlier run that still train in {folder} ({holder})"
+        tell(folder, f"{message}; end them if they hang")
 
     with locked(folder / "training", waits_for):
         yield

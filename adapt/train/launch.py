@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from adapt.runtime import await_resources, gpus_per_worker, hide_unreserved_gpus
+from adapt.runtime import address_of, await_resources, gpus_per_worker, hide_unreserved_gpus, hush
+from adapt.train.allocator import ONE_ARENA
 from adapt.train.checkpoints.retain import mend_run, prune
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
@@ -58,12 +59,16 @@ def _trainer(job: TrainingRun) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    from adapt.train.local import in_idle_processes
     from adapt.train.verdict import EndAtOnce
 
+    hush()
     resources = job.config.resources
     gpus = gpus_per_worker(resources)
-    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]  # Ray declares those of its first version
-    return TorchTrainer(
+    # typed as anything, since Ray declares what its first version took
+    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]
+    environment: dict[str, Any] = {"worker_runtime_env": {"env_vars": ONE_ARENA}}
+    trainer = TorchTrainer(
         train_loop_per_worker,
         train_loop_config={"job": job},
         scaling_config=ScalingConfig(
@@ -77,8 +82,10 @@ def _trainer(job: TrainingRun) -> Any:
             failure_config=FailureConfig(max_failures=resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
             callbacks=callbacks,
+            **environment,
         ),
     )
+    return trainer if address_of(resources) else in_idle_processes(trainer)
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:

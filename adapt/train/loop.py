@@ -100,7 +100,7 @@ class Loop:
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
         dist.all_reduce(counts, group=among_hosts())
         targets, tokens = counts.tolist()
-        targets = max(targets, 1)  # documents of one token have none under the causal objective
+        targets = max(targets, 1)  # one-token documents have no target if causal
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)

@@ -59,22 +59,22 @@ class StableAdamW(torch.optim.AdamW):
     def __init__(self, groups: list[dict[str, Any]], *, sharded: bool, **settings: Any) -> None:
         super().__init__(groups, **settings)
         self._sharded = sharded
-        self._device = groups[0]["params"][0].device  # where ranks can add: ZeRO may move its shares to the CPU
+        self._device = groups[0]["params"][0].device  # ranks add up here: ZeRO may move its shares to the CPU
         for group in self.param_groups:
             group["numel"] = group["params"][0].numel()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step of all groups that have a parameter with a gradient (ZeRO steps one group at a time)."""
-        every = self.param_groups
-        self.param_groups = [group for group in every if any(p.grad is not None for p in group["params"])]
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if any(p.grad is not None for p in group["params"])]
         rates = [group["lr"] for group in self.param_groups]
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate / self._rms(group).clamp(min=1)
         super().step(closure)
         for group, rate in zip(self.param_groups, rates, strict=True):
             group["lr"] = rate
-        self.param_groups = every
+        self.param_groups = groups
 
     def _rms(self, group: dict[str, Any]) -> torch.Tensor:
         (parameter,) = group["params"]

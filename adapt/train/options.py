@@ -52,10 +52,12 @@ def layers(model: PreTrainedModel, field: str) -> list[torch.nn.Module]:
     Raises:
         ModelError: it has none that can be told.
     """
-    found: list[torch.nn.Module] = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
-    if not found:
+    modules: list[torch.nn.Module] = [
+        module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)
+    ]
+    if not modules:
         raise unsupported_option(model, field)
-    return found
+    return modules
 
 
 def unsupported_option(model: PreTrainedModel, field: str) -> ModelError:

@@ -54,10 +54,10 @@ def over_rows(function: OnRows[R], batches: Share, config: Config) -> tuple[list
             )
 
     parts = done(config.training.precision)
-    seconds = sum(each for _, each, _ in parts)
+    seconds = sum(held for _, held, _ in parts)
     if len({precision for *_, precision in parts}) > 1:
         parts = done("fp32")
-        seconds += sum(each for _, each, _ in parts)
+        seconds += sum(held for _, held, _ in parts)
     return [part for part, *_ in parts], seconds
 
 

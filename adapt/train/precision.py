@@ -45,15 +45,15 @@ class LossScale:
 
     value: float = 2.0**16
     good_steps: int = 0
-    """Since the scale last changed."""
+    """Steps without overflow since the scale last changed."""
     skipped_steps: int = 0
-    """In the whole run."""
+    """Steps that overflowed, in the whole run."""
 
     def update(self, overflowed: bool) -> None:
-        """After each step.
+        """Adjusts the scale; to be called after each step.
 
         Raises:
-            TrainingError: even the smallest scale overflows: it is not the scale.
+            TrainingError: even the smallest scale overflows, so the scale is not the cause.
         """
         if overflowed:
             if self.value <= _MIN_SCALE:

@@ -61,8 +61,8 @@ def micro_batch(training: TrainingConfig, workers: int, most: int | None = None)
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
     """
-    share, rest = divmod(training.global_batch_size, workers)
-    if rest or not share:
+    share, remainder = divmod(training.global_batch_size, workers)
+    if remainder or not share:
         lower = share * workers
         raise ConfigError(
             f"training.global_batch_size {training.global_batch_size} is no multiple of resources.workers {workers}",

@@ -31,7 +31,7 @@ class EndAtOnce(UserCallback):
         """Raises the known error of any rank; Ray Train takes what a callback raises for the end."""
         os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = _SHUTDOWN_S  # Ray's half a minute is for healthy groups
         for error in worker_exceptions.values():
-            if found := known(error, self._folder):
-                raise found
+            if ours := known(error, self._folder):
+                raise ours
         cause = shorten(first_of(worker_exceptions), _WIDTH)
         tell(self._folder, f"{cause}; all ranks begin again at the last checkpoint, if resources.max_failures allows")

@@ -20,9 +20,10 @@ from adapt.corpus.streaming.window import Columns
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_of
 from adapt.model.export import save_model
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.size import model_size
 from adapt.model.start import MODEL_FOLDER
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
@@ -41,6 +42,7 @@ from adapt.train.loop import Loop
 from adapt.train.options import apply_options
 from adapt.train.schedule import branch_step
 from adapt.train.threads import use_threads
+from adapt.train.tracking.cores import StarvationNotice
 from adapt.train.tracking.meter import peak_memory
 from adapt.train.tracking.progress import Progress
 from adapt.train.tracking.track import Trackers
@@ -68,7 +70,14 @@ def _train(job: TrainingRun, rank: int) -> None:
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
         with Trackers(job, progress.step, active=rank == 0) as trackers, feeding as batches:
-            parts.loop.run(batches, progress, lambda report: trackers.log(parts.report(report)), checkpoints.save)
+            starvation = StarvationNotice(folder)
+
+            def report(metrics: dict[str, Any]) -> None:
+                trackers.log(parts.report(metrics))
+                if rank == 0:
+                    starvation.look(metrics)
+
+            parts.loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:
@@ -170,7 +179,7 @@ def _document_length(job: TrainingRun) -> float | None:
 
 
 def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> AbstractContextManager[Iterator[Columns]]:
-    """This rank's shares of the global batches, from a step on."""
+    """Opens this rank's shares of the global batches, from a step on."""
     training, context = job.config.training, ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     if job.online:
@@ -191,7 +200,7 @@ def _feeding(job: TrainingRun, first_step: int, objective: Objective) -> Abstrac
 
 
 def _server(online: Online, first_step: int, rank: int, world: int) -> Any:
-    """Rank 0's, which all share."""
+    """The server of a streamed corpus: rank 0 starts it, and all ranks share it."""
     server = [serve(online, first_step, world) if rank == 0 else None]
     dist.broadcast_object_list(server)
     return server[0]
@@ -210,7 +219,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _carry(method: Method, folder: Path) -> None:
-    """What the next domain gets beside the model; no folder where that is nothing."""
+    """Lets the method write what the next domain gets beside the model; removes the folder if that is nothing."""
     target = folder / CARRIED
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()

@@ -29,7 +29,7 @@ def sample(texts: list[str], times: int = 1) -> Sample:
 @pytest.fixture
 def task(tiny_bert: Path, tmp_path: Path) -> Path:
     """Its train texts are of the words 0 to 40."""
-    from adapt.model.load import load_tokenizer
+    from adapt.model.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(tiny_bert)
     texts = [" ".join(KNOWN[start : start + 10]) for start in range(0, 40, 5)]

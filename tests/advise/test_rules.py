@@ -1,11 +1,15 @@
 """Every rule: when it speaks, when it does not, and that it names its source."""
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from adapt.advise.costs import BOTH, DAPT, TAPT
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES
-from adapt.config import Config, FinetuneConfig
+from adapt.config import Config, FinetuneConfig, MethodConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
 
 BY_NAME = {rule.name: rule for rule in RULES}
@@ -31,6 +35,8 @@ SPEAKS: list[tuple[str, Case, Case]] = [
     ("corpus_is_small", case(corpus=text(bytes=10)), case(corpus=text(bytes=10), tasks=[])),
     ("pool_is_curated", case(pool=text()), case()),
     ("tasks_are_apart", case(tasks=[task(), task(name="other")]), case()),
+    ("cheap_answers_first", case(general=text()), case()),
+    ("cheap_answers_first", case(general=text(), tasks=[]), case(general=text(), corpus=None)),
     ("dapt_forgets", case(config=PLAIN, general=text()), case(general=text())),
     ("dapt_forgets", case(config=PLAIN, general=text()), case(config=PLAIN)),
     ("words_are_cut", case(general=text(fertility=0.9)), case(general=text(fertility=0.95))),
@@ -70,6 +76,17 @@ def test_reasons_hold_the_figures_of_the_case() -> None:
     leak = BY_NAME["texts_leak"].judge(case(tasks=[task(leaked=52, test=139)]))
     assert leak
     assert "toy 52 of 139" in leak.reason
+
+
+def test_the_default_experiment_comes_before_any_method() -> None:
+    das = Config(method=MethodConfig(kind="das"))
+    for config, before in ((PLAIN, "before any method"), (das, "before method.kind das")):
+        found = BY_NAME["cheap_answers_first"].judge(case(config=config, general=text()))
+        assert found
+        assert before in found.reason
+        (recipe,) = re.findall(r"jobs/recipes/\w+\.yaml", found.reason)
+        named = yaml.safe_load((Path(__file__).resolve().parents[2] / recipe).read_text())["let"]
+        assert all(name in named for name in re.findall(r"--(\w+)", found.reason))
 
 
 def test_against_the_wrong_domain_and_for_the_right_one() -> None:

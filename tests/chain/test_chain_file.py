@@ -200,7 +200,7 @@ def test_what_has_no_sense_is_named(tmp_path: Path, changes: dict[str, Any], sai
 
 def test_no_models_to_compare_are_none(tmp_path: Path) -> None:
     dapt = CHAIN["stages"]["dapt"] | {"comparison.models": None}
-    assert nodes(tmp_path, stages=CHAIN["stages"] | {"dapt": dapt})["dapt[cs]"].compared == ()
+    assert nodes(tmp_path, stages=CHAIN["stages"] | {"dapt": dapt})["dapt[cs]"].compared == {}
 
 
 def test_a_value_that_is_no_yaml_is_named() -> None:
@@ -210,5 +210,5 @@ def test_a_value_that_is_no_yaml_is_named() -> None:
 
 def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
     node = Node("finetune", JOBS["finetune"], {}, Config(), "one")
-    with pytest.raises(ConfigError, match="finetune asks for the model of one, which has none that learnt all domains"):
+    with pytest.raises(ConfigError, match="finetune asks for the model of one, which leaves several"):
         _start(node, "one", {})

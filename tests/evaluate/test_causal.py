@@ -23,8 +23,9 @@ from adapt.corpus.shards.prepare import _row
 from adapt.evaluate.fill import LONGEST, SHORTEST, SHORTEST_PREFIX, TOP, next_words
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.model.export import save_model
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Batch
 from adapt.objective.build import make
 from tests.samples import sentences

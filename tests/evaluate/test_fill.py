@@ -16,7 +16,8 @@ from transformers import (
 
 from adapt.evaluate.fill import LONGEST, SHORTEST, TOP, filled_masks
 from adapt.evaluate.mlm_loss import Heldout
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
 from tests.samples import WORDS, sentences
 
 CPU = torch.device("cpu")

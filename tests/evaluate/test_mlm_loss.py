@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from adapt.config import EvaluationConfig, ObjectiveConfig
 from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Batch
 from adapt.objective.mlm import MaskedLanguageModelling
 

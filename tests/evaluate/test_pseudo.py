@@ -10,8 +10,9 @@ from adapt.config import ComparisonConfig, Config, EvaluationConfig
 from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.pseudo import perplexities, pseudo_losses
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 EVALUATION = EvaluationConfig(sequence_length=16, micro_batch=2)

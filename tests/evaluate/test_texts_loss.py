@@ -10,7 +10,8 @@ from adapt.config import Config, EvaluationConfig, ObjectiveConfig
 from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.evaluate.texts_loss import loss_on
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.mlm import MaskedLanguageModelling
 
 CPU = torch.device("cpu")

@@ -77,9 +77,9 @@ def test_no_row_comes_twice_before_all_of_its_group_came_once(mixture: Mixture) 
     places = mixture.locate(np.arange(min(MOST, 3 * mixture.epoch)))
     seen = Counter(zip(*(column.tolist() for column in places), strict=True))
     assert max(seen.values()) == 1  # of a source, epoch and row
-    if mixture.exhausted < MOST:
-        first = mixture.locate(np.arange(mixture.exhausted))
-        assert len(set(zip(first.sources.tolist(), first.rows.tolist(), strict=True))) == mixture.exhausted
+    if (exhausted := mixture.exhausted) < MOST:  # which takes a while where sources are many
+        first = mixture.locate(np.arange(exhausted))
+        assert len(set(zip(first.sources.tolist(), first.rows.tolist(), strict=True))) == exhausted
     assert sum(mixture.slots) == mixture.period
     assert all(slots for slots, group in zip(mixture.slots, mixture.groups, strict=True) if len(mixture.groups) == 1)
 

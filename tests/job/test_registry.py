@@ -32,7 +32,7 @@ from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["dapt", "tapt", "sequence", "finetune", "evaluate", "similarity", "advise"]
+NAMES = ["dapt", "tapt", "sequence", "merge", "finetune", "evaluate", "similarity", "advise"]
 TEXT = ("dapt", "sequence", "evaluate", "similarity", "advise")
 """Those that take a corpus."""
 
@@ -50,6 +50,7 @@ def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "task": {"name": "toy", **{split: f"{split}.jsonl" for split in ("train", "dev", "test")}, "domain": "one"},
         "training.sequence_length": 64,
         "evaluation.sequence_length": 64,
+        "merge": {"models": [str(tiny_bert)]},
         "storage.root": str(tmp_path / "runs"),
     }
 

@@ -1,7 +1,10 @@
 """Commands as a user types them, each run in a process of its own, and what came back from it."""
 
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +41,35 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+
+
+class Forks:
+    """The process of `tests.jobs.forks`, which runs commands in forks of its own.
+
+    Args:
+        files: folder for what the commands say.
+    """
+
+    def __init__(self, files: Path) -> None:
+        self._files = [files / name for name in ("out", "err", "loaded")]
+        command, pipe = [sys.executable, "-m", "tests.jobs.forks"], subprocess.PIPE
+        self._process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+
+    def run(self, folder: Path, script: str, arguments: Sequence[str]) -> Ran:
+        """Runs a job in some folder, with the environment of this process."""
+        files = [str(file) for file in self._files]
+        order = [str(folder), dict(os.environ), files, str(ROOT / "jobs" / script), arguments]
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        code = int(self._process.stdout.readline())
+        out, err, loaded = (file.read_text() for file in self._files)
+        return Ran(code, out, err, {*loaded.split()})
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
 
 
 def last_line(ran: Ran) -> dict[str, Any]:

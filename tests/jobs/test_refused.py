@@ -33,12 +33,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "code", "messages"), REFUSED, ids=[case[0][0] for case in REFUSED])
 def test_what_cannot_work_is_refused_at_once(
-    run: Run, job: list[str], tmp_path: Path, arguments: list[str], code: int, messages: list[str]
+    forked: Run, job: list[str], tmp_path: Path, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     (tmp_path / "notes.md").write_text("")
     if arguments == ["--corpus.paths=."]:
         (tmp_path / "corpus.jsonl").unlink()
-    check_refused(run("dapt.py", *job, *arguments), code, *messages)
+    check_refused(forked("dapt.py", *job, *arguments), code, *messages)
 
 
 TASK_REFUSED = [
@@ -56,11 +56,11 @@ TASK_REFUSED = [
 @pytest.mark.parametrize("script", ["tapt.py", "finetune.py"])
 @pytest.mark.parametrize(("arguments", "code", "messages"), TASK_REFUSED, ids=[case[0][0] for case in TASK_REFUSED])
 def test_what_cannot_work_with_a_task_is_refused_at_once(
-    run: Run, task: list[str], script: str, arguments: list[str], code: int, messages: list[str]
+    forked: Run, task: list[str], script: str, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     if script == "tapt.py" and arguments[0].startswith("--task.label"):
         pytest.skip("TAPT does not look at labels before it runs")
-    ran = run(script, *task, *arguments)
+    ran = forked(script, *task, *arguments)
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert all(message in ran.err for message in messages), ran.err
     assert "Traceback" not in ran.err
@@ -80,22 +80,24 @@ CHAIN_REFUSED = [
 
 @pytest.mark.parametrize(("arguments", "code", "messages"), CHAIN_REFUSED, ids=[" ".join(c[0]) for c in CHAIN_REFUSED])
 def test_what_cannot_work_with_a_chain_is_refused_at_once(
-    run: Run, tiny_bert: Path, tmp_path: Path, arguments: list[str], code: int, messages: list[str]
+    forked: Run, tiny_bert: Path, tmp_path: Path, arguments: list[str], code: int, messages: list[str]
 ) -> None:
     lengths = "training.sequence_length: 128, evaluation.sequence_length: 128"
     (tmp_path / "chain.yaml").write_text(
         f"let: {{data: gone}}\ncommon: {{model.path: '{tiny_bert}', {lengths}}}\nsets: {{task: [a]}}\n"
         "stages: {dapt: {job: dapt, for: task, corpus.paths: '{data}.jsonl'}}\n"
     )
-    ran = run("chain.py", *arguments)
+    ran = forked("chain.py", *arguments)
     check_refused(ran, code, *messages)
 
 
 def test_a_relative_storage_root_on_a_cluster_is_refused_before_connecting(
-    run: Run, job: list[str], monkeypatch: pytest.MonkeyPatch
+    forked: Run, job: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    check_refused(run("dapt.py", *job, "--storage.root=runs"), 2, "ConfigError: storage.root is relative", "all nodes")
+    check_refused(
+        forked("dapt.py", *job, "--storage.root=runs"), 2, "ConfigError: storage.root is relative", "all nodes"
+    )
 
 
 def test_a_job_without_arguments_asks_for_the_corpus(run: Run) -> None:
@@ -121,10 +123,10 @@ BROKEN: list[tuple[str, bytes, str]] = [
 
 @pytest.mark.parametrize(("name", "content", "message"), BROKEN, ids=[name for name, _, _ in BROKEN])
 def test_a_corpus_that_cannot_be_read_is_refused_before_ray_starts(
-    run: Run, job: list[str], tmp_path: Path, name: str, content: bytes, message: str
+    forked: Run, job: list[str], tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    ran = run("dapt.py", *job, f"--corpus.paths={name}")
+    ran = forked("dapt.py", *job, f"--corpus.paths={name}")
     assert ran.code == 3, ran.err
     assert ran.out == ""
     assert message in ran.err.splitlines()[-2]

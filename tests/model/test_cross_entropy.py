@@ -17,10 +17,11 @@ def inputs(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[list[torch.T
     return tensors, torch.randint(WORDS, (ROWS,), generator=generator)
 
 
-@pytest.mark.parametrize("most_rows", [1, 5, 100])
+@pytest.mark.parametrize(("piece_rows", "block_rows"), [(1, 1), (5, 2), (5, 100), (100, 3), (100, 100)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, bias: bool, most_rows: int):
-    monkeypatch.setattr(module, "PIECE_BYTES", most_rows * 4 * WORDS)
+def test_values_and_gradients(monkeypatch: pytest.MonkeyPatch, bias: bool, piece_rows: int, block_rows: int):
+    monkeypatch.setattr(module, "PIECE_BYTES", piece_rows * 4 * WORDS)
+    monkeypatch.setitem(module.BLOCK_BYTES, "cpu", block_rows * 4 * WORDS)
     tensors, targets = inputs(bias, torch.float32)
     expected = cross_entropy(linear(*tensors), targets, reduction="none")
     total, losses = linear_cross_entropy(*tensors, *([] if bias else [None]), targets)
@@ -99,10 +100,16 @@ def test_fp16_states_get_gradients_that_the_loss_scale_has_reached():
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
 
 
-def test_pieces_cover_all_rows_and_fit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PIECE_BYTES", 4 * 1000 * 7)
+def test_losses_of_certain_and_of_hopeless_predictions_are_exact():
+    """Probabilities of 1 and of far below what fp32 can tell from 0."""
+    hidden, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[500.0], [-500.0], [0.0]])
+    _, losses = linear_cross_entropy(hidden, weight, None, torch.tensor([0, 0]))
+    assert losses.tolist() == [0.0, 1000.0]
+
+
+def test_pieces_cover_all_rows_and_fit():
     for rows in range(40):
-        cut = pieces(rows, 1000)
+        cut = pieces(rows, 1000, 4 * 1000 * 7)
         assert [row for begin, end in cut for row in range(begin, end)] == list(range(rows))
         assert all(end - begin <= 7 for begin, end in cut)
-    assert pieces(3, 10**9) == [(0, 1), (1, 2), (2, 3)]  # at least one at a time
+    assert pieces(3, 10**9, 4 * 1000 * 7) == [(0, 1), (1, 2), (2, 3)]  # at least one at a time

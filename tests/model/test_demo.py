@@ -11,8 +11,9 @@ import pytest
 
 from adapt.errors import ModelError
 from adapt.model import demo
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import locate
+from adapt.model.tokenizer import load_tokenizer
 
 
 @pytest.fixture

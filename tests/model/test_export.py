@@ -11,8 +11,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertForMaskedLM, M
 
 from adapt.errors import ModelError
 from adapt.model.export import save_model
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
 from adapt.model.locate import model_files
+from adapt.model.tokenizer import load_tokenizer
 from tests.model.checkpoints import bert_config
 
 Said = Callable[[], str]

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertConfig, PreTrainedTokenizerFast
 
 from adapt.model.literal import load_text_tokenizer
-from adapt.model.load import load_tokenizer
 from adapt.model.locate import Pretrained
+from adapt.model.tokenizer import load_tokenizer
 from tests.objective.rows import wrapped
 from tests.tokenizers import FAMILIES, ODD, SPECIAL
 

@@ -21,7 +21,8 @@ from transformers import (
 )
 
 from adapt.errors import ModelError
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
 from tests.model.checkpoints import WORDS, bert_config, write_tokenizer
 
 Edit = Callable[..., None]

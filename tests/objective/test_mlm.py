@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.config import ObjectiveConfig
-from adapt.model.load import load_model, load_tokenizer
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Batch, Corrupted
 from adapt.objective.mlm import MaskedLanguageModelling
 

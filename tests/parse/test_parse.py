@@ -1,10 +1,12 @@
 """From files and the command line to a configuration."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import yaml
 
+from adapt import parse as parsing
 from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
 from adapt.job.registry import JOBS
 from adapt.parse import parse, parse_values
@@ -78,6 +80,18 @@ def test_paths_can_be_added_one_by_one() -> None:
     assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
 
 
+def test_what_is_added_comes_after_the_default() -> None:
+    assert parsed(PATHS, "--finetune.seeds+=7", "--finetune.seeds+=9").finetune.seeds == [0, 1, 2, 3, 4, 7, 9]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_defaults_are_those_that_jsonargparse_fills_in(name: str) -> None:
+    """To the type, as 3 and 3.0 are two keys. Where something is added to a field, it fills in all others itself."""
+    task, sources = "--task={train: a, dev: b, test: c}", "[{name: a, paths: a}, {name: b, paths: b}]"
+    ours, theirs = (parse([task, f"--corpus.sources{how}{sources}"], "x", JOBS[name].kind) for how in ("=", "+="))
+    assert repr(ours) == repr(theirs)
+
+
 def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:
     assert parsed("--config", write("corpus:\n  paths: [a, b]\n"), "--corpus.paths=c").corpus.paths == "c"
 
@@ -90,6 +104,30 @@ def test_null_is_none(write: Callable[..., str]) -> None:
 
 def test_debug_is_no_field_of_the_job() -> None:
     assert parsed(PATHS, "--debug") == parsed(PATHS)
+
+
+GIVEN: list[list[str]] = [
+    [],
+    ["--training.epochs=3", "--resources", '{"workers": 2}'],
+    ["--das.contrast_temperature=0.5", "--l2sp.alpha=0.1"],
+    ["--method.kind=das", "--seed=7", "--debug"],
+    ["--tasks=[{name: a, train: a, dev: b, test: c}]", "--finetune.seeds=[3]"],
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=" ".join)
+@pytest.mark.parametrize("name", ["dapt", "tapt", "finetune"])
+def test_a_parser_of_what_is_given_reads_the_same_as_one_of_all_sections(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: list[str]
+) -> None:
+    task = [f"--task.{split}={split}.jsonl" for split in ("train", "dev", "test")]
+    arguments = [PATHS, *task, *given]
+    read = parse(arguments, f"jobs/{name}.py", JOBS[name].kind)
+    made = parsing._parser
+    monkeypatch.setattr(parsing, "_parser", lambda *known: made(*known[:-1], None))
+    whole = parse(arguments, f"jobs/{name}.py", JOBS[name].kind)
+    assert flat(read) == flat(whole)
+    assert replace(read, method_options=None) == replace(whole, method_options=None)
 
 
 WRONG = [

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import pickle
-import socket
 import tempfile
 import time
 import traceback
@@ -65,12 +64,11 @@ class Ranks:
         self._processes, self._pipes = [], []
 
     def _start(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        meeting = Path(tempfile.mkdtemp(dir=self.temporary), "meeting")  # a port may be taken until rank 0 comes to it
         for rank in range(self.world):
             ours, theirs = _FORKS.Pipe()
-            process = _FORKS.Process(target=_serve, args=(rank, self.world, port, theirs, self.temporary), daemon=True)
+            life = rank, self.world, meeting, theirs, self.temporary
+            process = _FORKS.Process(target=_serve, args=life, daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)
@@ -89,8 +87,8 @@ class Ranks:
         return answers  # type: ignore[return-value]
 
 
-def _serve(rank: int, world: int, port: int, pipe: Connection, temporary: Path) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _serve(rank: int, world: int, meeting: Path, pipe: Connection, temporary: Path) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # DeepSpeed asks for them, and uses the group
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
     tempfile.tempdir = str(temporary)
@@ -98,7 +96,8 @@ def _serve(rank: int, world: int, port: int, pipe: Connection, temporary: Path) 
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=world, timeout=timeout)
     while call := pipe.recv():
         function, arguments = call
         try:

@@ -27,11 +27,11 @@ from adapt.corpus.dedup.clusters import clusters, kept_apart, reduced
 from adapt.corpus.dedup.minhash import band_hashes, bands_for, signatures
 from adapt.corpus.dedup.report import write_dedup_report
 from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.normal import normalised_texts
 from adapt.corpus.screening.clean import DUPLICATE
-from adapt.corpus.screening.heldout import MEASURED, TRAINED, in_share, key_of_normalised
+from adapt.corpus.screening.heldout import MEASURED, TRAINED, in_share, keys_of_normalised
 from adapt.corpus.screening.screen import screen_of
 from adapt.corpus.shards.prepare import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
-from adapt.corpus.shingles import normalised
 from adapt.corpus.watch import Pace, Piece, text_bytes, watched
 from adapt.runtime import data_settings, user_errors
 
@@ -89,14 +89,14 @@ def sign_chunk(
     folder: Path, key: tuple[int, int, int], texts: Sequence[str], alike: Alike, heldout_fraction: float = 0.0
 ) -> None:
     """Writes digests, signatures and buckets of a chunk; see `adapt.corpus.dedup.buckets`."""
-    plain = [normalised(text) for text in texts]
-    integers = [xxh3_128_intdigest(text.encode("utf-8", "replace")) for text in plain]
+    plain = normalised_texts(texts)
+    integers = [xxh3_128_intdigest(text) for text in plain]
     digests = np.array([(value >> 64, value % 2**64) for value in integers], np.uint64).reshape(-1, 2)
     signed, buckets = np.zeros((len(plain), 0), np.uint32), digests[:, :1]
     if alike.near:
-        signed = signatures(plain, alike.n, alike.permutations)
+        signed = signatures([text.decode() for text in plain], alike.n, alike.permutations)
         buckets = np.concatenate([buckets, band_hashes(signed, *alike.bands)], axis=1)
-    heldout = np.array([in_share(key_of_normalised(text), heldout_fraction) for text in plain], np.uint8)
+    heldout = in_share(keys_of_normalised(plain), heldout_fraction).astype(np.uint8)
     write_chunk(folder, key, digests, signed, buckets, [text[:EXCERPT_CHARACTERS] for text in texts], heldout)
 
 

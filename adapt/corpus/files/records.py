@@ -19,6 +19,9 @@ from adapt.errors import DataError
 
 Record = Mapping[str, Any] | Bad
 OnId = Callable[[Any], None]
+_DECODER = json.JSONDecoder()
+_ENDS = ("\n", "\r\n", "")
+"""What follows the value of a line, mostly."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +160,23 @@ def _object(line: bytes | Bad) -> Record:
     if isinstance(line, Bad):
         return line
     try:
-        record = json.loads(line)
+        record = _parsed(line)
     except UnicodeDecodeError:
         return Bad("invalid UTF-8")
     except (ValueError, RecursionError):
         return Bad("malformed JSON")
     return record if isinstance(record, dict) else Bad("not a JSON object")
+
+
+def _parsed(line: bytes) -> Any:
+    """What `json.loads` makes of a line, in half the time where the line is as most are."""
+    try:
+        text = line.decode()
+        value, end = _DECODER.raw_decode(text)
+        is_whole = text[end:] in _ENDS
+    except ValueError:  # another encoding, blanks before the value, or no JSON
+        is_whole = False
+    return value if is_whole else json.loads(line)
 
 
 def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:

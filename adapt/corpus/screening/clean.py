@@ -1,7 +1,7 @@
 """Which documents enter, and which are held out. Every document that leaves does so for a named reason."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -19,11 +19,14 @@ _ASCII_CONTROL = bytes(code for code in _CONTROL if code < 128)
 _ASCII_BREAKS = bytes.maketrans(b"\v\f", b"\n\n")
 _SOME_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
-Check = Callable[[str], Drop | None]
-"""The reason why a text must leave, if there is one."""
+Check = Callable[[Sequence[str]], Sequence[Drop | None]]
+"""For each of some texts the reason why it must leave, if there is one."""
 Reject = Callable[[str, str, int, str], None]
 """Takes the reason why a document leaves, its file, its number there from 1 on, and its text."""
 DUPLICATE = Drop("duplicate")
+BATCH_CHARACTERS = 500_000
+BATCH_RECORDS = 4096
+"""Texts that are cleaned together: about so many characters, or so many texts."""
 _LAST = (DUPLICATE, MEASURED, TRAINED)
 """Reasons why a document leaves that passes all that looks at it alone."""
 
@@ -93,30 +96,65 @@ def clean(
         sieve: what else they must pass.
     """
     blocks = blocks_of(corpus.cleaning)
-    for number, record in enumerate(records, start=1):
-        if isinstance(record, Bad):
-            count_change(tally.bad, record)
-            tally.first_bad.setdefault(record, f"{source}, record {number}")
-            continue
-        text = _plain(record)
-        cleaned = _known(text, sieve) or _passed(text, blocks, tally)
-        if cleaned != text and not isinstance(cleaned, Drop):  # an entity or a boilerplate line may have hidden it
-            cleaned = _known(cleaned, sieve) or cleaned
-        if not isinstance(cleaned, Drop):
-            ordinal = tally.kept + sum(tally.dropped.get(reason, 0) for reason in _LAST)
-            measured = sieve.measured(cleaned) if sieve.measured else None
-            cleaned = measured or sieve.duplicates.get(ordinal) or cleaned
-        if isinstance(cleaned, Drop):
-            count_change(tally.dropped, cleaned)
-            if sieve.reject:
-                sieve.reject(cleaned, source, number, text)
-            continue
-        tally.kept += 1
-        yield cleaned
+    passed = 0
+    for batch in _batches(records):
+        texts = [_plain(record) for record in batch if not isinstance(record, Bad)]
+        verdicts = zip(texts, _verdicts(texts, blocks, tally, sieve), strict=True)
+        for number, record in enumerate(batch, start=passed + 1):
+            if isinstance(record, Bad):
+                count_change(tally.bad, record)
+                tally.first_bad.setdefault(record, f"{source}, record {number}")
+                continue
+            text, cleaned = next(verdicts)
+            if sieve.duplicates and not isinstance(cleaned, Drop):
+                ordinal = tally.kept + sum(tally.dropped.get(reason, 0) for reason in _LAST)
+                cleaned = sieve.duplicates.get(ordinal) or cleaned
+            if isinstance(cleaned, Drop):
+                count_change(tally.dropped, cleaned)
+                if sieve.reject:
+                    sieve.reject(cleaned, source, number, text)
+                continue
+            tally.kept += 1
+            yield cleaned
+        passed += len(batch)
 
 
-def _known(text: str, sieve: Sieve) -> Drop | None:
-    return sieve.contaminated(text) if sieve.contaminated else None
+def _batches(records: Iterable[str | Bad]) -> Iterator[list[str | Bad]]:
+    """The records, some at a time; few at first, for who wants no more than a few."""
+    batch: list[str | Bad] = []
+    characters, most = 0, 1
+    for record in records:
+        batch.append(record)
+        characters += len(record)
+        if characters >= BATCH_CHARACTERS or len(batch) == most:
+            yield batch
+            batch, characters, most = [], 0, min(2 * most, BATCH_RECORDS)
+    yield batch
+
+
+def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: Sieve) -> list[str | Drop]:
+    """What becomes of each text, duplicates aside: the text as it goes on, or why it leaves."""
+    first = _checked(sieve.contaminated, texts)
+    cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
+
+    def leave(check: Check | None, places: list[int]) -> None:
+        for place, reason in zip(places, _checked(check, [cleaned[place] for place in places]), strict=True):
+            cleaned[place] = reason or cleaned[place]
+
+    if sieve.contaminated:  # an entity or a boilerplate line may have hidden it
+        changed = (place for place in _kept(cleaned) if cleaned[place] != texts[place])
+        leave(sieve.contaminated, list(changed))
+    if sieve.measured:
+        leave(sieve.measured, _kept(cleaned))
+    return cleaned
+
+
+def _kept(cleaned: list[str | Drop]) -> list[int]:
+    return [place for place, text in enumerate(cleaned) if not isinstance(text, Drop)]
+
+
+def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
+    return check(texts) if check and texts else [None] * len(texts)
 
 
 def _passed(text: str, blocks: tuple[Block, ...], tally: Tally) -> str | Drop:

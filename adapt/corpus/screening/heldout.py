@@ -9,12 +9,14 @@ of a task), what is trained on leaves out every document whose key is among the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.cleaning.block import Drop
+from adapt.corpus.normal import normalised_texts
 from adapt.corpus.shingles import normalised
 from adapt.errors import DataError
 from adapt.schema import HELDOUT_GLOB, KEYS, SHARD_GLOB
@@ -27,22 +29,28 @@ TRAINED = Drop("trained on elsewhere")
 
 def key_of(text: str) -> int:
     """What a document is known by, whatever its case, spaces and Unicode form."""
-    return key_of_normalised(normalised(text))
+    return int(keys_of_normalised([normalised(text).encode("utf-8", "replace")])[0])
 
 
-def key_of_normalised(text: str) -> int:
-    """The same of a text that is normalised already."""
-    return int.from_bytes(blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
+def keys_of(texts: Sequence[str]) -> np.ndarray:
+    """What each document is known by: uint64 [documents]."""
+    return keys_of_normalised(normalised_texts(texts))
 
 
-def in_share(key: int, fraction: float) -> bool:
-    """Whether a document of this key belongs to the held-out share."""
-    return key < fraction * 2**64
+def keys_of_normalised(texts: Sequence[bytes]) -> np.ndarray:
+    """The same of texts that are normalised already, in UTF-8."""
+    return np.frombuffer(b"".join(blake2b(text, digest_size=8).digest() for text in texts), ">u8").astype(np.uint64)
+
+
+def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
+    """Which documents belong to the held-out share: a function of their texts, so that copies go with them."""
+    share: np.ndarray = keys < ceil(fraction * 2**64)  # as whole numbers, of which float64 cannot hold them all
+    return share
 
 
 def is_heldout(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the held-out share: a function of its text, so that its copies go with it."""
-    return in_share(key_of(text), fraction)
+    """The same of one text."""
+    return key_of(text) < fraction * 2**64
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,11 @@ class Measured:
 
     def __call__(self, text: str) -> Drop | None:
         """The reason to drop a document that is measured."""
-        return MEASURED if self._among(np.array([key_of(text)], np.uint64))[0] else None
+        return self.many([text])[0]
+
+    def many(self, texts: Sequence[str]) -> list[Drop | None]:
+        """The same of many documents."""
+        return [MEASURED if among else None for among in self._among(keys_of(texts))]
 
     def count_in(self, trained: Sequence[Path]) -> int:
         """How many of them stand in the training text of some prepared corpora, whose keys are read shard by shard."""

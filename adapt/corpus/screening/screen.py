@@ -73,7 +73,7 @@ def screen_of(
 
 
 def _fetched(shared: Shared | None) -> Check | None:
-    return shared.fetch() if shared else None
+    return shared.fetch().many if shared else None
 
 
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:

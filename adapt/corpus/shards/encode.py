@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from adapt.corpus.entities import Span, tagged
-from adapt.corpus.screening.heldout import in_share, key_of
+from adapt.corpus.entities import tagged
+from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
-from adapt.corpus.shards.tokens import write_shard
+from adapt.corpus.shards.tokens import write_flat_shard
 from adapt.corpus.watch import text_bytes
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.portable import TextTokenizer, text_tokenizer, tokenizer_of, written_tokenizer
 from adapt.model.tokenize.quick import QuickTokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
-from adapt.schema import KEYS, TOKENS
+from adapt.schema import TOKENS, WORD_STARTS
 
 
 @dataclass(frozen=True)
@@ -31,71 +32,114 @@ class Encode:
     folder: Path
     heldout_fraction: float
     form: Form = PLAIN
+    shared: Any = None
+    """The tokenizer in Ray's object store, from `share_tokenizer`; without it each process loads its own."""
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
-        columns, keys, counts = self.tokens(row)
-        columns, heldout = {**columns, KEYS: keys}, self.heldout(keys)
-        for kind, wanted in (("train", False), ("heldout", True)):
-            chosen = {
-                name: [value for value, out in zip(values, heldout, strict=True) if out is wanted]
-                for name, values in columns.items()
-            }
-            documents, known = chosen.pop(TOKENS), chosen.pop(KEYS)
-            counts[f"{kind}_documents"] = len(documents)
-            counts[f"{kind}_tokens"] = sum(map(len, documents))
-            if documents:
-                name = f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_shard(self.folder / name, documents, len(_tokenizer(self.pretrained)), chosen, known)
+        documents, keys, counts = self.tokens(row)
+        heldout = self.heldout(keys)
+        for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
+            some = documents.where(chosen)
+            counts[f"{kind}_documents"] = len(some.bounds) - 1
+            counts[f"{kind}_tokens"] = int(some.bounds[-1])
+            if chosen.any():
+                path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
+                write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen])
         result = {"item": row["item"], "tally": row["tally"], "counts": json.dumps(counts)}
         return {**{name: [value] for name, value in result.items()}, "text_bytes": [text_bytes(table)]}
 
-    def heldout(self, keys: list[int]) -> list[bool]:
-        """Which documents are held out."""
-        return [in_share(key, self.heldout_fraction) for key in keys]
+    @property
+    def _source(self) -> "_Source":
+        return _Source(self.pretrained, self.shared)
 
-    def tokens(self, row: dict[str, Any]) -> tuple[dict[str, list[Any]], list[int], Counter[str]]:
-        """Token ids and marks of each document of a chunk, their keys, and counts."""
-        texts, tokenizer = row["texts"], _tokenizer(self.pretrained)
-        quick = _quick(self.pretrained, bool(self.form.marks))
+    def heldout(self, keys: np.ndarray) -> np.ndarray:
+        """Which documents are held out: bool [documents]."""
+        return in_share(keys, self.heldout_fraction)
+
+    def tokens(self, row: dict[str, Any]) -> tuple[Ragged, np.ndarray, Counter[str]]:
+        """Token ids and marks of the documents of a chunk, their keys, and counts."""
+        texts, tokenizer = row["texts"], _tokenizer(self._source)
+        quick = _quick(self._source, bool(self.form.marks))
         found = quick(texts)
+        ids = found.columns[IDS]
         counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
-        if tokenizer.unk_token not in (None, tokenizer.eos_token):  # GPT-2 names one as both, and knows every byte
-            counts["unknown_tokens"] = int(np.count_nonzero(found.columns[IDS] == tokenizer.unk_token_id))
-        columns = {TOKENS: found.lists(IDS), **self._marks(found, texts, json.loads(row["entities"]))}
-        if self.form.ends:
-            columns[TOKENS] = [_ended(ids, tokenizer.eos_token_id) for ids in columns[TOKENS]]
-        return columns, [key_of(text) for text in texts], counts
+        if tokenizer.unknown is not None:
+            counts["unknown_tokens"] = int(np.count_nonzero(ids == tokenizer.unknown))
+        documents = Ragged(found.bounds, {TOKENS: ids, **self._marks(found, texts, row["entities"])})
+        if self.form.ends and tokenizer.end is not None:
+            documents = _ended(documents, tokenizer.end)
+        return documents, keys_of(texts), counts
 
-    def _marks(self, found: Ragged, texts: list[str], entities: list[list[Span]]) -> dict[str, list[Any]]:
-        """Marks of each text's tokens."""
+    def _marks(self, found: Ragged, texts: list[str], given: str) -> dict[str, np.ndarray]:
+        """Marks of all tokens."""
+        if self.form.marks == (WORD_STARTS,):
+            return {WORD_STARTS: found.columns[WORDS]}
         if not self.form.marks:
             return {}
-        if self.form.tagger:
-            entities = tagged(texts, self.form.tagger)
+        entities = tagged(texts, self.form.tagger) if self.form.tagger else json.loads(given)
         words, *places = (found.lists(name) for name in (WORDS, BEGINS, ENDS, SPECIAL))
         numbers = [entity_numbers(*each) for each in zip(*places, entities, strict=True)]
         marks = [unit_marks(*each) for each in zip(words, numbers, strict=True)]
-        return {name: [marked[name] for marked in marks] for name in self.form.marks}
+        return {name: np.concatenate([np.zeros(0, bool), *(each[name] for each in marks)]) for name in self.form.marks}
 
 
-def _ended(ids: np.ndarray, end: int) -> np.ndarray:
-    """A document that ends with the end-of-text token, if the tokenizer has not ended it."""
-    return ids if ids[-1:].tolist() == [end] else np.append(ids, np.uint32(end))
+def _ended(documents: Ragged, end: int) -> Ragged:
+    """Documents, without marks, that all end with the end-of-text token, whether or not the tokenizer adds it."""
+    bounds, ids = documents.bounds, documents.columns[TOKENS]
+    full = np.diff(bounds) > 0
+    missing = np.ones(len(full), bool)
+    missing[full] = ids[bounds[1:][full] - 1] != end
+    ended = np.insert(ids, bounds[1:][missing], end)
+    return Ragged(bounds + np.concatenate([np.zeros(1, np.int64), np.cumsum(missing)]), {TOKENS: ended})
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a process has its tokenizer from."""
+
+    pretrained: Pretrained
+    shared: Any = field(compare=False)
+
+
+def share_tokenizer(pretrained: Pretrained) -> Any:
+    """Starts a Ray task that loads a tokenizer for all tasks that tokenize; they begin to read meanwhile.
+
+    Returns:
+        for `Encode.shared`.
+    """
+    import ray
+
+    return _shared(pretrained, ray.get_runtime_context().get_job_id())
 
 
 @lru_cache(maxsize=1)
-def _quick(pretrained: Pretrained, marks: bool) -> QuickTokenizer:
+def _shared(pretrained: Pretrained, job: str) -> Any:
+    """Kept from stage to stage, as long as this process is connected to Ray as the same job."""
+    import ray
+
+    return ray.remote(num_cpus=0)(_load).remote(pretrained)  # those that wait for it may hold all cores
+
+
+def _load(pretrained: Pretrained) -> dict[str, Any] | None:
+    return written_tokenizer(text_tokenizer(pretrained))
+
+
+@lru_cache(maxsize=1)
+def _quick(source: _Source, marks: bool) -> QuickTokenizer:
     """Kept by the process: it remembers the pieces of texts."""
-    backend = _tokenizer(pretrained).backend_tokenizer
+    backend = _tokenizer(source).backend
     return QuickTokenizer(backend, Marker(backend).word_starts if marks else None)
 
 
 @lru_cache(maxsize=1)
-def _tokenizer(pretrained: Pretrained) -> Any:
+def _tokenizer(source: _Source) -> TextTokenizer:
     """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
     os.environ["RAYON_NUM_THREADS"] = "1"
-    from adapt.model.literal import load_text_tokenizer
+    if source.shared is None:
+        return text_tokenizer(source.pretrained)
+    import ray
 
-    return load_text_tokenizer(pretrained)
+    written = ray.get(source.shared)
+    return tokenizer_of(written) if written else text_tokenizer(source.pretrained)

@@ -22,7 +22,7 @@ from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
 from adapt.corpus.screening.clean import Tally, clean
 from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
-from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
 from adapt.corpus.watch import Pace, Piece, watched
@@ -84,7 +84,7 @@ def prepare(
                 compute=TaskPoolStrategy(size=cpus),
             )
             .map_batches(
-                Encode(pretrained, folder, corpus.heldout_fraction, form),
+                Encode(pretrained, folder, corpus.heldout_fraction, form, share_tokenizer(pretrained)),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=0.9,

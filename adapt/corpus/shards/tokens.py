@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.errors import DataError
+from adapt.model.tokenize.ragged import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
 from adapt.schema import KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
@@ -41,20 +42,26 @@ def write_shard(
         marks: further columns by name; of each document as many truth values as it has tokens.
         keys: what each document is known by.
     """
-    marks = marks or {}
-    schema = token_schema(vocabulary_size, tuple(marks))
-    columns = [_lists(values, schema.field(name).type) for name, values in {TOKENS: documents, **marks}.items()]
+    given = {TOKENS: documents, **(marks or {})}
+    bounds = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    flat = {name: np.concatenate([np.zeros(0, bool), *values]) for name, values in given.items()}
+    write_flat_shard(path, Ragged(bounds, flat), vocabulary_size, keys)
+
+
+def write_flat_shard(
+    path: Path, documents: Ragged, vocabulary_size: int, keys: Sequence[int] | np.ndarray | None = None
+) -> None:
+    """The same of documents whose tokens and marks lie one after another already, as columns under their names."""
+    schema = token_schema(vocabulary_size, tuple(name for name in documents.columns if name != TOKENS))
+    offsets = pa.array(documents.bounds, pa.int32())
+    columns = [
+        pa.ListArray.from_arrays(offsets, pa.array(documents.columns[field.name]).cast(field.type.value_type))
+        for field in schema
+    ]
     if keys is not None:
         schema, columns = schema.append(pa.field(KEYS, pa.uint64())), [*columns, pa.array(keys, pa.uint64())]
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
-
-
-def _lists(documents: Documents, kind: pa.ListType) -> pa.ListArray:
-    """A column of lists. Through one flat array, since Arrow takes in lists of Python one number at a time."""
-    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    flat = np.concatenate([np.zeros(0, bool), *documents])
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(flat).cast(kind.value_type))
 
 
 @dataclass(frozen=True)

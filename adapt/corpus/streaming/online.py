@@ -8,7 +8,7 @@ the first time. So it begins with the item of its first window, and nothing befo
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.screen import screen_of
-from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import Read, numbered_items
 from adapt.corpus.streaming.index import ItemIndex
@@ -123,12 +123,13 @@ class Online:
         if not items:
             return
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
+        encode = replace(self.encode, shared=share_tokenizer(self.encode.pretrained))
         with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
             options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
             dataset = (
                 ray.data.from_items(items, override_num_blocks=len(items))
                 .map_batches(self.read, batch_size=1, batch_format="numpy", **options)
-                .map_batches(Tokenize(self.encode), batch_size=1, batch_format="pyarrow", **options)
+                .map_batches(Tokenize(encode), batch_size=1, batch_format="pyarrow", **options)
             )
             yield from dataset.iter_batches(batch_size=1, batch_format="pyarrow", prefetch_batches=2)
 
@@ -156,13 +157,11 @@ class Tokenize:
     def __call__(self, table: pa.Table) -> pa.Table:
         """One row: tokens, starts and marks of all documents together."""
         row = table.to_pylist()[0]
-        columns, keys, _ = self.encode.tokens(row)
-        kept = [number for number, out in enumerate(self.encode.heldout(keys)) if not out]
-        lengths = [len(columns[TOKENS][number]) for number in kept]
-        flat = {name: pa.array(_flat([values[n] for n in kept], name)) for name, values in columns.items()}
-        starts = np.zeros(sum(lengths), bool)
-        starts[np.cumsum([0, *lengths])[:-1][np.array(lengths, np.int64) > 0]] = True
-        flat[STARTS] = pa.array(starts)
+        documents, keys, _ = self.encode.tokens(row)
+        documents = documents.where(~self.encode.heldout(keys))
+        starts = np.zeros(documents.bounds[-1], bool)
+        starts[documents.bounds[:-1][np.diff(documents.bounds) > 0]] = True
+        flat = {name: pa.array(values) for name, values in {**documents.columns, STARTS: starts}.items()}
         lists = {name: pa.LargeListArray.from_arrays([0, len(values)], values) for name, values in flat.items()}
         return pa.table({**lists, "tally": [row["tally"]]})
 
@@ -171,11 +170,6 @@ def columns_of(chunk: pa.Table) -> Columns:
     """The arrays of a tokenized chunk."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
-
-
-def _flat(values: list[Any], name: str) -> np.ndarray:
-    kind: Any = np.uint32 if name == TOKENS else bool
-    return np.concatenate([np.asarray(each, kind) for each in values]) if values else np.zeros(0, kind)
 
 
 def _check_bad(tally: Tally, limit: float) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.corpus.batches.order import permute
-from adapt.corpus.screening.heldout import is_heldout
+from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.encode import Encode
 from adapt.corpus.streaming.online import Online
 from adapt.corpus.watch import reading, text_bytes
@@ -73,8 +73,8 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:
     """The chunk with its first held-out documents only, as of the item at a position."""
     row = chunk.to_pylist()[0]
-    pairs = zip(row["texts"], json.loads(row["entities"]), strict=True)
-    chosen = [pair for pair in pairs if is_heldout(pair[0], fraction)][:most]
+    pairs = list(zip(row["texts"], json.loads(row["entities"]), strict=True))
+    chosen = [pairs[number] for number in np.flatnonzero(in_share(keys_of(row["texts"]), fraction))[:most]]
     texts, entities = [text for text, _ in chosen], [spans for _, spans in chosen]
     changed: dict[str, Any] = {"item": [position], "entities": [json.dumps(entities)]}
     changed["texts"] = pa.array([texts], chunk.schema.field("texts").type)

@@ -72,7 +72,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
     """What units are judged by, and the columns that it needs beside the tokens."""
     from adapt.method.das.views import Disagreement
-    from adapt.model.load import load_tokenizer
+    from adapt.model.tokenizer import load_tokenizer
     from adapt.objective.build import make
 
     config, pretrained = measuring.config, measuring.pretrained

@@ -209,8 +209,9 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
     """The model's shape, without its weights."""
     import torch
 
-    from adapt.model.load import load_config, model_class
+    from adapt.model.load import model_class
     from adapt.model.quiet import quiet
+    from adapt.model.tokenizer import load_config
 
     config = load_config(pretrained.model, pretrained.trust_remote_code)
     with quiet(), torch.device("meta"):

@@ -96,4 +96,4 @@ class Section:
     @property
     def anchor(self) -> str:
         """The section's name for links within the page."""
-        return "".join(each if each.isalnum() else "-" for each in self.title.lower())
+        return "".join(character if character.isalnum() else "-" for character in self.title.lower())

@@ -41,9 +41,9 @@ STYLE: Any = {
 }
 
 
-def color(place: int) -> str:
+def color(series: int) -> str:
     """The stand-in for the colour of a series; 0 is the baseline's."""
-    return f"#03040{place % SERIES}"
+    return f"#03040{series % SERIES}"
 
 
 def short(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from adapt.report.page.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 
-MARKUP = str.maketrans({each: f"\\{each}" for each in "\\`*_[]<>|#"} | {"\n": " "})
+MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"} | {"\n": " "})
 
 
 def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> str:
@@ -21,11 +21,11 @@ def _block(block: Block) -> str:
         case TextBlock():
             return _plain(block.text)
         case Findings():
-            return "\n".join(f"- **{_plain(one.head)}**: {_plain(one.text)}" for one in block.items)
+            return "\n".join(f"- **{_plain(finding.head)}**: {_plain(finding.text)}" for finding in block.items)
         case Table():
             return _table(block)
         case Folded():
-            inner = "\n\n".join(text for each in block.blocks if (text := _block(each)))
+            inner = "\n\n".join(text for part in block.blocks if (text := _block(part)))
             return f"### {_plain(block.title)}\n\n{inner}"
         case Figures():
             return ""
@@ -33,8 +33,8 @@ def _block(block: Block) -> str:
 
 def _table(table: Table) -> str:
     align = "---" if table.words else "---:"
-    lines = [[_plain(each) for each in table.header], ["---", *[align] * (len(table.header) - 1)]]
-    lines += [[_cell(each) for each in row] for row in table.rows]
+    lines = [[_plain(heading) for heading in table.header], ["---", *[align] * (len(table.header) - 1)]]
+    lines += [[_cell(cell) for cell in row] for row in table.rows]
     title = [f"**{_plain(table.title)}**"] if table.title else []
     note = [_plain(table.note)] if table.note else []
     return "\n\n".join([*title, "\n".join(f"| {' | '.join(line)} |" for line in lines), *note])

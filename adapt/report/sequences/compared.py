@@ -14,7 +14,7 @@ class Measure:
     """A figure of a sequence."""
 
     name: str
-    """See `sequence_figures`."""
+    """The name that `sequence_figures` gives it."""
     title: str
     better: int
     """1 if more is better, -1 if less is."""
@@ -66,7 +66,10 @@ class Paired(RecipeCompared):
 
 
 def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
-    """By figure and method; ONE is left out, whose differences are those of what was just learnt."""
+    """Compares each method with the baseline, by figure and method.
+
+    The figure ONE is not compared: its differences are those of what was just learnt.
+    """
     compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
     return {**compared, ONE: {}}
 
@@ -77,23 +80,23 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
     pairs = {name: _pairs(sequences, name, measure) for name in others}
-    found = corrected({name: paired(each) for name, each in pairs.items() if each})
+    comparisons = corrected({name: paired(differences) for name, differences in pairs.items() if differences})
     return {
-        name: Paired(one.comparison, one.adjusted, one.recipes, len(pairs[name]), measure.better)
-        for name, one in found.items()
+        name: Paired(compared.comparison, compared.adjusted, compared.recipes, len(pairs[name]), measure.better)
+        for name, compared in comparisons.items()
     }
 
 
 def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
-    """The difference of each seed, mean over the orders that both were run in; over all, where one has no order."""
+    """Returns each seed's difference of means over the orders that both share, or over all if one of them has none."""
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)
     if all(sequences.mode(name) == "continual" for name in names):
         shared = {(run.order, run.seed) for run in mine if _value(run, measure) is not None}
         shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
         mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
-    found, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
-    return [found[seed] - expected[seed] for seed in found if seed in expected]
+    measured, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
+    return [measured[seed] - expected[seed] for seed in measured if seed in expected]
 
 
 def _value(run: SequenceRun, measure: Measure) -> float | None:

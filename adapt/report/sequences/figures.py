@@ -32,7 +32,7 @@ def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str])
     Args:
         sequences: of the study.
         order: of the runs shown.
-        domains: their places are their colours.
+        domains: the position of each is the number of its colour.
     """
     shown = {name: runs for name in sequences.methods if (runs := sequences.of(name, order)) and runs[0].losses.columns}
     values = [cell for runs in shown.values() for run in runs for row in run.losses.rows for cell in row.values()]
@@ -44,16 +44,16 @@ def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str])
 
 
 def _losses(
-    method: str, found: Sequence[Matrix], order: Sequence[str], domains: Sequence[str], limits: tuple[float, float]
+    method: str, by_run: Sequence[Matrix], order: Sequence[str], domains: Sequence[str], limits: tuple[float, float]
 ) -> str:
     with style():
         figure, axes = canvas(WIDTH, 2.9)
-        for name, number in found[0].columns.items():
-            known = [(step, float(np.mean(values))) for step, values in enumerate(cells_of(found, name)) if values]
+        for name, number in by_run[0].columns.items():
+            known = [(step, float(np.mean(values))) for step, values in enumerate(cells_of(by_run, name)) if values]
             shade, learnt = color(_color(name, domains)), 0 if number is None else number + 1
-            axes.plot(*_xy([one for one in known if one[0] <= learnt]), "--", color=shade, linewidth=1.2)
-            axes.plot(*_xy([one for one in known if one[0] >= learnt]), "-", color=shade, linewidth=2)
-            axes.plot(*_xy([one for one in known if one[0] == learnt]), "o", color=shade, markersize=6)
+            axes.plot(*_xy([point for point in known if point[0] <= learnt]), "--", color=shade, linewidth=1.2)
+            axes.plot(*_xy([point for point in known if point[0] >= learnt]), "-", color=shade, linewidth=2)
+            axes.plot(*_xy([point for point in known if point[0] == learnt]), "o", color=shade, markersize=6)
         _name_steps(axes, ["start", *order])
         axes.set_ylim(*limits)
         axes.set_ylabel("held-out loss [nats]")

@@ -22,26 +22,26 @@ def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
     """
     scores, losses = [run.scores for run in runs], [run.losses for run in runs]
     titles = f"{title}: scores x 100", f"{title}: held-out loss, nats a predicted token"
-    found = zip((scores, losses), titles, strict=True)
-    return [_heatmap(each, runs[0].order, name) for each, name in found if each[0].columns]
+    titled = zip((scores, losses), titles, strict=True)
+    return [_heatmap(by_run, runs[0].order, name) for by_run, name in titled if by_run[0].columns]
 
 
-def _heatmap(found: Sequence[Matrix], order: Sequence[str], title: str) -> Table:
-    owners = dict(sorted(found[0].columns.items(), key=lambda each: len(order) if each[1] is None else each[1]))
-    columns = [_column(found, name) for name in owners]
+def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Table:
+    owners = dict(sorted(by_run[0].columns.items(), key=lambda column: len(order) if column[1] is None else column[1]))
+    columns = [_column(by_run, name) for name in owners]
     names = ["as it came", *(f"after {domain}" for domain in order)]
     rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True) if any(c.text != NONE for c in cells)]
     return Table(["", *(_header(name, number, order) for name, number in owners.items())], rows, title, NOTE)
 
 
 def _header(name: str, number: int | None, order: Sequence[str]) -> str:
-    """A column with its domain, where its name does not say it."""
+    """Names a column, with its domain if the name does not say it."""
     return name if number is None or order[number] == name else f"{name} ({order[number]})"
 
 
-def _column(found: Sequence[Matrix], name: str) -> list[Cell]:
-    cells = cells_of(found, name)
-    number, gain = found[0].columns[name], found[0].gain
+def _column(by_run: Sequence[Matrix], name: str) -> list[Cell]:
+    cells = cells_of(by_run, name)
+    number, gain = by_run[0].columns[name], by_run[0].gain
     measured = {row: float(np.mean(values)) for row, values in enumerate(cells) if values}
     shades = dict(zip(measured, low_is_dark([-gain * mean for mean in measured.values()] or [0.0]), strict=False))
     return [
@@ -58,4 +58,5 @@ def _text(value: float, gain: int) -> str:
 
 def _deviation(values: Sequence[float], gain: int) -> str:
     deviation = spread(values).deviation
-    return f"± {_text(deviation, gain)}" if deviation else ""  # nothing of one seed, or of the model as it came
+    # one seed has no deviation, and the model as it came is the same for all seeds
+    return f"± {_text(deviation, gain)}" if deviation else ""

@@ -64,17 +64,18 @@ class Sequences:
 
 def sequences_of(study: Study) -> Sequences:
     """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
-    found: dict[str, dict[object, SequenceRun]] = {}
+    by_method: dict[str, dict[object, SequenceRun]] = {}
     orders: dict[tuple[str, ...], str] = {}
     for entry in study.entries:
         if entry.record.stage == "sequence":
             run = _run(entry.record.metrics)
-            place = (run.order if run.mode == "continual" else (), run.seed)  # apart or at once, domains have no order
-            found.setdefault(_method(entry), {}).setdefault(place, run)
+            # domains that are learnt apart or at once have no order
+            order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
+            by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
             if run.mode == "continual":
                 orders.setdefault(run.order, entry.values.get("order", ""))
-    names = sorted(found, key=lambda name: name != study.baseline)
-    methods = {name: list(found[name].values()) for name in names}
+    names = sorted(by_method, key=lambda name: name != study.baseline)
+    methods = {name: list(by_method[name].values()) for name in names}
     separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
     baseline = study.baseline if study.baseline in methods else None
     methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
@@ -85,40 +86,42 @@ def _method(entry: Entry) -> str:
     return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
 
 
-def _run(found: Mapping[str, Any]) -> SequenceRun:
+def _run(metrics: Mapping[str, Any]) -> SequenceRun:
     return SequenceRun(
-        order=tuple(found["order"]),
-        seed=int(found["seed"]),
-        mode=found["mode"],
-        tables=found["tables"],
-        warnings=found["warnings"],
-        scores=scores_of(found["scores"]),
-        losses=losses_of(found["losses"]),
-        metric=found["scores"]["metric"],
-        figures=sequence_figures(found["scores"], found["losses"], found["mode"]),
+        order=tuple(metrics["order"]),
+        seed=int(metrics["seed"]),
+        mode=metrics["mode"],
+        tables=metrics["tables"],
+        warnings=metrics["warnings"],
+        scores=scores_of(metrics["scores"]),
+        losses=losses_of(metrics["losses"]),
+        metric=metrics["scores"]["metric"],
+        figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
     )
 
 
 def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
     """A run with its figure against the separate models of the same seed, if there are any."""
-    one = next((each for each in separate if each.seed == run.seed), None)
-    if one is None or run.mode != "continual":
+    counterpart = next((other for other in separate if other.seed == run.seed), None)
+    if counterpart is None or run.mode != "continual":
         return run
-    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, one.scores)})
+    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, counterpart.scores)})
 
 
 def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
-    """What is known of some runs, a value a seed: its mean over the orders it was run in.
+    """Averages the values that are known of each seed over the orders that it was run in.
 
     Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
     """
-    found: dict[int, list[float]] = {}
+    known: dict[int, list[float]] = {}
     for run, value in values:
         if value is not None:
-            found.setdefault(run.seed, []).append(value)
-    return {seed: sum(each) / len(each) for seed, each in found.items()}
+            known.setdefault(run.seed, []).append(value)
+    return {seed: sum(of_seed) / len(of_seed) for seed, of_seed in known.items()}
 
 
-def cells_of(found: Sequence[Matrix], column: str) -> list[list[float]]:
+def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
     """The values of a column in several runs, row by row."""
-    return [[row[column] for row in rows if column in row] for rows in zip(*(each.rows for each in found), strict=True)]
+    return [
+        [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
+    ]

@@ -12,11 +12,11 @@ def section(sequences: Sequences) -> list[Block]:
     """The section's blocks: tables and drawings; none if there are no sequences."""
     if not sequences.methods:
         return []
-    found = compare_methods(sequences)
+    compared = compare_methods(sequences)
     tables = (
-        sequence_tables.methods(sequences, found),
+        sequence_tables.methods(sequences, compared),
         sequence_tables.by_task(sequences),
-        sequence_tables.sequence_differences(sequences, found),
+        sequence_tables.sequence_differences(sequences, compared),
     )
     blocks: list[Block] = [table for table in tables if table]
     blocks.append(Folded("The figures of every run", [sequence_tables.every_run(sequences)]))
@@ -34,7 +34,7 @@ def _named(sequences: Sequences, order: tuple[str, ...]) -> str:
 
 def _of_order(sequences: Sequences, order: tuple[str, ...]) -> list[Block]:
     blocks: list[Block] = []
-    domains = sorted({domain for each in sequences.orders for domain in each})
+    domains = sorted({domain for names in sequences.orders for domain in names})
     if drawings := sequence_figures.losses(sequences, order, domains):
         about = "Held-out loss after each domain, mean over seeds; dashed until a text's own domain is learnt (dot)."
         blocks += [TextBlock(about), Figures(drawings, sequence_figures.legend(sequences, domains))]

@@ -23,20 +23,20 @@ ABOUT = (
 )
 
 
-def methods(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table:
+def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
     """A row for each method: mean, deviation and 95% interval of its figures over seeds."""
     shown = _shown(sequences)
     rows: list[list[Cell | str]] = [
         [
             Cell(_heading(name, sequences), MODES[sequences.mode(name)]),
-            *(_figure(sequences, name, measure, found[measure.name].get(name)) for measure in shown),
+            *(_figure(sequences, name, measure, compared[measure.name].get(name)) for measure in shown),
             f"{sequences.seeds(name)}",
             f"{len(sequences.methods[name])}",
         ]
         for name in sequences.methods
     ]
     note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
-    marks = f" {MARKS}; not corrected for the number of figures." if any(found.values()) else ""
+    marks = f" {MARKS}; not corrected for the number of figures." if any(compared.values()) else ""
     return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, "Methods", note + marks)
 
 
@@ -49,26 +49,26 @@ def _heading(method: str, sequences: Sequences) -> str:
     return f"{method} (baseline)" if method == sequences.baseline else method
 
 
-def _figure(sequences: Sequences, method: str, measure: Measure, found: Paired | None) -> Cell:
+def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired | None) -> Cell:
     values = sequences.values(method, measure.name)
     if not values:
         return Cell(NONE)
-    over = spread(values)
+    over_seeds = spread(values)
     small = "one seed"
-    if over.deviation is not None:
-        small = f"± {over.deviation:.3f}" if measure.is_loss else f"± {100 * over.deviation:.1f}"
-    if over.low is not None and over.high is not None:
-        small += f", {measure.text(over.low)} to {measure.text(over.high)}"
-    return Cell(measure.text(over.mean), small, stars(found))
+    if over_seeds.deviation is not None:
+        small = f"± {over_seeds.deviation:.3f}" if measure.is_loss else f"± {100 * over_seeds.deviation:.1f}"
+    if over_seeds.low is not None and over_seeds.high is not None:
+        small += f", {measure.text(over_seeds.low)} to {measure.text(over_seeds.high)}"
+    return Cell(measure.text(over_seeds.mean), small, stars(paired))
 
 
-def sequence_differences(sequences: Sequences, found: Mapping[str, Mapping[str, Paired]]) -> Table | None:
+def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
     """Every method against the baseline, figure by figure; None where nothing is compared."""
     rows = [
-        _difference(f"{name}, {measure.title}", measure, found[measure.name][name])
+        _difference(f"{name}, {measure.title}", measure, compared[measure.name][name])
         for name in sequences.methods
         for measure in MEASURES
-        if name in found[measure.name]
+        if name in compared[measure.name]
     ]
     note = (
         "Paired: each seed against the baseline's, both as means over the orders they share. Intervals by Student's t "
@@ -80,13 +80,21 @@ def sequence_differences(sequences: Sequences, found: Mapping[str, Mapping[str, 
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
 
 
-def _difference(name: str, measure: Measure, found: Paired) -> list[Cell | str]:
-    one = found.comparison
+def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]:
+    comparison = paired.comparison
     interval = (
-        NONE if one.low is None or one.high is None else f"{measure.change(one.low)} to {measure.change(one.high)}"
+        NONE
+        if comparison.low is None or comparison.high is None
+        else f"{measure.change(comparison.low)} to {measure.change(comparison.high)}"
     )
-    ps = [NONE if p is None else p_value(p, bare=True) for p in (one.p, found.adjusted)]
-    return [name, Cell(measure.change(one.difference), strong=found.significant), interval, *ps, f"{found.pairs}"]
+    ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, paired.adjusted)]
+    return [
+        name,
+        Cell(measure.change(comparison.difference), strong=paired.significant),
+        interval,
+        *ps,
+        f"{paired.pairs}",
+    ]
 
 
 def by_task(sequences: Sequences) -> Table | None:
@@ -109,27 +117,27 @@ def _task(task: str, metric: str, sequences: Sequences) -> list[Cell | str]:
     return [Cell(task, metric), *cells]
 
 
-def _score(scores: Sequence[float], best: float, several: bool) -> Cell:
+def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
     if not scores:
         return Cell(NONE)
-    over = spread(scores)
-    small = "one seed" if over.deviation is None else f"± {100 * over.deviation:.1f}"
-    return Cell(f"{100 * over.mean:.1f}", small, strong=several and over.mean == best)
+    over_seeds = spread(scores)
+    small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
+    return Cell(f"{100 * over_seeds.mean:.1f}", small, strong=has_several and over_seeds.mean == best)
 
 
 def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
     """What a method noted of its runs in one order: a table for each title, with the rows of every seed."""
-    found: dict[str, Table] = {}
+    by_title: dict[str, Table] = {}
     for run in runs:
         seed = f"seed {run.seed}, " if len(runs) > 1 else ""
         for table in run.tables:
             rows: list[Sequence[Cell | str]] = [
                 [f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()
             ]
-            before = found[table["title"]].rows if table["title"] in found else []
+            before = by_title[table["title"]].rows if table["title"] in by_title else []
             title = f"{method}: {table['title']}"
-            found[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)
-    return list(found.values())
+            by_title[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)
+    return list(by_title.values())
 
 
 def _noted_cell(text: str) -> Cell:
@@ -154,5 +162,5 @@ def _order(run: SequenceRun, sequences: Sequences) -> str:
 
 
 def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
-    found = [(measure, run.figures.get(measure.name)) for measure in shown]
-    return [NONE if value is None else measure.text(value) for measure, value in found]
+    measured = [(measure, run.figures.get(measure.name)) for measure in shown]
+    return [NONE if value is None else measure.text(value) for measure, value in measured]

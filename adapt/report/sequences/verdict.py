@@ -11,76 +11,78 @@ from adapt.statistics.words import out_of_reach, p_value
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats")}
-"""What is told, and in what words: of scores, or where there are none, of losses."""
+"""The figures that sentences tell, with subject and unit: those of scores or, without scores, those of losses."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
     """A finding for each method, against the baseline where there is one."""
-    found = compare_methods(sequences)
+    compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
-    return [_finding(name, sequences, found) for name in others or sequences.methods]
+    return [_finding(name, sequences, compared) for name in others or sequences.methods]
 
 
-def _finding(method: str, sequences: Sequences, found: Compared) -> FindingBlock:
-    names = [next((name for name in told if sequences.values(method, name)), "") for told in (FORGETS, AVERAGE)]
-    text = " ".join(_sentence(method, _BY_NAME[name], sequences, found) for name in names if name)
-    tones = {found[name][method].tone for name in names if name and method in found[name]}
+def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBlock:
+    names = [next((name for name in subjects if sequences.values(method, name)), "") for subjects in (FORGETS, AVERAGE)]
+    text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names if name)
+    tones = {compared[name][method].tone for name in names if name and method in compared[name]}
     decided = tones - {"open"}
     tone = decided.pop() if len(decided) == 1 else "open" if tones else "plain"  # better in one, worse in another: open
     head = f"{method} against {sequences.baseline}" if tones else method
     return FindingBlock(head, text or "Nothing has been measured.", tone)
 
 
-def _sentence(method: str, measure: Measure, sequences: Sequences, found: Compared) -> str:
+def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Compared) -> str:
     subject, unit = (FORGETS | AVERAGE)[measure.name]
     text = f"{subject} {_level(method, measure, sequences, unit)}"
-    if method in found[measure.name]:
+    if method in compared[measure.name]:
         baseline = sequences.baseline or ""
-        text += (
-            f", {baseline} {_level(baseline, measure, sequences)}; {_difference(measure, found[measure.name][method])}"
-        )
+        difference = _difference(measure, compared[measure.name][method])
+        text += f", {baseline} {_level(baseline, measure, sequences)}; {difference}"
     return f"{text}."
 
 
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
-    """As `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
-    over = spread(sequences.values(method, measure.name))
+    """Says how high a figure is, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
+    over_seeds = spread(sequences.values(method, measure.name))
     interval = ""
-    if over.low is not None and over.high is not None:
-        interval = f"95% CI {measure.text(over.low)} to {measure.text(over.high)}; "
-    return f"{measure.text(over.mean)}{unit} ({interval}{over.seeds} seed{'' if over.seeds == 1 else 's'})"
+    if over_seeds.low is not None and over_seeds.high is not None:
+        interval = f"95% CI {measure.text(over_seeds.low)} to {measure.text(over_seeds.high)}; "
+    seeds = f"{over_seeds.seeds} seed{'' if over_seeds.seeds == 1 else 's'}"
+    return f"{measure.text(over_seeds.mean)}{unit} ({interval}{seeds})"
 
 
-def _difference(measure: Measure, found: Paired) -> str:
-    """As `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
-    one = found.comparison
-    text = f"difference {measure.change(one.difference)}"
-    if one.p is None:
+def _difference(measure: Measure, paired: Paired) -> str:
+    """Says what a method changes, as `difference +0.7, 95% CI +0.1 to +1.3, p = .031 (Holm .062)`."""
+    comparison = paired.comparison
+    text = f"difference {measure.change(comparison.difference)}"
+    if comparison.p is None:
         return f"{text}, of one seed, so nothing can be said of chance"
-    if one.low is not None and one.high is not None:
-        text += f", 95% CI {measure.change(one.low)} to {measure.change(one.high)}"
-    text += f", {p_value(one.p)}"
-    if found.adjusted is not None and found.adjusted != one.p:
-        text += f" (Holm {p_value(found.adjusted, bare=True)})"
-    if found.significant:
+    if comparison.low is not None and comparison.high is not None:
+        text += f", 95% CI {measure.change(comparison.low)} to {measure.change(comparison.high)}"
+    text += f", {p_value(comparison.p)}"
+    if paired.adjusted is not None and paired.adjusted != comparison.p:
+        text += f" (Holm {p_value(paired.adjusted, bare=True)})"
+    if paired.significant:
         return text
-    return f"{text}: {out_of_reach(one, found.recipes, 'methods') or 'may be chance'}"
+    return f"{text}: {out_of_reach(comparison, paired.recipes, 'methods') or 'may be chance'}"
 
 
 def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:
     """Methods with fewer runs than others, and what was warned of while they ran."""
     continual = {name: runs for name, runs in sequences.methods.items() if sequences.mode(name) == "continual"}
     most = max(map(len, continual.values()), default=0)
-    found = []
+    findings = []
     for name, runs in continual.items():
         if len(runs) < most:
-            found.append(FindingBlock(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
-        if said := [warning for run in runs for warning in run.warnings]:
+            findings.append(FindingBlock(name, f"{len(runs)} of {most} sequences have finished.", "warning"))
+        if texts := [warning for run in runs for warning in run.warnings]:
             warned = sum(bool(run.warnings) for run in runs)
-            found.append(
+            findings.append(
                 FindingBlock(
-                    name, f"{len(said)} warnings in {warned} of {len(runs)} sequences, the first: {said[0]}", "warning"
+                    name,
+                    f"{len(texts)} warnings in {warned} of {len(runs)} sequences, the first: {texts[0]}",
+                    "warning",
                 )
             )
-    return found
+    return findings

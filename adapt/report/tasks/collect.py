@@ -78,38 +78,38 @@ class Results:
 def collect(study: Study) -> Results:
     """Sorts the finished fine-tuning runs by task and recipe."""
     runs = [entry for entry in study.entries if entry.record.stage == "finetune"]
-    several = len({entry.name for entry in runs}) > 1
-    found: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
+    has_several_entries = len({entry.name for entry in runs}) > 1
+    by_row: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
     for entry in runs:
         recipe = entry.values.get("recipe", entry.name)
-        name = _place(entry, several and "recipe" in entry.values)
-        found.setdefault(name, {}).setdefault(recipe, []).append(entry)
-    recipes = list(dict.fromkeys(recipe for groups in found.values() for recipe in groups))
+        names = _row_names(entry, has_several_entries and "recipe" in entry.values)
+        by_row.setdefault(names, {}).setdefault(recipe, []).append(entry)
+    recipes = list(dict.fromkeys(recipe for groups in by_row.values() for recipe in groups))
     baseline = study.baseline if study.baseline in recipes else None
     recipes.sort(key=lambda recipe: recipe != baseline)
     warnings: list[str] = []
-    rows = [_row(name, groups, warnings) for name, groups in found.items()]
+    rows = [_row(names, groups, warnings) for names, groups in by_row.items()]
     return Results(rows, recipes, baseline, _transductive(study, rows), warnings)
 
 
-def _place(entry: Entry, named: bool) -> tuple[str, ...]:
-    """Task and further swept values of a run: `("acl_arc", "mode=lora")`."""
+def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
+    """Names a run's row by its task and what else was swept: `("acl_arc", "mode=lora")`."""
     task = entry.values.get("task", entry.task)
     more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
-    return (task, *([entry.name] if named else []), *more)
+    return (task, *([entry.name] if with_entry else []), *more)
 
 
-def _row(place: tuple[str, ...], groups: Mapping[str, list[Entry]], warnings: list[str]) -> Row:
-    name, one = " · ".join(place), next(iter(groups.values()))[0]
-    task_record = upstream(one.record, "task")
+def _row(names: tuple[str, ...], groups: Mapping[str, list[Entry]], warnings: list[str]) -> Row:
+    name, first = " · ".join(names), next(iter(groups.values()))[0]
+    task_record = upstream(first.record, "task")
     labels = _labels(task_record)
-    made = {}
+    by_recipe = {}
     for recipe, entries in groups.items():
         entries = sorted(entries, key=lambda entry: int(entry.record.metrics["seed"]))
         predictions = read_predictions([entry.record for entry in entries], labels)
         warnings += [f"{name}, {recipe}: {warning}" for warning in predictions.warnings]
-        made[recipe] = RunGroup(recipe, entries, predictions)
-    return Row(name, place[0], one.record.metrics["metric"], made, task_record)
+        by_recipe[recipe] = RunGroup(recipe, entries, predictions)
+    return Row(name, names[0], first.record.metrics["metric"], by_recipe, task_record)
 
 
 def _labels(task_record: Record | None) -> list[str]:
@@ -127,7 +127,7 @@ def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
 
 
 def _knows(group: RunGroup) -> bool:
-    """What the training says of itself: its export may be missing, or have failed."""
+    """Whether the training's own record says that it saw dev and test: its export may be missing, or have failed."""
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))
 

@@ -52,7 +52,8 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     tasks: dict[tuple[str, str], RecipeCompared] = {}
     if results.baseline:
         for row in results.rows:
-            tasks.update({(row.name, recipe): found for recipe, found in _of_row(row, results, without_leaks).items()})
+            for recipe, compared in _of_row(row, results, without_leaks).items():
+                tasks[row.name, recipe] = compared
     by_recipe = {
         recipe: [tasks[row.name, recipe].comparison for row in results.rows if (row.name, recipe) in tasks]
         for recipe in results.recipes
@@ -60,7 +61,7 @@ def compare_all(results: Results, without_leaks: bool = False) -> Compared:
     }
     apart = len({row.task for row in results.rows}) == len(results.rows)
     pooled = {recipe: average_over_tasks(comparisons) for recipe, comparisons in by_recipe.items() if apart}
-    return Compared(tasks, corrected(pooled), {recipe: len(each) for recipe, each in by_recipe.items()})
+    return Compared(tasks, corrected(pooled), {recipe: len(comparisons) for recipe, comparisons in by_recipe.items()})
 
 
 def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, RecipeCompared]:
@@ -72,7 +73,7 @@ def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, Recipe
 
 
 def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
-    """With their predictions only where they are of the same examples."""
+    """Returns both sides, with their predictions only if these are of the same examples."""
     sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
     if recipe.predictions.ids == baseline.predictions.ids:
         return sides
@@ -81,6 +82,9 @@ def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[T
 
 def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared]:
     """Comparisons of several recipes with one baseline, their p corrected for how many there are."""
-    tested = {recipe: each.p for recipe, each in comparisons.items() if each.p is not None}
+    tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
     adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {recipe: RecipeCompared(each, adjusted.get(recipe), len(tested)) for recipe, each in comparisons.items()}
+    return {
+        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested))
+        for recipe, comparison in comparisons.items()
+    }

@@ -22,10 +22,11 @@ class Trainings:
     def __init__(self, study: Study) -> None:
         exports = (entry.record for entry in study.entries if entry.record.stage == "export")
         self.exports: dict[str, Record] = {record.inputs["training"]["key"]: record for record in exports}
+        self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
 
     def cost(self, keys: Iterable[str]) -> Cost:
-        """The cost of some trainings together, each counted once."""
-        records = [self.exports.get(key) for key in dict.fromkeys(keys)]
+        """The cost of some trainings together, each counted once. Merges cost nothing."""
+        records = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
@@ -50,7 +51,7 @@ class Trainings:
 def finetuning_hours(group: RunGroup) -> float | None:
     """Device-hours of fine-tuning, all seeds together."""
     seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
-    known = [each for each in seconds if each is not None]
+    known = [spent for spent in seconds if spent is not None]
     return sum(known) / 3600 if len(known) == len(seconds) else None
 
 

@@ -19,21 +19,22 @@ def best_recipe(row: Row, results: Results) -> Folded:
 
 
 def _classes(group: RunGroup) -> Table | None:
-    per_class: list[dict[str, Any]] = [one.get("per_class") or {} for one in group.metrics]
+    per_class: list[dict[str, Any]] = [metrics.get("per_class") or {} for metrics in group.metrics]
     if not per_class[0]:
         return None
-    labels = dict.fromkeys(label for one in per_class for label in one)  # a type of entity may come with one seed only
+    # a type of entity may come with one seed only
+    labels = dict.fromkeys(label for classes in per_class for label in classes)
     rows: list[list[Cell | str]] = []
     for label in labels:
-        found = [one.get(label, {}) for one in per_class]
-        means = [_mean([each.get(name, 0.0) for each in found]) for name in ("precision", "recall", "f1")]
-        support = max(each.get("support", 0) for each in found)
+        by_seed = [classes.get(label, {}) for classes in per_class]
+        means = [_mean([figures.get(name, 0.0) for figures in by_seed]) for name in ("precision", "recall", "f1")]
+        support = max(figures.get("support", 0) for figures in by_seed)
         rows.append([label, *(f"{100 * value:.1f}" for value in means), f"{support:.0f}"])
     return Table(["class", "precision", "recall", "F1", "test examples"], rows, "By class")
 
 
 def _confusion(group: RunGroup) -> Table | None:
-    matrices = [one.get("confusion") for one in group.metrics]
+    matrices = [metrics.get("confusion") for metrics in group.metrics]
     if not all(matrices):
         return None
     mean = np.mean(np.array(matrices, float), axis=0)
@@ -53,9 +54,9 @@ def _calibration(row: Row, results: Results) -> Table | None:
     names = {"ece": "calibration error", "nll": "log loss", "brier": "Brier score"}
     rows: list[list[Cell | str]] = []
     for recipe, group in row.groups.items():
-        values = {name: [one.get(name) for one in group.metrics] for name in names}
-        if all(each is not None for value in values.values() for each in value):
-            rows.append([results.label(recipe), *(f"{_mean(value):.3f}" for value in values.values())])
+        values = {name: [metrics.get(name) for metrics in group.metrics] for name in names}
+        if all(figure is not None for by_seed in values.values() for figure in by_seed):
+            rows.append([results.label(recipe), *(f"{_mean(by_seed):.3f}" for by_seed in values.values())])
     note = "Expected calibration error in 15 bins; means over seeds, lower is better."
     return Table(["recipe", *names.values()], rows, "Calibration", note) if rows else None
 

@@ -15,6 +15,7 @@ from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup, upstream
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.cost import Trainings
 from adapt.runner.record import Record
+from adapt.statistics.compare import Comparison
 
 Drawing = tuple[str, str]
 """A drawing: its SVG and its caption."""
@@ -24,30 +25,41 @@ WIDTH = 4.8
 
 def difference_figures(results: Results, compared: Compared) -> list[Drawing]:
     """For each task, each recipe's difference from the baseline with its 95% interval, all on one scale."""
-    ends = [100 * value for found in compared.tasks.values() for value in _ends(found)]
+    ends = [100 * end for task in compared.tasks.values() for end in _ends(task.comparison)]
     if not ends:
         return []
     room = 0.06 * (max(0.0, *ends) - min(0.0, *ends) or 1)
     limits = min(0.0, *ends) - room, max(0.0, *ends) + room
     drawings = []
     for row in results.rows:
-        found = {each: compared.tasks[row.name, each] for each in results.recipes if (row.name, each) in compared.tasks}
-        if found:
-            drawings.append((_forest(row, found, results, limits), f"{row.name}, {METRICS[row.metric]}"))
+        by_recipe = {
+            recipe: compared.tasks[row.name, recipe]
+            for recipe in results.recipes
+            if (row.name, recipe) in compared.tasks
+        }
+        if by_recipe:
+            drawings.append((_forest(row, by_recipe, results, limits), f"{row.name}, {METRICS[row.metric]}"))
     return drawings
 
 
-def _forest(row: Row, found: Mapping[str, RecipeCompared], results: Results, limits: tuple[float, float]) -> str:
+def _forest(row: Row, by_recipe: Mapping[str, RecipeCompared], results: Results, limits: tuple[float, float]) -> str:
     with style():
-        figure, axes = canvas(WIDTH, 0.75 + 0.32 * len(found))
-        for place, (recipe, each) in enumerate(found.items()):
-            shade, (low, high) = color(results.recipes.index(recipe)), _ends(each)
-            axes.plot([100 * low, 100 * high], [place, place], color=shade, linewidth=2.5, solid_capstyle="round")
-            fill = shade if each.significant else "none"  # hollow: may be chance
-            axes.plot(100 * each.comparison.difference, place, "o", color=shade, markerfacecolor=fill, markersize=8)
+        figure, axes = canvas(WIDTH, 0.75 + 0.32 * len(by_recipe))
+        for height, (recipe, compared) in enumerate(by_recipe.items()):
+            shade, (low, high) = color(results.recipes.index(recipe)), _ends(compared.comparison)
+            axes.plot([100 * low, 100 * high], [height, height], color=shade, linewidth=2.5, solid_capstyle="round")
+            fill = shade if compared.significant else "none"  # hollow: may be chance
+            axes.plot(
+                100 * compared.comparison.difference,
+                height,
+                "o",
+                color=shade,
+                markerfacecolor=fill,
+                markersize=8,
+            )
         axes.axvline(0, color=INK, linewidth=1)
-        axes.set_yticks(range(len(found)), [short(results.label(recipe)) for recipe in found])
-        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_yticks(range(len(by_recipe)), [short(results.label(recipe)) for recipe in by_recipe])
+        axes.set_ylim(len(by_recipe) - 0.4, -0.6)
         axes.set_xlim(*limits)
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -56,9 +68,11 @@ def _forest(row: Row, found: Mapping[str, RecipeCompared], results: Results, lim
         return svg(figure, f"difference-{row.name}")
 
 
-def _ends(found: RecipeCompared) -> tuple[float, float]:
-    one = found.comparison
-    return (one.difference, one.difference) if one.low is None or one.high is None else (one.low, one.high)
+def _ends(comparison: Comparison) -> tuple[float, float]:
+    """The ends of the interval; the difference twice where there is none."""
+    if comparison.low is None or comparison.high is None:
+        return comparison.difference, comparison.difference
+    return comparison.low, comparison.high
 
 
 def learning_curves(row: Row, results: Results) -> Drawing | None:
@@ -71,9 +85,13 @@ def learning_curves(row: Row, results: Results) -> Drawing | None:
         for recipe, runs in curves.items():
             shade = color(results.recipes.index(recipe))
             for run in runs:
-                axes.plot([one["epoch"] for one in run], [100 * one["dev"] for one in run], color=shade, alpha=0.2)
-            epochs = sorted({one["epoch"] for run in runs for one in run})
-            means = [np.mean([one["dev"] for run in runs for one in run if one["epoch"] == each]) for each in epochs]
+                axes.plot(
+                    [point["epoch"] for point in run], [100 * point["dev"] for point in run], color=shade, alpha=0.2
+                )
+            epochs = sorted({point["epoch"] for run in runs for point in run})
+            means = [
+                np.mean([point["dev"] for run in runs for point in run if point["epoch"] == epoch]) for epoch in epochs
+            ]
             axes.plot(epochs, 100 * np.array(means), color=shade, linewidth=2, marker="o", markersize=3.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("epoch")
@@ -82,11 +100,11 @@ def learning_curves(row: Row, results: Results) -> Drawing | None:
 
 
 def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
-    found = []
+    curves = []
     for entry in group.entries:
-        curve = [one for line in _read(entry.record.path / "curve.json") for one in line]
-        found += [curve] if curve and all(one.get("dev") is not None for one in curve) else []
-    return found
+        curve = [point for line in _read(entry.record.path / "curve.json") for point in line]
+        curves += [curve] if curve and all(point.get("dev") is not None for point in curve) else []
+    return curves
 
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
@@ -121,14 +139,14 @@ def _read(file: Path) -> list[Any]:
 def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
     """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
     bins: dict[float, list[dict[str, float]]] = {}
-    for one in group.metrics:
-        for each in one.get("reliability") or []:
-            bins.setdefault(round(each["low"], 6), []).append(each)
+    for metrics in group.metrics:
+        for interval in metrics.get("reliability") or []:
+            bins.setdefault(round(interval["low"], 6), []).append(interval)
     if not bins:
         return None
-    sizes = {low: sum(each["decisions"] for each in parts) for low, parts in bins.items()}
+    sizes = {low: sum(interval["decisions"] for interval in intervals) for low, intervals in bins.items()}
     confidence, accuracy = (
-        [sum(each["decisions"] * each[name] for each in bins[low]) / sizes[low] for low in sorted(bins)]
+        [sum(interval["decisions"] * interval[name] for interval in bins[low]) / sizes[low] for low in sorted(bins)]
         for name in ("confidence", "accuracy")
     )
     shade, most = color(results.recipes.index(group.recipe)), max(sizes.values())
@@ -148,18 +166,18 @@ def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
 def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawing | None:
     """Device-hours of pre-training against the mean gain; None unless two recipes' prices are known."""
     most = max(compared.shared.values(), default=0)
-    prices = {each: trainings.of_recipe(results, each).device_hours for each in compared.average}
-    known = {each: price for each, price in prices.items() if price and compared.shared[each] == most}
+    prices = {recipe: trainings.of_recipe(results, recipe).device_hours for recipe in compared.average}
+    known = {recipe: price for recipe, price in prices.items() if price and compared.shared[recipe] == most}
     if len(known) < 2:
         return None
     with style():
         figure, axes = canvas(1.3 * WIDTH, 3.4)
         for recipe, price in known.items():
-            found, shade = compared.average[recipe], color(results.recipes.index(recipe))
-            low, high = _ends(found)
+            average, shade = compared.average[recipe], color(results.recipes.index(recipe))
+            low, high = _ends(average.comparison)
             axes.plot([price, price], [100 * low, 100 * high], color=shade, linewidth=2)
-            fill = shade if found.significant else "none"
-            axes.plot(price, 100 * found.comparison.difference, "o", color=shade, markerfacecolor=fill, markersize=9)
+            fill = shade if average.significant else "none"
+            axes.plot(price, 100 * average.comparison.difference, "o", color=shade, markerfacecolor=fill, markersize=9)
         axes.axhline(0, color=INK, linewidth=1)
         _price_axis(axes, list(known.values()))
         axes.set_xlabel("device-hours of pre-training, all tasks together")
@@ -168,7 +186,7 @@ def cost_against_gain(results: Results, compared: Compared, trainings: Trainings
 
 
 def _price_axis(axes: Any, prices: Sequence[float]) -> None:
-    """Logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
+    """Makes the axis of prices logarithmic, with plain figures at 1, 2 and 5 times the powers of ten."""
     low, high = min(prices) / 1.6, max(prices) * 1.6
     ticks = [base * 10.0**power for power in range(-5, 7) for base in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]

@@ -27,9 +27,9 @@ class Predictions:
 
 
 def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predictions:
-    """Reads them for all seeds.
+    """Reads the predictions of all seeds.
 
-    Where they are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
+    If predictions are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
 
     Args:
         records: of the runs, by seed.
@@ -72,7 +72,7 @@ def _lines(record: Record) -> list[dict[str, Any]]:
 
 
 def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str], metric: str) -> Tested | None:
-    """None where the labels' names are needed and not known."""
+    """Counts the outcomes of all runs; None if that needs the names of the labels and they are not known."""
     truth, predicted = ([[line[name] for line in run] for run in runs] for name in ("label", "predicted"))
     if isinstance(truth[0][0], int):
         return single_label(truth, predicted, classes, metric)

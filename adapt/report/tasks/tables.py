@@ -36,10 +36,10 @@ def _scores_row(row: Row, results: Results, compared: Compared, without_leaks: b
         if recipe not in means:
             cells.append(Cell(NONE))
             continue
-        over = spread(row.groups[recipe].tested(without_leaks).scores)
-        small = "one seed" if over.deviation is None else f"± {100 * over.deviation:.1f}"
+        over_seeds = spread(row.groups[recipe].tested(without_leaks).scores)
+        small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
         mark = stars(compared.tasks.get((row.name, recipe)))
-        cells.append(Cell(f"{100 * over.mean:.1f}", small, mark, strong=len(means) > 1 and means[recipe] == best))
+        cells.append(Cell(f"{100 * over_seeds.mean:.1f}", small, mark, strong=len(means) > 1 and means[recipe] == best))
     return cells
 
 
@@ -54,10 +54,13 @@ def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
 def score_differences(results: Results, compared: Compared) -> Table:
     """Every comparison with its interval, p, and the smallest difference that could have been seen."""
     header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable", "resampled"]
-    body = [_difference(f"{name}, {results.label(recipe)}", found) for (name, recipe), found in compared.tasks.items()]
+    body = [
+        _difference(f"{name}, {results.label(recipe)}", recipe_compared)
+        for (name, recipe), recipe_compared in compared.tasks.items()
+    ]
     body += [
-        _difference(f"average of {compared.shared[recipe]} tasks, {results.label(recipe)}", found)
-        for recipe, found in compared.average.items()
+        _difference(f"average of {compared.shared[recipe]} tasks, {results.label(recipe)}", recipe_compared)
+        for recipe, recipe_compared in compared.average.items()
         if compared.shared[recipe] > 1
     ]
     note = (
@@ -72,14 +75,25 @@ def score_differences(results: Results, compared: Compared) -> Table:
     return Table(header, body, "Differences from the baseline", note)
 
 
-def _difference(name: str, found: RecipeCompared) -> list[Cell | str]:
-    one = found.comparison
-    interval = NONE if one.low is None or one.high is None else f"{points(one.low)} to {points(one.high)}"
-    ps = [NONE if p is None else p_value(p, bare=True) for p in (one.p, found.adjusted)]
-    known = None if out_of_reach(one, found.recipes) else one.detectable
+def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
+    comparison = compared.comparison
+    interval = (
+        NONE
+        if comparison.low is None or comparison.high is None
+        else f"{points(comparison.low)} to {points(comparison.high)}"
+    )
+    ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, compared.adjusted)]
+    known = None if out_of_reach(comparison, compared.recipes) else comparison.detectable
     detectable = NONE if known is None else f"{100 * known:.1f}"
-    over = " and ".join(one.over) or "nothing"
-    return [name, Cell(points(one.difference), strong=found.significant), interval, *ps, detectable, over]
+    over = " and ".join(comparison.over) or "nothing"
+    return [
+        name,
+        Cell(points(comparison.difference), strong=compared.significant),
+        interval,
+        *ps,
+        detectable,
+        over,
+    ]
 
 
 def seeds(results: Results) -> Table:
@@ -98,6 +112,6 @@ def seeds(results: Results) -> Table:
 
 def _seed_cells(group: RunGroup) -> list[Cell]:
     return [
-        Cell(f"{100 * one['score']:.1f}", f"seed {one['seed']}", "‡" if one.get("degenerate") else "")
-        for one in group.metrics
+        Cell(f"{100 * metrics['score']:.1f}", f"seed {metrics['seed']}", "‡" if metrics.get("degenerate") else "")
+        for metrics in group.metrics
     ]

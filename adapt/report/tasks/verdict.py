@@ -13,8 +13,8 @@ def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list
         return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
     if not compared.tasks:
         return [FindingBlock("No comparison", _why_none(results)), *(_best_alone(row, results) for row in results.rows)]
-    whole = [_whole(results, compared, trainings)] if len(results.rows) > 1 and compared.average else []
-    return [*whole, *(_of_task(row, results, compared, trainings) for row in results.rows)]
+    overall = [_overall(results, compared, trainings)] if len(results.rows) > 1 and compared.average else []
+    return [*overall, *(_of_task(row, results, compared, trainings) for row in results.rows)]
 
 
 def _why_none(results: Results) -> str:
@@ -31,37 +31,39 @@ def _best_alone(row: Row, results: Results) -> FindingBlock:
     )
 
 
-def _whole(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
+def _overall(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
     """The recipe that gains most on average, among those that were run on most tasks."""
     most = max(compared.shared.values())
     gains = {
-        recipe: found.comparison.difference
-        for recipe, found in compared.average.items()
+        recipe: average.comparison.difference
+        for recipe, average in compared.average.items()
         if compared.shared[recipe] == most
     }
     best = max(gains, key=lambda recipe: gains[recipe])
-    found = compared.average[best]
+    average = compared.average[best]
     tasks = f"points on average over {most} tasks" if most > 1 else "points on the one task it shares with the baseline"
-    text = _sentence(found, tasks)
+    text = _sentence(average, tasks)
     price = _price(trainings.of_recipe(results, best), trainings.general_changes(results, best))
-    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", found.tone)
+    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", average.tone)
 
 
 def _of_task(row: Row, results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
-    found = {recipe: compared.tasks[row.name, recipe] for recipe in row.groups if (row.name, recipe) in compared.tasks}
-    if not found:
+    by_recipe = {
+        recipe: compared.tasks[row.name, recipe] for recipe in row.groups if (row.name, recipe) in compared.tasks
+    }
+    if not by_recipe:
         return _best_alone(row, results)
-    best = max(found, key=lambda recipe: found[recipe].comparison.difference)
+    best = max(by_recipe, key=lambda recipe: by_recipe[recipe].comparison.difference)
     group = row.groups[best]
     change = trainings.general_change(group)
     price = _price(trainings.cost(group.trained), [] if change is None else [change])
-    text = _sentence(found[best], f"{METRICS[row.metric]} on {row.name}")
-    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", found[best].tone)
+    text = _sentence(by_recipe[best], f"{METRICS[row.metric]} on {row.name}")
+    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", by_recipe[best].tone)
 
 
-def _sentence(found: RecipeCompared, unit: str) -> str:
-    text = verdict(found.comparison, found.adjusted, unit, found.recipes)
-    text = f"worse than the baseline, though the best of the others: {text}" if found.tone == "worse" else text
+def _sentence(compared: RecipeCompared, unit: str) -> str:
+    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes)
+    text = f"worse than the baseline, though the best of the others: {text}" if compared.tone == "worse" else text
     return text[0].upper() + text[1:]
 
 
@@ -85,13 +87,13 @@ def nats(change: float, digits: int = 2) -> str:
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else text[1:]
 
 
-def gain(found: RecipeCompared) -> str:
+def gain(compared: RecipeCompared) -> str:
     """A difference, marked if it is significant."""
-    return points(found.comparison.difference) + stars(found)
+    return points(compared.comparison.difference) + stars(compared)
 
 
-def stars(found: RecipeCompared | None) -> str:
+def stars(compared: RecipeCompared | None) -> str:
     """`*` for a corrected p below .05, `**` below .01."""
-    if found is None or not found.significant or found.adjusted is None:
+    if compared is None or not compared.significant or compared.adjusted is None:
         return ""
-    return "**" if found.adjusted < 0.01 else "*"
+    return "**" if compared.adjusted < 0.01 else "*"

@@ -11,16 +11,16 @@ from adapt.runner.record import Record
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:
     """All warnings that should change how far a reader trusts the figures, the gravest first."""
-    found = (
+    findings = (
         [FindingBlock("Not run", f"{len(study.missing)} stages are missing from this report.")] if study.missing else []
     )
-    found += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
+    findings += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
     for row in results.rows:
-        found += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
-    found += [FindingBlock("Not as recorded", text) for text in results.warnings]
-    found += [FindingBlock("Versions", text) for text in _versions(study)]
-    found += [FindingBlock("Chain", text) for text in study.warnings]
-    return [FindingBlock(each.head, each.text, "warning") for each in found]
+        findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
+    findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
+    findings += [FindingBlock("Versions", text) for text in _versions(study)]
+    findings += [FindingBlock("Chain", text) for text in study.warnings]
+    return [FindingBlock(finding.head, finding.text, "warning") for finding in findings]
 
 
 def _transductive(results: Results) -> str:
@@ -51,7 +51,7 @@ def _of_runs(row: Row, results: Results) -> Iterator[str]:
         label = results.label(recipe)
         if len(group.entries) < most:
             yield f"{label} has {len(group.entries)} of {most} seeds."
-        degenerate = [str(one["seed"]) for one in group.metrics if one.get("degenerate")]
+        degenerate = [str(metrics["seed"]) for metrics in group.metrics if metrics.get("degenerate")]
         if degenerate:
             yield f"{label}, seed {', '.join(degenerate)}: degenerate, predicts one class only. It is counted."
     if most == 1:
@@ -76,9 +76,9 @@ def _versions(study: Study) -> Iterator[str]:
 
 def versions_of(records: list[Record]) -> dict[str, list[str]]:
     """The versions of each package that did the work."""
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for record in records:
         for package, version in record.packages.items():
-            if version not in found.setdefault(package, []):
-                found[package].append(version)
-    return found
+            if version not in versions.setdefault(package, []):
+                versions[package].append(version)
+    return versions

@@ -105,6 +105,6 @@ def matmul_rate(kind: str, precision: str) -> float:
         return time.perf_counter() - start
 
     multiply(2)  # the first is slow
-    once = multiply(1)
-    times = max(1, int(MEASURED_S / 3 / once))
+    seconds = multiply(1)
+    times = max(1, int(MEASURED_S / 3 / seconds))
     return 2.0 * width**3 * times / min(multiply(times) for _ in range(3))

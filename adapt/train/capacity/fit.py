@@ -57,7 +57,7 @@ def fit(config: Config, size: ModelSize, device: Device, document_length: float 
     if training.micro_batch != "auto":
         return tried(micro_batch(training, workers)[0])
     candidates = map(tried, micro_batch_sizes(config, device.on_gpu))
-    return next((each for each in candidates if each.memory.total <= USED * available), tried(1))
+    return next((candidate for candidate in candidates if candidate.memory.total <= USED * available), tried(1))
 
 
 def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
@@ -67,8 +67,8 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
     """
     share, _ = micro_batch(replace(config.training, micro_batch="auto"), config.resources.workers)
     most = max(1, (GPU_TOKENS if on_gpu else CPU_TOKENS) // config.training.sequence_length)
-    whole = [share] if share > most and method_of(config).added_passes().trained else []
-    return whole + [number for number in range(min(share, most), 0, -1) if share % number == 0]
+    in_one_pass = [share] if share > most and method_of(config).added_passes().trained else []
+    return in_one_pass + [number for number in range(min(share, most), 0, -1) if share % number == 0]
 
 
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
@@ -77,14 +77,14 @@ def check_fits(config: Config, size: ModelSize, device: Device, document_length:
     Raises:
         ConfigError: names the estimate, the memory, and the nearest configuration that fits.
     """
-    found = fit(config, size, device, document_length)
-    if found.fits:
-        return found
-    parts = sorted(found.memory.parts().items(), key=lambda part: -part[1])
+    chosen = fit(config, size, device, document_length)
+    if chosen.fits:
+        return chosen
+    parts = sorted(chosen.memory.parts().items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name} {value / GIB:.1f}" for name, value in parts if value >= 0.05 * GIB)
     raise ConfigError(
-        f"the training does not fit: with {found.micro_batch} sequences a pass, a worker needs about "
-        f"{found.memory.total / GIB:.1f} GiB ({listed}), and its device has {found.available / GIB:.1f} GiB",
+        f"the training does not fit: with {chosen.micro_batch} sequences a pass, a worker needs about "
+        f"{chosen.memory.total / GIB:.1f} GiB ({listed}), and its device has {chosen.available / GIB:.1f} GiB",
         _nearest(config, size, device, document_length),
     )
 
@@ -95,10 +95,10 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
         shared_by = device.shared_by
         if not device.on_gpu and shared_by > 1:  # more workers on a machine have less of it each
             shared_by = shared_by * changed.resources.workers // config.resources.workers
-        found = fit(changed, size, replace(device, shared_by=shared_by), document_length)
-        if found.fits:
-            if config.training.micro_batch != "auto" and found.micro_batch < config.training.micro_batch:
-                changes = {"training.micro_batch": found.micro_batch, **changes}
+        tried = fit(changed, size, replace(device, shared_by=shared_by), document_length)
+        if tried.fits:
+            if config.training.micro_batch != "auto" and tried.micro_batch < config.training.micro_batch:
+                changes = {"training.micro_batch": tried.micro_batch, **changes}
             return "this fits: " + " ".join(f"--{name} {_word(value)}" for name, value in changes.items())
     return (
         "choose a smaller model or devices with more memory; if they have more than is said here, "
@@ -107,34 +107,34 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
 
 
 def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
-    """What could be changed, the least harmful first; each goes on from the one before it."""
+    """Yields what could be changed, the least harmful first; each set of changes goes on from the one before it."""
     changes: dict[str, object] = {}
-    yield dict(changes)  # another micro-batch
+    yield dict(changes)  # nothing but the micro-batch, which `_with` sets to auto
     if not config.training.gradient_checkpointing:
         changes["training.gradient_checkpointing"] = True
         yield dict(changes)
     for workers in _workers(config):
         if workers != config.resources.workers:
             changes["resources.workers"] = workers
-        for stage in range(max(1, config.resources.zero_stage), 4) if workers > 1 else ():
-            if stage > config.resources.zero_stage:
-                changes["resources.zero_stage"] = stage
+        for zero_stage in range(max(1, config.resources.zero_stage), 4) if workers > 1 else ():
+            if zero_stage > config.resources.zero_stage:
+                changes["resources.zero_stage"] = zero_stage
             yield dict(changes)
         changes.pop("resources.zero_stage", None)
         if device.on_gpu:
-            for stage, offload in ((2, "optimizer"), (3, "all")):
-                stage = max(stage, config.resources.zero_stage)
-                yield {**changes, "resources.zero_stage": stage, "resources.offload": offload}
+            for zero_stage, offload in ((2, "optimizer"), (3, "all")):
+                zero_stage = max(zero_stage, config.resources.zero_stage)
+                yield {**changes, "resources.zero_stage": zero_stage, "resources.offload": offload}
 
 
 def _workers(config: Config) -> list[int]:
     """The configured number of workers, then larger numbers that share the global batch equally."""
-    batch, now = config.training.global_batch_size, config.resources.workers
-    return [now, *(number for number in range(now + 1, batch + 1) if batch % number == 0)]
+    batch, configured = config.training.global_batch_size, config.resources.workers
+    return [configured, *(number for number in range(configured + 1, batch + 1) if batch % number == 0)]
 
 
 def _with(config: Config, changes: dict[str, object]) -> Config:
-    """With an automatic micro-batch, and other values for some fields by their dotted names."""
+    """The configuration with an automatic micro-batch, and with other values for some fields by dotted name."""
     for name, value in {"training.micro_batch": "auto", **changes}.items():
         section, field = name.split(".")
         config = replace(config, **{section: replace(getattr(config, section), **{field: value})})

@@ -66,8 +66,8 @@ def training_flops(size: ModelSize, work: Workload, recompute: bool = False) -> 
             for the model FLOPs utilization (MFU).
     """
     layers, added = layer_flops(size, work.context), work.added
-    again = layers * (1 + added.trained) if recompute else 0.0
-    return 3 * forward_flops(size, work) + layers * (3 * added.trained + added.seen) + again
+    recomputed = layers * (1 + added.trained) if recompute else 0.0
+    return 3 * forward_flops(size, work) + layers * (3 * added.trained + added.seen) + recomputed
 
 
 def mean_length(corpus: Mapping[str, Any]) -> float | None:
@@ -78,5 +78,5 @@ def mean_length(corpus: Mapping[str, Any]) -> float | None:
 
 def summed_sizes(corpora: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The sizes of several prepared corpora as if they were one, from their records' metrics."""
-    each = list(corpora)
-    return {name: sum(corpus.get(name) or 0 for corpus in each) for name in ("train_documents", "train_tokens")}
+    prepared = list(corpora)
+    return {name: sum(corpus.get(name) or 0 for corpus in prepared) for name in ("train_documents", "train_tokens")}

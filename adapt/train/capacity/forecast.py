@@ -47,35 +47,35 @@ class Forecast:
         return None if hours is None or price is None else hours * price
 
     def lines(self) -> dict[str, str]:
-        """For people, by name."""
-        found = {"parameters": f"{self.parameters:,}"}
+        """The forecast in words for people, by what each line is about."""
+        lines = {"parameters": f"{self.parameters:,}"}
         if self.fit:
             chosen, memory = self.fit, self.fit.memory
             parts = ", ".join(f"{name} {in_bytes(value)}" for name, value in memory.parts().items() if value >= 2**20)
-            found["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
+            lines["memory a device"] = f"{in_bytes(memory.total)} of {in_bytes(chosen.available)}: {parts}"
             if memory.host:
-                found["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
-            found["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
+                lines["memory of its machine"] = f"{in_bytes(memory.host)} for what is offloaded"
+            lines["micro-batch"] = f"{chosen.micro_batch} sequences, passes in a step: {chosen.accumulation}"
         if self.refusal:
-            found["refused"] = self.refusal
+            lines["refused"] = self.refusal
         if self.flops:
-            found["work"] = f"{self.tokens:,} tokens, {self.flops:.2e} FLOPs"
+            lines["work"] = f"{self.tokens:,} tokens, {self.flops:.2e} FLOPs"
         if self.device_hours is not None:
-            found["device time"] = (
+            lines["device time"] = (
                 f"about {duration(self.device_hours * 3600)} ({self.device_hours:.3g} device-hours) at "
                 f"{(self.rate or 0) / 1e9:,.0f} GFLOP/s a device, {self.rate_from}"
             )
         if self.cost is not None:
-            found["cost"] = f"about {self.cost:,.2f}"
+            lines["cost"] = f"about {self.cost:,.2f}"
         if self.missing:
-            found["not known"] = "; ".join(self.missing)
-        return found
+            lines["not known"] = "; ".join(self.missing)
+        return lines
 
 
 def forecast(
     config: Config, dimensions: ModelSize, tokens: int | None, document_length: float | None, store: Store
 ) -> Forecast:
-    """Looks ahead.
+    """Forecasts what a training will take.
 
     Args:
         config: the job's.
@@ -123,8 +123,8 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
     precision = device.precision(config.training.precision) if device else config.training.precision
     for record in sorted(store.records("train"), key=lambda record: record.started_at, reverse=True):
         resources, flops = record.resources, record.metrics.get("flops")
-        alike = device is None or not device.name or resources.get("device") == device.name
-        if flops and alike and precision in ("auto", resources.get("precision")):
+        is_same_device = device is None or not device.name or resources.get("device") == device.name
+        if flops and is_same_device and precision in ("auto", resources.get("precision")):
             return flops / record.cost["device_seconds"], f"as {record.path.name} reached on {resources['device']}"
     if device is None or not device.name:
         return None, ""
@@ -133,5 +133,5 @@ def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | 
 
 
 def in_bytes(number: float) -> str:
-    """Bytes for people."""
+    """Writes a number of bytes for people."""
     return f"{number / GIB:.1f} GiB" if number >= GIB / 10 else f"{number / 2**20:.0f} MiB"

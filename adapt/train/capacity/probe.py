@@ -68,12 +68,12 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
     nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes.values()):
         return None
-    look = ray.remote(num_cpus=resources.cpus_per_worker, num_gpus=gpus)(_look)
-    device, node = ray.get(look.remote())
+    look_remotely = ray.remote(num_cpus=resources.cpus_per_worker, num_gpus=gpus)(_look)
+    device, node = ray.get(look_remotely.remote())
     if device.on_gpu:
         return limited(device, None, gpus)
-    together = int(nodes[node].get("CPU", 1) / resources.cpus_per_worker)
-    return replace(device, shared_by=max(1, min(resources.workers, together)))
+    workers_per_node = int(nodes[node].get("CPU", 1) / resources.cpus_per_worker)
+    return replace(device, shared_by=max(1, min(resources.workers, workers_per_node)))
 
 
 def _look() -> tuple[Device, str]:

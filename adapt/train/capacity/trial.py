@@ -20,7 +20,7 @@ def largest_that_runs(run: Callable[[int], None], sizes: Iterable[int]) -> int:
             run(size)
             return size
         except torch.OutOfMemoryError:
-            gc.collect()  # what the error's stack held
+            gc.collect()  # frees what the error's stack holds
     return size
 
 
@@ -50,7 +50,7 @@ def trial_pass(
     """
     device = next(model.parameters()).device
     dtype = torch.float16 if precision == "fp16" else torch.bfloat16
-    taken = torch.empty(reserved, dtype=torch.uint8, device=device)
+    reservation = torch.empty(reserved, dtype=torch.uint8, device=device)
     try:
         corrupted = objective.corrupt(_batch(rows, sequence_length, objective.columns())).bound_for(device)
         passes = method.losses(model, [corrupted], objective, 0, max(1, len(corrupted.targets)))
@@ -61,7 +61,7 @@ def trial_pass(
     finally:
         method.report()  # so that it counts anew when training begins
         model.zero_grad(set_to_none=True)
-        del taken
+        del reservation
         if device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -70,7 +70,7 @@ def _batch(rows: int, length: int, marks: tuple[str, ...]) -> Batch:
     starts = np.zeros((rows, length), bool)
     starts[:, 0] = True
     columns = {
-        "tokens": np.full((rows, length), 10),  # any will do
+        "tokens": np.full((rows, length), 10),  # any tokens will do
         "lengths": np.full(rows, length),
         "epochs": np.zeros(rows, np.int64),
         "rows": np.arange(rows),

@@ -22,7 +22,7 @@ class Utilization:
     needed: float
     """FLOPs a token of forward and backward, without recomputation."""
     done: float
-    """With recomputation."""
+    """FLOPs a token of forward and backward, with recomputation."""
     peak: float
     """Peak rate of all devices together [FLOP/s]."""
 
@@ -30,15 +30,18 @@ class Utilization:
     def measure(
         cls, size: ModelSize, work: Workload, recompute: bool, device: torch.device, precision: str
     ) -> "Utilization":
-        """Takes under a second. All ranks call it, and measure at the same time, since they may share a machine."""
+        """Measures how fast all devices multiply, in under a second.
+
+        All ranks call it, and measure at the same time, since they may share a machine.
+        """
         peak = torch.tensor(matmul_rate(device.type, precision), dtype=torch.float64, device=device)
         dist.all_reduce(peak)
         return cls(training_flops(size, work), training_flops(size, work, recompute), peak.item())
 
     def mfu(self, tokens_per_s: float) -> float:
-        """Between 0 and about 1."""
+        """Computes the MFU of a run at this speed: between 0 and about 1."""
         return self.needed * tokens_per_s / self.peak
 
     def added(self, report: dict[str, Any]) -> dict[str, Any]:
-        """A report with `mfu`."""
+        """Adds `mfu` to a report."""
         return {**report, "mfu": self.mfu(report["tokens_per_s"])}

@@ -74,7 +74,9 @@ def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:
     for record in store.records(stage.kind):
         inputs = {name: made["key"] for name, made in record.inputs.items()}
         if _but_for_length(record.version, record.what, inputs) == wanted:
-            yield from (Branch(record, each) for each in checkpoints(record.path / BRANCHES) if is_whole(each))
+            yield from (
+                Branch(record, checkpoint) for checkpoint in checkpoints(record.path / BRANCHES) if is_whole(checkpoint)
+            )
 
 
 def _but_for_length(version: int, what: Mapping[str, Any], inputs: Mapping[str, str]) -> str:

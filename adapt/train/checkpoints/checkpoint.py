@@ -46,7 +46,7 @@ class Checkpoints:
     branches: Path | None = None
     branch_step: int | None = None
     _sent: list[Path] = field(default_factory=list)
-    """Where what was saved is going to be."""
+    """The folders in which saved checkpoints will be stored, the newest last."""
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
@@ -88,9 +88,9 @@ class Checkpoints:
         Raises:
             TrainingError: it was written with other resources and cannot be converted.
         """
-        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # of ranks that were killed
+        for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # ranks that were killed left them
             shutil.rmtree(leftover, ignore_errors=True)
-        choice: list[Path | None] = [None]  # rank 0's: file systems may show another node another state
+        choice: list[Path | None] = [None]  # rank 0 chooses: file systems may show other nodes another state
         if dist.get_rank() == 0:
             remove_torn(self.run_folder)
             choice = [newest_whole(self.run_folder)]
@@ -104,14 +104,14 @@ class Checkpoints:
 
     @property
     def _prefix(self) -> str:
-        """Another for the same run below another storage root, which may be training on this machine, too."""
+        """A prefix of this run's folders alone: the same run below another root may be training on this machine too."""
         return f"checkpoint-{hashlib.sha256(str(self.run_folder).encode()).hexdigest()[:12]}-"
 
 
 def _keep(folder: Path, target: Path) -> None:
     """Copies the shares of all ranks before the step's checkpoint is stored: no run may resume later without them."""
     if dist.get_rank() == 0:
-        shutil.rmtree(target, ignore_errors=True)  # torn, or other ranks' before a crash
+        shutil.rmtree(target, ignore_errors=True)  # what is there is torn, or was left by ranks that crashed
         target.mkdir(parents=True)
     dist.barrier()
     shutil.copytree(folder, target, dirs_exist_ok=True)
@@ -120,7 +120,7 @@ def _keep(folder: Path, target: Path) -> None:
 
 @contextmanager
 def _local_space() -> Iterator[None]:
-    """Torch does not say why it could not write, so the disk is looked at."""
+    """Raises StorageError where local disk is full: torch does not say why it could not write, so we look."""
     local = tempfile.gettempdir()
     try:
         yield

@@ -41,7 +41,7 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
         The folder of the copy, on this rank's machine.
 
     Raises:
-        TrainingError: it could not be made; on all ranks.
+        TrainingError: the copy could not be made; raised on all ranks.
     """
     works = os.environ.get("LOCAL_RANK", "0") == "0"
     target, failure = tempfile.mkdtemp(prefix="reshaped-") if works else None, None
@@ -51,12 +51,14 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
                 _take_apart(folder / TAG, zero_stage, names, Path(target) / TAG)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
-        told: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size()
-        dist.all_gather_object(told, (target, failure))
-        if any(failures := [said for _, said in told if said]):
+        by_rank: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size()
+        dist.all_gather_object(by_rank, (target, failure))
+        if any(failures := [failure for _, failure in by_rank if failure]):
             raise TrainingError(f"the checkpoint could not be converted: {failures[0]}")
         try:
-            yield Path([path for path, _ in told[: dist.get_rank() + 1] if path][-1])  # a machine's ranks are in a row
+            yield Path(
+                [path for path, _ in by_rank[: dist.get_rank() + 1] if path][-1]
+            )  # a machine's ranks are in a row
         finally:
             dist.barrier()
     finally:

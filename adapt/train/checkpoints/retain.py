@@ -47,8 +47,8 @@ def rewrite(checkpoint: Path, name: str, text: str) -> None:
 def is_whole(checkpoint: Path) -> bool:
     """Whether all ranks' files have arrived."""
     seals = list(checkpoint.glob("seal-*.json"))
-    worlds = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
-    if len(worlds) != 1 or len(seals) != worlds.pop():
+    world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
+    if len(world_sizes) != 1 or len(seals) != world_sizes.pop():
         return False
     try:
         return all(
@@ -67,14 +67,14 @@ def checkpoints(run_folder: Path) -> list[Path]:
 
 def newest_whole(run_folder: Path) -> Path | None:
     """The checkpoint to resume from."""
-    return next((each for each in reversed(checkpoints(run_folder)) if is_whole(each)), None)
+    return next((checkpoint for checkpoint in reversed(checkpoints(run_folder)) if is_whole(checkpoint)), None)
 
 
 def remove_torn(run_folder: Path) -> None:
     """Removes checkpoints that are not whole, so that nothing of them ends up in a later one of the same step."""
-    for each in checkpoints(run_folder):
-        if not is_whole(each):
-            shutil.rmtree(each)
+    for checkpoint in checkpoints(run_folder):
+        if not is_whole(checkpoint):
+            shutil.rmtree(checkpoint)
 
 
 def mend_run(run_folder: Path) -> None:
@@ -94,5 +94,5 @@ def mend_run(run_folder: Path) -> None:
 
 def prune(run_folder: Path, keep: int) -> None:
     """Removes all but the newest checkpoints: those that Ray Train forgot when its list was mended."""
-    for each in checkpoints(run_folder)[:-keep]:
-        shutil.rmtree(each)
+    for checkpoint in checkpoints(run_folder)[:-keep]:
+        shutil.rmtree(checkpoint)

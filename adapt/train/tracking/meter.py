@@ -7,6 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from adapt.method.gather import among_hosts
+from adapt.train.tracking.cores import CORE_WAIT, CoreWait
 from adapt.train.tracking.progress import Progress
 
 
@@ -22,6 +24,7 @@ class Meter:
         self.progress = progress
         self.steps = steps
         self._world = dist.get_world_size()
+        self._cores = CoreWait()
         self._clear()
 
     def _clear(self) -> None:
@@ -30,15 +33,15 @@ class Meter:
         self._seconds = self._wait = 0.0
 
     def start(self) -> None:
-        """Before the step's batch is asked for."""
+        """To be called before the step's batch is asked for."""
         self._started = time.perf_counter()
 
     def got_data(self) -> None:
-        """The batch is there."""
+        """To be called once the batch is there."""
         self._got = time.perf_counter()
 
     def stop(self, loss: torch.Tensor, tokens: int) -> None:
-        """After the optimizer's step."""
+        """To be called after the optimizer's step."""
         seconds, wait = time.perf_counter() - self._started, self._got - self._started
         self._losses.append(loss)
         self._tokens += tokens
@@ -52,7 +55,10 @@ class Meter:
         progress.device_seconds += seconds * self._world
 
     def report(self) -> dict[str, Any]:
-        """Averages over the steps since the last report. All ranks call it: the loss is summed over them."""
+        """Averages over the steps since the last report. All ranks call it: the loss is summed over them.
+
+        Of the shares of time in which ranks wait for a core it holds the largest, which the others wait for.
+        """
         loss = torch.stack(self._losses).mean()
         dist.all_reduce(loss)
         progress = self.progress
@@ -66,8 +72,17 @@ class Meter:
             "eta_s": (self.steps - progress.step) * self._seconds / len(self._losses),
             "peak_memory_bytes": _peak_memory(),
         }
+        if (share := self._longest_core_wait()) >= 0:
+            values[CORE_WAIT] = share
         self._clear()
         return values
+
+    def _longest_core_wait(self) -> float:
+        """Over all ranks; negative where none knows."""
+        share = self._cores.share()
+        longest = torch.tensor(-1.0 if share is None else share)
+        dist.all_reduce(longest, dist.ReduceOp.MAX, group=among_hosts())
+        return longest.item()
 
 
 def peak_memory(device: torch.device) -> int:

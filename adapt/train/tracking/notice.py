@@ -7,12 +7,12 @@ from pathlib import Path
 from adapt.train.job import NOTICE_FILE
 
 
-def tell(folder: Path, said: str) -> None:
-    """Adds a line.
+def tell(folder: Path, message: str) -> None:
+    """Adds a line to the file of notices.
 
     Args:
         folder: the stage's.
-        said: to the user.
+        message: what the user is told.
     """
-    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # what is going on matters more
-        file.write(json.dumps({"said": said}) + "\n")
+    with suppress(OSError), (folder / NOTICE_FILE).open("a") as file:  # the training matters more than a notice
+        file.write(json.dumps({"said": message}) + "\n")

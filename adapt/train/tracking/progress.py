@@ -30,5 +30,5 @@ class Progress:
 
 def as_inherited(progress: Mapping[str, Any]) -> dict[str, Any]:
     """The progress of a run that starts from the state of another: as far as that one, but at no cost of its own."""
-    there = Progress(**progress)
-    return asdict(Progress(step=there.step, tokens=there.tokens, inherited_tokens=there.tokens))
+    inherited = Progress(**progress)
+    return asdict(Progress(step=inherited.step, tokens=inherited.tokens, inherited_tokens=inherited.tokens))

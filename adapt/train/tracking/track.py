@@ -120,7 +120,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
 
 
 def _name(job: TrainingRun, step: int) -> str:
-    """A new one for each training that begins, also under a key that was trained before: its steps are new ones.
+    """Names each training that begins anew, also under a key that was trained before: its steps are new ones.
 
     Trackers take steps once only, so they would pass over all of them in the run that they know.
     """
@@ -131,7 +131,7 @@ def _name(job: TrainingRun, step: int) -> str:
 
 
 def _settings(job: TrainingRun) -> dict[str, Any]:
-    """The configuration, but for the trackers' own."""
+    """The configuration without the section of the trackers."""
     settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
     return {name: _shown(value) for name, value in settings.items()}
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from adapt.console import duration, log
 from adapt.live import Display, display
+from adapt.train.tracking.cores import CORE_WAIT, STARVED
 
 _PERIOD_S = 0.3
-LEAST = ("learning rate", "MFU", "speed", "data wait", "loss", "ETA")
+LEAST = ("learning rate", "MFU", "speed", "data wait", "core wait", "loss", "ETA")
 """Parts of a report, the least telling first."""
 
 
@@ -49,7 +50,7 @@ class _Lines:
         self._position = file.stat().st_size if file.exists() else 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Whole lines since the last call."""
+        """Yields the whole lines that were added since the last call."""
         if not self._file.exists():
             return
         with self._file.open("rb") as lines:
@@ -60,12 +61,12 @@ class _Lines:
                 try:
                     values = json.loads(line)
                 except ValueError:
-                    continue  # written anew and grown past our place before we looked
+                    continue  # the file was written anew, and grew past our position before we looked
                 yield values
 
 
 def describe(metrics: dict[str, Any]) -> dict[str, str]:
-    """A report for people, part by part."""
+    """A report for people, part by part. That workers wait for cores is worth saying where they starve."""
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
         "loss": f"loss {metrics['loss']:.3f}",
@@ -73,5 +74,6 @@ def describe(metrics: dict[str, Any]) -> dict[str, str]:
         "speed": f"{metrics['tokens_per_s']:,.0f} tokens/s",
         **({"MFU": f"MFU {metrics['mfu']:.0%}"} if "mfu" in metrics else {}),
         "data wait": f"data wait {metrics['data_wait_share']:.1%}",
+        **({"core wait": f"core wait {share:.0%}"} if (share := metrics.get(CORE_WAIT, 0)) >= STARVED else {}),
         "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
     }

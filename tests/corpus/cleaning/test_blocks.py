@@ -3,12 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.cleaning.catalogue import BLOCKS, blocks_of
-from adapt.corpus.cleaning.letters import _counted
 from adapt.corpus.cleaning.pii import is_card, is_iban
 from adapt.corpus.cleaning.repetition import duplicate_shares
 from adapt.corpus.cleaning.runs import duplicate_share, top_share
@@ -192,10 +189,3 @@ def test_check_digits() -> None:
         assert is_card("550000000000000" + digit) == (digit == "4")
         assert is_iban("GB82WEST1234569876543" + digit) == (digit == "2")
     assert not is_card("0000 0000 0000 0000")
-
-
-@given(st.text(max_size=60))
-def test_letters_counts_are_those_of_unicode_by_both_ways(text: str) -> None:
-    expected = sum(character.isalpha() for character in text), sum(not character.isspace() for character in text)
-    if all(character.isalpha() or not character.isalnum() for character in text):  # numerals such as ½ aside
-        assert _counted(text) == expected

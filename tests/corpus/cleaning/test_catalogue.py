@@ -105,8 +105,8 @@ def test_blocks_work_in_their_order_and_count_only_what_stays() -> None:
 def test_a_sieve_drops_evaluation_texts_first_and_measured_texts_and_duplicates_without_shifting_ordinals() -> None:
     rejected: list[tuple[str, str, int, str]] = []
     sieve = Sieve(
-        contaminated=lambda text: Drop("in evaluation set x") if "question" in text else None,
-        measured=lambda text: MEASURED if text.endswith("measured") else None,
+        contaminated=lambda texts: [Drop("in evaluation set x") if "question" in text else None for text in texts],
+        measured=lambda texts: [MEASURED if text.endswith("measured") else None for text in texts],
         duplicates={0: DUPLICATE, 3: TRAINED},
         reject=lambda *row: rejected.append(row),
     )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow as pa
@@ -22,7 +23,7 @@ import zstandard
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import SUFFIXES, Bad
 from adapt.corpus.files.manifest import expand_paths
-from adapt.corpus.files.records import Reading, read_records
+from adapt.corpus.files.records import Reading, _parsed, read_records
 from adapt.errors import DataError
 
 TEXTS = [
@@ -227,6 +228,27 @@ def test_a_bad_line_is_told_from_a_text_and_costs_no_other(tmp_path: Path, line:
     records = read(path)
     assert records == ["before", BAD_LINES[line], "after"]
     assert [isinstance(record, Bad) for record in records] == [False, True, False]
+
+
+ODD_LINES = [
+    b'  {"text": "blanks around"}  \n',
+    b'\xef\xbb\xbf{"text": "a mark of the encoding"}\n',
+    '{"text": "two bytes a letter"}'.encode("utf-16-le"),
+    b'{"text": "half \xed\xa0\xbd a letter"}\n',
+    b'{"text": "\\ud83d", "text": "twice", "x": NaN}\r\n',
+    b'{"text": "no end"}',
+]
+
+
+@pytest.mark.parametrize("line", [*ODD_LINES, *BAD_LINES, b'{"text": "a"}\x0b', b'{"text": "a"}\xc2\xa0\n', b"5\x00"])
+def test_a_line_is_parsed_as_python_parses_it(line: bytes) -> None:
+    def parsed(parse: Callable[[bytes], Any]) -> str:
+        try:
+            return repr(parse(line))
+        except (ValueError, RecursionError) as error:
+            return repr(error)
+
+    assert parsed(_parsed) == parsed(json.loads)
 
 
 def test_a_text_that_reads_like_a_reason_is_a_text(tmp_path: Path) -> None:

@@ -127,3 +127,20 @@ def test_what_is_wrong_with_an_evaluation_set_is_said(tmp_path: Path) -> None:
     twice = corpus(tmp_path)
     with pytest.raises(ConfigError, match="two sets named exam"):
         evaluation_manifests(corpus(tmp_path, decontaminate=[*twice.decontaminate] * 2), digests)
+
+
+def test_documents_looked_at_together_are_judged_as_each_is_alone() -> None:
+    """No run reaches from one document into the next, whatever their lengths."""
+    draw = random.Random(5)
+    evaluations = [
+        words(length, seed, kinds=40) for seed, length in enumerate([1, 2, 3, 5, 7, 8, 9, 12, 13, 14, 30] * 3)
+    ]
+    index = build_index([("set", map(" ".join, evaluations))], 13, 0.5)
+    documents = [" ".join(words(draw.choice([0, 1, 2, 5, 8, 20]), draw.randrange(99), kinds=40)) for _ in range(60)]
+    for evaluation in evaluations:
+        middle = draw.randrange(len(evaluation) + 1)
+        documents += [" ".join(evaluation[:middle]), " ".join(evaluation[middle:]), " ".join(evaluation).upper(), "!"]
+    alone = [index(document) for document in documents]
+    assert index.many(documents) == alone
+    assert 30 < sum(reason is not None for reason in alone) < len(documents) - 30
+    assert index.many([]) == []

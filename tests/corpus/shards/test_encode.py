@@ -1,19 +1,24 @@
 """What the tokenizing task writes for each objective, without Ray."""
 
 import json
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
 from adapt.corpus.entities import Span, Tagged
-from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.encode import Encode, _ended
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import _row
 from adapt.corpus.shards.tokens import TokenStream
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.ragged import Ragged
 from adapt.schema import ENTITIES, HELDOUT_GLOB, SHARD_GLOB, UNIT_STARTS, WORD_STARTS
 from tests.objective.rows import wrapped
 from tests.samples import sentences
@@ -115,9 +120,9 @@ def test_causal_documents_end_once(tmp_path: Path, adds_end: bool) -> None:
 def test_special_tokens_written_in_a_document_are_text(tmp_path: Path, pretrained: Pretrained) -> None:
     row = _row(0, 0, ["a [MASK] model", "the data [SEP][PAD] [UNK] of"], None)
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
-    columns, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(row.to_pylist()[0])
+    found, _, _ = Encode(pretrained, tmp_path, 0.0).tokens(row.to_pylist()[0])
     special = {tokenizer.mask_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id}
-    for ids in columns["tokens"]:
+    for ids in found.lists("tokens"):
         assert not special & set(ids[:-1])
         assert ids[-1] == tokenizer.sep_token_id
         assert len(ids) > 6
@@ -127,8 +132,16 @@ def test_a_causal_document_that_ends_with_the_name_of_the_end_is_ended(tmp_path:
     pretrained = causal(tmp_path / "model", adds_end=False)
     end = AutoTokenizer.from_pretrained(pretrained.model).eos_token_id
     row = _row(0, 0, ["html ends with </s>"], None).to_pylist()[0]
-    (ids,) = Encode(pretrained, tmp_path, 0.0, Form.of(ObjectiveConfig(kind="causal"))).tokens(row)[0]["tokens"]
+    (ids,) = Encode(pretrained, tmp_path, 0.0, Form.of(ObjectiveConfig(kind="causal"))).tokens(row)[0].lists("tokens")
     assert (ids[-1], (ids == end).sum()) == (end, 1)
+
+
+@given(st.lists(st.lists(st.sampled_from([7, 8, 9]), max_size=3), max_size=6))
+def test_every_document_that_has_no_end_gets_one(documents: list[list[int]]) -> None:
+    bounds = np.array([0, *accumulate(map(len, documents))])
+    found = _ended(Ragged(bounds, {"tokens": np.array([*chain(*documents)], np.uint32)}), 9)
+    expected = [ids if ids[-1:] == [9] else [*ids, 9] for ids in documents]
+    assert [ids.tolist() for ids in found.lists("tokens")] == expected
 
 
 def test_only_what_differs_is_part_of_the_identity() -> None:

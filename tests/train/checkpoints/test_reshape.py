@@ -1,9 +1,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from adapt.errors import TrainingError
 from adapt.train.checkpoints.reshape import TAG
+from adapt.train.checkpoints.weights import WEIGHTS_FILE, weights_in_file
 from tests.train.toy import Case, assert_close, build, reference, train
 
 SHAPES = [(1, 0), (2, 0), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3)]  # ranks, ZeRO stage
@@ -34,6 +36,19 @@ def test_a_run_goes_on_with_other_ranks_and_at_another_stage(ranks, saved, unint
     resumed = ranks(world).run(train, Case(stage, steps=6, load=saved[before]))[0]
     assert_close(resumed, uninterrupted, last=3)
     assert not list(ranks(world).temporary.glob("reshaped-*"))
+
+
+def test_whole_weights_are_read_for_averages_whatever_the_ranks(saved):
+    """As `merge.kind average` reads them; at stage 3 no file has them."""
+    shapes = [shape for shape in SHAPES if shape[1] < 3]
+    read = [weights_in_file(saved[shape] / WEIGHTS_FILE) for shape in shapes]
+    first = read[0]
+    assert len(first.shapes) > 10
+    for weights in read[1:]:
+        assert weights.shapes == first.shapes
+        for name in first.shapes:
+            torch.testing.assert_close(weights.read(name), first.read(name), rtol=1e-4, atol=1e-5)
+    assert not (saved[2, 3] / WEIGHTS_FILE).exists()
 
 
 def test_frozen_parameters_stay_out_of_it(ranks, tmp_path):

@@ -1,0 +1,78 @@
+"""Models made of others without training."""
+
+import glob
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.merge.table import MERGERS, merging_of
+from adapt.model.instruct import is_instruct, warn_of_instruct
+from adapt.model.start import Start
+from adapt.runner import Finished
+from adapt.stage.context import Context
+from adapt.stage.merge import MadeOf, Merge, check_alike, merged_from
+
+
+def merge(context: Context) -> Merge:
+    """The one stage: what it is made of is looked at before anything is read.
+
+    Raises:
+        ConfigError: fields of `merge` contradict each other.
+        ModelError: a model is not there, or of another architecture or vocabulary than the base.
+    """
+    config, base = context.config, context.start
+    models = tuple(merged_from(context, path) for name in config.merge.models or () for path in _named(context, name))
+    merging = merging_of(config, len(models))
+    for model in models:
+        check_alike(base.pretrained, model.pretrained)
+    if base.training is None:
+        warn_of_instruct(base.pretrained)
+    _check_residual(config.merge.kind, models)
+    return Merge(config.name, config, base, models, merging)
+
+
+def _named(context: Context, name: str) -> list[str]:
+    """The folders that a pattern stands for, in the order of their names; any other name stands for itself."""
+    if name in context.made or not glob.has_magic(name):
+        return [name]
+    if found := sorted(glob.glob(str(Path(name).expanduser()))):
+        return found
+    raise ConfigError(f"merge.models: {name} matches nothing", "correct the pattern, or the name of the stage")
+
+
+def _check_residual(kind: str, models: Sequence[Start]) -> None:
+    """The instruct model has its place: where another one has a chat template, it was taken for the adapted one."""
+    place = MERGERS[kind].dressed_as
+    if place is None:
+        return
+    instruct = [model.training is None and is_instruct(model.pretrained.tokenizer) for model in models]
+    if any(instruct) and not instruct[place]:
+        raise ConfigError(
+            "merge.models: with merge.kind residual the instruct model comes second, but the first one has a chat"
+            " template, and the second has none",
+            "name the adapted base first, then the instruct model",
+        )
+
+
+def _show(context: Context, finished: Finished[MadeOf], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_merged
+
+    show_merged(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=Kind(
+        "merge",
+        "Makes models of others without training: between a base and a model, or of several models.",
+        corpus=False,
+        defaults={"name": "merge"},
+    ),
+    final=merge,
+    show=_show,
+    training=lambda stage: stage if len(stage.merging.shares) == 1 else None,
+    place=".",
+)

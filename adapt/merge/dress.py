@@ -1,0 +1,45 @@
+"""What a merged model has beside its weights: settings, tokenizer, chat template, and a card."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from adapt.merge.merge_card import MergeFacts, merge_card
+from adapt.model.instruct import TEMPLATES
+from adapt.model.locate import Pretrained, model_files, tokenizer_files, weight_files
+from adapt.runner.files import file_aside, write_atomically
+
+BESIDE = ("generation_config.json", *TEMPLATES)
+"""Files that a model may have and that determine nothing of what it computes."""
+
+
+def dress(model: Pretrained, facts: Mapping[Path, MergeFacts]) -> None:
+    """Makes folders with weights Hugging Face folders.
+
+    Args:
+        model: the one whose files they get.
+        facts: what the card of each folder says.
+    """
+    for folder, card in facts.items():
+        for file in _files(model):
+            _copy(file, folder / file.name)
+        write_atomically(folder / "README.md", merge_card(card))
+
+
+def _files(model: Pretrained) -> Iterator[Path]:
+    weights = {*weight_files(model.model)}
+    yield from (file for file in model_files(model.model) if file not in weights)
+    for folder in dict.fromkeys((model.model, model.tokenizer)):
+        yield from (folder / name for name in BESIDE if (folder / name).exists())
+    if model.tokenizer != model.model:
+        yield from tokenizer_files(model.tokenizer)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        return
+    with file_aside(target) as aside:
+        shutil.copyfile(source, aside)

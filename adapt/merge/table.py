@@ -1,0 +1,111 @@
+"""The ways of merging, by the name that `merge.kind` calls them by, and what a configuration asks of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from adapt.config import Config, MergeConfig
+from adapt.errors import ConfigError
+from adapt.merge.average import Average, decay_weights
+from adapt.merge.base import Merger, Merging
+from adapt.merge.dare import Dare
+from adapt.merge.interpolate import Interpolate
+from adapt.merge.residual import Residual
+from adapt.merge.task_arithmetic import TaskArithmetic
+from adapt.merge.ties import Ties
+
+MERGERS: dict[str, type[Merger]] = {
+    "interpolate": Interpolate,
+    "average": Average,
+    "task_arithmetic": TaskArithmetic,
+    "ties": Ties,
+    "dare": Dare,
+    "residual": Residual,
+}
+"""The ways. A further one is its file, its test, a line here, and its name in `adapt.config.MergeConfig`."""
+
+
+def merging_of(config: Config, models: int) -> Merging:
+    """What a configuration asks for, with the defaults of its kind.
+
+    Args:
+        config: of the job.
+        models: how many there are.
+
+    Raises:
+        ConfigError: a field does not suit the kind or the number of models, or is out of its range.
+    """
+    section, kind = config.merge, MERGERS[config.merge.kind]
+    fewest, most = kind.models
+    if models < fewest or (most is not None and models > most):
+        wanted = f"{fewest} or more" if most is None else str(fewest)
+        raise ConfigError(
+            f"merge.kind {section.kind} takes {wanted} {'model' if wanted == '1' else 'models'}, but merge.models has"
+            f" {models}",
+            "list them in merge.models; the base is model.path",
+        )
+    return Merging(
+        kind=section.kind,
+        shares=_shares(section, kind),
+        weights=_weights(section, kind, models),
+        density=_density(section, kind),
+        seed=config.seed,
+    )
+
+
+def _shares(section: MergeConfig, kind: type[Merger]) -> tuple[float, ...]:
+    shares = tuple(kind.shares if section.shares is None else map(float, section.shares))
+    folders = [f"{share:g}" for share in shares]
+    if not shares or len(set(folders)) < len(shares):
+        raise ConfigError(f"merge.shares is {list(shares)}: empty, or with a share twice", "give different shares")
+    for share in shares:
+        if not math.isfinite(share):
+            raise ConfigError(f"merge.shares: {share} is no share", "use numbers from 0 to 1")
+        if not (0 <= share <= 1 or section.extrapolate):
+            raise ConfigError(
+                f"merge.shares: {share:g} is not between 0 (the base) and 1",
+                "correct it, or set merge.extrapolate to true to go beyond the models",
+            )
+    return shares
+
+
+def _weights(section: MergeConfig, kind: type[Merger], models: int) -> tuple[float, ...]:
+    given = section.weights
+    if not kind.is_weighted:
+        if given is not None:
+            raise ConfigError(f"merge.weights is set, but merge.kind {section.kind} has none", "leave it out")
+        return ()
+    if isinstance(given, str):
+        if kind is not Average:
+            raise ConfigError(
+                f"merge.weights is {given}, but merge.kind is {section.kind}",
+                "give a number for each model; decays are for merge.kind average",
+            )
+        return decay_weights(given, models)
+    weights = (1.0,) * models if given is None else tuple(map(float, given))
+    _check_weights(weights, section.kind, kind.can_subtract, models)
+    return weights
+
+
+def _check_weights(weights: Sequence[float], kind: str, can_subtract: bool, models: int) -> None:
+    if len(weights) != models:
+        raise ConfigError(
+            f"merge.weights has {len(weights)} numbers, but there are {models} models", "give one for each model"
+        )
+    wrong = [weight for weight in weights if not math.isfinite(weight) or not (weight > 0 or can_subtract)]
+    if wrong or not any(weights):
+        raise ConfigError(
+            f"merge.weights is {list(weights)}, which merge.kind {kind} cannot use",
+            "use finite numbers, not all 0" if can_subtract else "use finite numbers above 0",
+        )
+
+
+def _density(section: MergeConfig, kind: type[Merger]) -> float | None:
+    if kind.density is None:
+        if section.density is not None:
+            raise ConfigError(f"merge.density is set, but merge.kind {section.kind} keeps all", "leave it out")
+        return None
+    if section.density == 0:
+        raise ConfigError("merge.density is 0, which keeps nothing", "choose a share above 0, such as 0.2")
+    return kind.density if section.density is None else section.density

@@ -1,0 +1,172 @@
+"""Stage `merge`: models made of others without training."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, ModelConfig
+from adapt.errors import ModelError
+from adapt.merge.base import Merging
+from adapt.merge.table import MERGERS
+from adapt.model.locate import Pretrained
+from adapt.model.start import Start
+from adapt.redact import redact
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Context, located
+from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
+
+if TYPE_CHECKING:
+    from adapt.merge.merge_card import MergeFacts
+    from adapt.merge.stored import Weights
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What was merged."""
+
+    kind: str
+    shares: dict[str, str]
+    """For each share the folder of its model, in the stage's; `.` where there is one share."""
+    weights: list[float]
+    density: float | None
+    tensors: int
+    """Tensors that were merged; the others are the base's."""
+    transductive: bool
+    """Whether one of the models was trained on the text of dev and test."""
+
+
+@dataclass(frozen=True, eq=False)
+class Merge(Stage[MadeOf]):
+    """A model for each share of what is made of a base and some models."""
+
+    kind = "merge"
+
+    name: str
+    config: Config
+    start: Start
+    """The base."""
+    models: tuple[Start, ...]
+    merging: Merging
+
+    @property
+    def folders(self) -> dict[float, str]:
+        """For each share the folder of its model, in the stage's."""
+        shares = self.merging.shares
+        return {share: f"share-{share:g}" for share in shares} if len(shares) > 1 else {shares[0]: "."}
+
+    def what(self) -> Mapping[str, Any]:
+        """Kind, shares, weights, and the models that are there; those still to be made are inputs."""
+        merging = self.merging
+        return {
+            "merge": merging.kind,
+            "shares": merging.shares,
+            "weights": merging.weights,
+            "density": merging.density,
+            "base": self.start.digest,
+            "models": [model.digest for model in self.models],
+            **({"seed": merging.seed} if MERGERS[merging.kind].is_random else {}),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes nothing of the cluster."""
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[MadeOf]:
+        """Merges tensor by tensor.
+
+        Raises:
+            ModelError: the models are not of one architecture and vocabulary; nothing was written then.
+        """
+        from adapt.merge.dress import dress
+        from adapt.merge.run import merge_models
+
+        base, models = self.start.made(done), [model.made(done) for model in self.models]
+        for model in models:
+            check_alike(base, model)  # also those that this chain has made
+        targets = {share: folder / name for share, name in self.folders.items()}
+        for target in targets.values():
+            target.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            weights = [(model.model, stack.enter_context(_opened(model.model))) for model in models]
+            tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code)
+        dressed = MERGERS[self.merging.kind].dressed_as
+        facts = {target: self._facts(share, base, models) for share, target in targets.items()}
+        dress(base if dressed is None else models[dressed], facts)
+        knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
+        shares = {f"{share:g}": name for share, name in self.folders.items()}
+        merging = self.merging
+        return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows))
+
+    def _facts(self, share: float, base: Pretrained, models: list[Pretrained]) -> "MergeFacts":
+        """What the card says of the model at a share."""
+        from adapt.merge.merge_card import MergeFacts
+
+        merging = self.merging
+        weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
+        known = {"kind": merging.kind, "share": share, "density": merging.density}
+        seeded = {"seed": merging.seed} if MERGERS[merging.kind].is_random else {}
+        return MergeFacts(
+            name=self.name,
+            base_model=redact(self.config.model.path if self.start.training is None else str(base.model)),
+            kind=merging.kind,
+            rule=" ".join((MERGERS[merging.kind].__doc__ or "").split()),
+            share=share,
+            settings={name: value for name, value in {**known, **seeded}.items() if value is not None},
+            sources=[
+                ("base", redact(str(base.model)), _identity(self.start), ""),
+                *(
+                    (f"model {number}", redact(str(model.model)), _identity(start), weight)
+                    for number, (model, start, weight) in enumerate(zip(models, self.models, weights, strict=True), 1)
+                ),
+            ],
+            causal=self.config.objective.kind == "causal",
+        )
+
+
+def merged_from(context: Context, path: str) -> Start:
+    """A model that the chain makes, one that lies at a path, or a checkpoint.
+
+    Raises:
+        ModelError: there is none, or it is a checkpoint that cannot be used.
+    """
+    folder, config = Path(path).expanduser(), context.config
+    if path in context.made:
+        return context.made[path]
+    if not is_checkpoint(folder):
+        return located(ModelConfig(path=path, trust_remote_code=config.model.trust_remote_code), context.digests)
+    if config.merge.kind != "average":
+        raise ModelError(f"merge.models: {path} is a checkpoint", "name an exported model, or use merge.kind average")
+    files = checkpoint_files(folder.resolve())
+    return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
+
+
+def check_alike(base: Pretrained, model: Pretrained) -> None:
+    """Refuses a model that cannot be merged with a base, as far as settings and tokenizers tell.
+
+    Raises:
+        ModelError: says what differs.
+    """
+    from adapt.merge.alike import check_architectures, check_vocabularies
+
+    if model != base and not is_checkpoint(model.model):  # a checkpoint has neither; its tensors will tell
+        check_architectures(base.model, model.model)
+        check_vocabularies(base, model)
+
+
+def _opened(folder: Path) -> "AbstractContextManager[Weights]":
+    from adapt.merge.stored import stored_weights
+
+    return checkpoint_weights(folder) if is_checkpoint(folder) else stored_weights(folder)
+
+
+def _knows(model: Pretrained) -> bool:
+    """Whether a checkpoint is of a training on the text of dev and test."""
+    record = training_of(model.model) if is_checkpoint(model.model) else None
+    return bool(record and record.metrics.get("transductive"))
+
+
+def _identity(start: Start) -> str:
+    """The digest of a model that lay there, or the key of the stage that made it."""
+    return start.training.key if start.training else start.digest or ""

@@ -1,0 +1,117 @@
+"""Merging two checkpoints of 1 GB over the time of copying one, and how many tensors the process holds at once."""
+
+import os
+import shutil
+import statistics
+import threading
+import time
+from pathlib import Path
+
+from benchmarks.common import Options, Result, apart, main, workplace
+
+TARGETS = {"ratio": ("<=", 4.0), "peak_tensors": ("<=", 4.0)}
+SIDE = 1024
+"""Rows and columns of a tensor: 4 MiB."""
+
+
+def measure(options: Options) -> Result:
+    """Copies and merges in turn, each of which reads files that the page cache holds and waits until all is on disk."""
+    count = 25 if options.quick else 250
+    with workplace() as folder:
+        for name in ("base", "model"):
+            _make(folder / name, count, seed=len(name))
+        copies, merges = [], []
+        for _ in range(1 if options.quick else 3):
+            copies.append(_copy(folder))
+            merges.append(apart(_merge, folder, False)[0])
+        peak = apart(_merge, folder, True)[1]
+        size = (folder / "base" / "model.safetensors").stat().st_size
+    rate = size / statistics.median(merges) / 1e6
+    details = [
+        ("checkpoint", f"{size / 1e6:,.0f} MB, {count} tensors"),
+        ("copying one", ", ".join(f"{seconds:.2f} s" for seconds in copies)),
+        ("interpolating two", ", ".join(f"{seconds:.2f} s" for seconds in merges) + f" ({rate:,.0f} MB/s)"),
+    ]
+    figures = {"ratio": statistics.median(merges) / statistics.median(copies), "peak_tensors": peak}
+    return Result(figures, details)
+
+
+def _make(folder: Path, tensors: int, seed: int) -> None:
+    """A checkpoint of random fp32 weights, written tensor by tensor."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(seed)
+    weights = {f"layer.{number}.weight": torch.randn(SIDE, SIDE, generator=generator) for number in range(tensors)}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _copy(folder: Path) -> float:
+    """Seconds to copy the weights of a checkpoint, up to where they are on disk."""
+    target = folder / "copy.safetensors"
+    began = time.perf_counter()
+    shutil.copyfile(folder / "base" / "model.safetensors", target)
+    _settled(target)
+    seconds = time.perf_counter() - began
+    target.unlink()
+    return seconds
+
+
+def _merge(folder: Path, watched: bool) -> tuple[float, float]:
+    """Seconds to interpolate two checkpoints, up to where the result is on disk, and the most memory in tensors."""
+    from adapt.merge.base import Merging
+    from adapt.merge.run import merge_models
+    from adapt.merge.stored import stored_weights
+
+    base, model, target = folder / "base", folder / "model", folder / "merged"
+    target.mkdir()
+    merging, peak = Merging("interpolate", (0.5,), (), None, 0), _Peak()
+    if watched:
+        peak.start()
+    began = time.perf_counter()
+    with stored_weights(model) as weights:
+        merge_models(merging, base, [(model, weights)], {0.5: target})
+    _settled(target / "model.safetensors")
+    seconds = time.perf_counter() - began
+    held = peak.stop() / (4 * SIDE * SIDE)
+    shutil.rmtree(target)
+    return seconds, held
+
+
+def _settled(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Peak:
+    """Looks every millisecond how much memory of its own the process has; pages of files that it reads do not count."""
+
+    def __init__(self) -> None:
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._before = self._most = _own_bytes()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> int:
+        """The most bytes that came on top of those at the start."""
+        self._stopped.set()
+        return self._most - self._before
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.001):
+            self._most = max(self._most, _own_bytes())
+
+
+def _own_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+if __name__ == "__main__":
+    main("merge", TARGETS, measure)

@@ -1,0 +1,293 @@
+"""The job: what it is made of, its key, what is refused, and models of it, from its folder and in chains."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from adapt.chain.build import Chain, build_chain, trainings
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
+from adapt.config.measuring import EvaluationConfig
+from adapt.errors import ConfigError, ModelError
+from adapt.job.merge import JOB, merge
+from adapt.job.run import carry_out
+from adapt.model.instruct import warn_of_instruct
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.runner import Done, ensure
+from adapt.stage.context import Context
+from tests.merge.folders import folder_of, moved, weights_in
+from tests.samples import labelled, sentences, write
+
+
+@pytest.fixture
+def models(tmp_path: Path, tiny_bert: Path) -> list[Path]:
+    """Two that were trained from the base."""
+    base = weights_in(tiny_bert)
+    return [folder_of(tmp_path / f"model-{seed}", moved(base, seed), like=tiny_bert) for seed in (1, 2)]
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_bert: Path, models: list[Path]) -> Config:
+    return Config(
+        name="mixed",
+        model=ModelConfig(path=str(tiny_bert)),
+        merge=MergeConfig(models=[str(models[0])]),
+        training=TrainingConfig(sequence_length=64),
+        evaluation=EvaluationConfig(sequence_length=64),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def asking(config: Config, **fields: Any) -> Config:
+    return replace(config, merge=replace(config.merge, **fields))
+
+
+def key(config: Config) -> str:
+    return merge(Context.of(config)).key
+
+
+def test_a_model_for_each_share_that_loads_with_a_card(
+    config: Config, tiny_bert: Path, models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line; twice, and nothing is done the second time."""
+    lines = []
+    for _ in range(2):
+        carry_out(
+            JOB,
+            [
+                f"--model.path={tiny_bert}",
+                f"--merge.models=[{models[0]}]",
+                "--merge.shares=[0, 0.25]",
+                "--training.sequence_length=64",
+                "--evaluation.sequence_length=64",
+                f"--storage.root={config.storage.root}",
+            ],
+        )
+        lines.append(capsys.readouterr())
+    assert "merge: done" in lines[0].err
+    assert "merge: done" not in lines[1].err
+    line = json.loads(lines[1].out)
+    folder = Path(line["path"])
+    assert line["metrics"]["shares"] == {"0": "share-0", "0.25": "share-0.25"}
+    assert f"share 0.25: {folder / 'share-0.25'}" in lines[1].err
+    base, other = (load_model(path).state_dict() for path in (tiny_bert, models[0]))
+    for share in (0, 0.25):
+        place = folder / f"share-{share}"
+        found = load_model(place).state_dict()
+        assert all(torch.equal(found[name], one.lerp(other[name], share)) for name, one in base.items())
+        assert load_tokenizer(place).get_vocab() == load_tokenizer(tiny_bert).get_vocab()
+    card = (folder / "share-0.25" / "README.md").read_text()
+    assert "without training: `interpolate`, share 0.25." in card
+    assert "(1 - a) theta_0 + a theta_1" in card
+    assert all(str(path) in card for path in (tiny_bert, models[0]))
+    assert "AutoModelForMaskedLM.from_pretrained(folder)" in card
+
+
+def test_one_share_makes_the_folder_itself_a_model(config: Config, models: list[Path]) -> None:
+    config = asking(config, kind="ties", models=[*map(str, models)], weights=[2.0, 1.0])
+    context = Context.of(config)
+    finished = ensure(merge(context), context.store)
+    assert load_model(finished.path).num_parameters() > 0
+    assert finished.result.weights == [2.0, 1.0]
+    assert finished.result.density == 0.2
+    assert "| model 1 |" in (finished.path / "README.md").read_text()
+    again = Context.of(
+        replace(config, model=ModelConfig(path=str(finished.path)), merge=MergeConfig(models=[str(models[0])]))
+    )
+    assert merge(again).start.digest  # and can be merged again
+
+
+def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path, models: list[Path]) -> None:
+    both = asking(config, kind="dare", models=[*map(str, models)])
+    keys = [
+        key(config),
+        key(asking(config, shares=[0.3])),
+        key(asking(config, models=[str(models[1])])),
+        key(both),
+        key(asking(both, models=[*map(str, models[::-1])])),
+        key(asking(both, weights=[1.0, 2.0])),
+        key(asking(both, density=0.3)),
+        key(replace(both, seed=1)),
+        key(asking(both, kind="task_arithmetic")),
+    ]
+    assert len({*keys}) == len(keys)
+    assert key(replace(config, seed=1)) == keys[0]  # nothing is random
+    assert key(asking(config, shares=[0.5])) == keys[0]  # the default
+    copy = shutil.copytree(models[0], tmp_path / "copy")
+    assert key(asking(config, models=[str(copy)])) == keys[0]
+    assert key(asking(both, models=[str(tmp_path / "model-?")])) == keys[3]  # a pattern, in the order of names
+
+
+def test_bad_input_stops_before_anything_is_read(config: Config, tmp_path: Path, models: list[Path]) -> None:
+    with pytest.raises(ModelError, match="there is no model folder"):
+        key(asking(config, models=["/nowhere/x"]))
+    with pytest.raises(ConfigError, match="matches nothing"):
+        key(asking(config, models=[f"{tmp_path}/none-*"]))
+    with pytest.raises(ConfigError, match=r"merge\.models has 0"):
+        key(asking(config, models=[]))
+    file = models[0] / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "num_hidden_layers": 3}))
+    with pytest.raises(ModelError, match="layers is 3"):
+        key(config)
+
+
+def test_the_residual_is_dressed_as_the_instruct_model(
+    config: Config, models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (models[1] / "chat_template.jinja").write_text("{{ messages }}")
+    (models[1] / "generation_config.json").write_text("{}")
+    swapped = asking(config, kind="residual", models=[*map(str, models[::-1])])
+    with pytest.raises(ConfigError, match="the instruct model comes second"):
+        key(swapped)
+    context = Context.of(asking(config, kind="residual", models=[*map(str, models)]))
+    finished = ensure(merge(context), context.store)
+    assert (finished.path / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert (finished.path / "generation_config.json").exists()
+    assert "is an instruct model" not in capsys.readouterr().err
+    warn_of_instruct.cache_clear()
+    key(replace(config, model=ModelConfig(path=str(models[1]))))
+    assert "is an instruct model" in capsys.readouterr().err
+
+
+# --- in chains
+
+
+@pytest.fixture
+def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
+    """Two domains, what is made of their models, and a task on it."""
+    for number, name in enumerate(("one", "two")):
+        write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(20, number)])
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"{split}.jsonl", labelled(8, len(split)))
+    splits = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "dev", "test")}
+    content = {
+        "common": {
+            "model.path": str(tiny_bert),
+            "storage.root": str(tmp_path / "runs"),
+            "training.sequence_length": 64,
+            "evaluation.sequence_length": 64,
+        },
+        "sets": {"domain": ["one", "two"], "share": ["0.25", "0.5"]},
+        "stages": {
+            "dapt": {"job": "dapt", "for": "domain", "corpus.paths": f"{tmp_path}/{{domain}}.jsonl"},
+            "both": {"job": "merge", "merge": {"kind": "ties", "models": ["dapt[one]", "dapt[ two ]"]}},
+            "mixed": {"job": "merge", "for": "share", "merge": {"models": ["both"], "shares": ["{share}"]}},
+            "tuned": {
+                "job": "finetune",
+                "from": "mixed[0.25]",
+                "task": {"name": "toy", **splits},
+                "finetune.seeds": [0],
+            },
+            "compared": {
+                "job": "evaluate",
+                "corpus.paths": f"{tmp_path}/one.jsonl",
+                "comparison.models": [{"name": "both", "path": "both"}],
+            },
+        },
+    }
+    file = tmp_path / "chain.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return build_chain(expand_chain(read_chain(str(file))))
+
+
+def test_stages_are_merged_and_what_was_merged_is_a_start(chain: Chain) -> None:
+    goals = {goal.label: goal.stage for goal in chain.goals}
+    assert [label for label in goals if not label.startswith("dapt")] == [
+        *("both", "mixed[0.25]", "mixed[0.5]", "tuned[0]", "compared"),
+    ]
+    exports: dict[str, Any] = {name: goals[f"dapt[{name}]"] for name in ("one", "two")}
+    made = [exports[name].training.key for name in ("one", "two")]
+    both, mixed = goals["both"], goals["mixed[0.25]"]
+    assert {name: stage.key for name, stage in both.inputs.items()} == {
+        "models.0.training": made[0],
+        "models.1.training": made[1],
+    }
+    assert {name: stage.key for name, stage in mixed.inputs.items()} == {"models.0.training": both.key}
+    assert mixed.key != goals["mixed[0.5]"].key
+    assert goals["tuned[0]"].inputs["start.training"].key == mixed.key
+    assert trainings(goals["tuned[0]"]) == (*made, both.key, mixed.key)
+    assert "models.both.losses" in goals["compared"].inputs
+
+
+def test_models_of_the_chain_are_taken_from_where_their_stages_leave_them(
+    chain: Chain, models: list[Path], tiny_bert: Path
+) -> None:
+    """As if the trainings had run."""
+    goals: dict[str, Any] = {goal.label: goal.stage for goal in chain.goals}
+    records = {}
+    for name, model in zip(("one", "two"), models, strict=True):
+        training = goals[f"dapt[{name}]"].training
+        folder = chain.store.folder(training.kind, training.name, training.key)
+        shutil.copytree(model, folder / "model")
+        records[training.key] = pretended(training, folder)
+    both = goals["both"]
+    for stage in (both, goals["mixed[0.25]"]):
+        done = Done({needed.key: records[needed.key] for needed in stage.inputs.values()})
+        folder = chain.store.folder(stage.kind, stage.name, stage.key)
+        outcome = stage.run(folder, done)
+        assert outcome.result.tensors > 10
+        records[stage.key] = pretended(stage, folder, outcome.result)
+    start = goals["tuned[0]"].start.made(Done(records))
+    found, base, other = (weights_in(path) for path in (start.model, tiny_bert, records[both.key].path))
+    assert all(torch.equal(found[name], one.lerp(other[name], 0.25)) for name, one in base.items())
+
+
+def pretended(stage: Any, folder: Path, result: Any = None) -> Any:
+    from adapt.runner import Record
+    from adapt.runner.result import plain_values
+
+    metrics = (
+        plain_values(result)
+        if result
+        else {
+            **dict.fromkeys(("steps", "tokens", "tokens_per_s", "data_wait_share", "device_seconds"), 1),
+            **dict.fromkeys(("flops", "mfu", "peak_memory_bytes")),
+            "transductive": False,
+        }
+    )
+    return Record(stage.kind, stage.name, stage.key, 1, dict(stage.what()), {}, metrics, {}, {}, {}, {}, "", folder)
+
+
+def test_a_merge_with_several_shares_is_no_model_to_start_from(tmp_path: Path, tiny_bert: Path) -> None:
+    content = {
+        "common": {"model.path": str(tiny_bert), "training.sequence_length": 64, "evaluation.sequence_length": 64},
+        "stages": {
+            "mixed": {"job": "merge", "merge": {"models": [str(tiny_bert)], "shares": [0.1, 0.2]}},
+            "more": {"job": "merge", "merge": {"models": ["mixed"]}},
+        },
+    }
+    file = tmp_path / "chain.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    with pytest.raises(ConfigError, match="more asks for the model of mixed, which leaves several"):
+        build_chain(expand_chain(read_chain(str(file))))
+
+
+def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
+    """So that the report can draw them in one figure; and shares cost no training."""
+    for number, name in enumerate(("mine", "wiki")):
+        write(tmp_path / f"{name}.jsonl", [{"text": text} for text in sentences(40, number)])
+    let = {"corpus": f"{tmp_path}/mine.jsonl", "general": f"{tmp_path}/wiki.jsonl", "model": str(tiny_bert)}
+    lengths = {"training.sequence_length": 64, "evaluation.sequence_length": 64}
+    recipe = Path(__file__).resolve().parents[2] / "jobs" / "recipes" / "forgetting.yaml"
+    source = read_chain(str(recipe), let, {**lengths, "storage.root": str(tmp_path / "runs")})
+    goals = build_chain(expand_chain(source, {"rate": ["1e-4"], "replay": ["0", "0.1"]})).goals
+    stages: dict[str, list[Any]] = {}
+    for goal in goals:
+        stages.setdefault(goal.name, []).append(goal.stage)
+    assert {name: len(found) for name, found in stages.items()} == {"dapt": 2, "mixed": 6, "measured": 6}
+    texts = {(export.domain.key, export.general.key) for export in stages["dapt"]}
+    assert len(texts) == 1
+    for compare in stages["measured"]:
+        for model in compare.models.values():
+            assert [text.key for text in model.losses.corpora.values()] == [*next(iter(texts))]
+        assert compare.models["mixed"].losses.start.training in stages["mixed"]
+    assert {merged.merging.shares for merged in stages["mixed"]} == {(0.3,), (0.5,), (0.7,)}
+    assert len({compare.models["base"].losses.key for compare in stages["measured"]}) == 1

@@ -1,0 +1,52 @@
+"""Runs commands in forks of a process that has loaded what all of them load, which is most of what they take.
+
+python -m tests.jobs.forks
+
+takes orders as JSON, a line each, and answers with the exit code of each.
+"""
+
+import json
+import os
+import runpy
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import adapt.job.run  # noqa: F401
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.parse import parse
+
+
+def become(folder: str, environment: dict[str, str], files: list[str], script: str, arguments: list[str]) -> None:
+    """Makes this process that of a script, then notes which packages it has loaded.
+
+    Args:
+        folder: to be in.
+        environment: its variables, all of them.
+        files: for stdout, stderr and the packages.
+        script: the main program.
+        arguments: of its command line.
+    """
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, file in enumerate([os.devnull, *files[:2]]):
+        os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv = [script, *arguments]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        Path(files[2]).write_text("\n".join({name.split(".")[0] for name in sys.modules}))
+
+
+if __name__ == "__main__":
+    for name in ("dapt", "tapt", "finetune"):
+        with suppress(ConfigError):
+            parse([], f"jobs/{name}.py", JOBS[name].kind)  # which keeps the parser
+    for line in sys.stdin:
+        process = os.fork()
+        if not process:
+            become(*json.loads(line))
+            break
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)

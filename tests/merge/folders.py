@@ -1,0 +1,63 @@
+"""Model folders with chosen weights, and what is read of them."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from adapt.merge.base import Merging
+from adapt.merge.run import merge_models
+from adapt.merge.stored import stored_weights
+
+
+def folder_of(path: Path, *shards: Mapping[str, Tensor], like: Path | None = None) -> Path:
+    """A folder with these weights, in several files where there are several; the rest is that of another folder."""
+    path.mkdir()
+    if like:
+        for file in like.iterdir():
+            if "safetensors" not in file.name:
+                shutil.copy(file, path)
+    if len(shards) == 1:
+        save_file(dict(shards[0]), path / "model.safetensors", metadata={"format": "pt"})
+        return path
+    names = [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(dict(shard), path / name, metadata={"format": "pt"})
+    places = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return path
+
+
+def weights_in(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        found |= load_file(file)
+    return found
+
+
+def moved(weights: Mapping[str, Tensor], seed: int, size: float = 0.1) -> dict[str, Tensor]:
+    """Floating-point weights with noise added."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: (one.float() + size * torch.randn(one.shape, generator=generator)).to(one.dtype)
+        if one.is_floating_point()
+        else one
+        for name, one in weights.items()
+    }
+
+
+def merged_in(folder: Path, base: Path, *models: Path, kind: str = "interpolate", share: float = 0.5) -> Path:
+    """Merges into a folder with the settings of the base alone."""
+    weights = (1.0,) * len(models)
+    merging = Merging(kind, (share,), weights, 0.5 if kind in ("ties", "dare") else None, 0)
+    folder.mkdir()
+    from contextlib import ExitStack
+
+    with ExitStack() as stack:
+        opened = [(model, stack.enter_context(stored_weights(model))) for model in models]
+        merge_models(merging, base, opened, {share: folder})
+    return folder

@@ -1,0 +1,71 @@
+"""What a configuration asks of a way of merging, and what is refused."""
+
+from dataclasses import replace
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from adapt.config import Config, MergeConfig
+from adapt.errors import ConfigError
+from adapt.merge.average import decay_weights
+from adapt.merge.base import Merging
+from adapt.merge.table import MERGERS, merging_of
+
+
+def asked(models: int, **fields: Any) -> Merging:
+    return merging_of(replace(Config(seed=5), merge=MergeConfig(**fields)), models)
+
+
+def test_every_way_has_the_name_that_the_configuration_knows() -> None:
+    assert set(get_args(get_type_hints(MergeConfig)["kind"])) == set(MERGERS)
+    assert len({*MERGERS.values()}) == len(MERGERS)
+
+
+def test_defaults_are_those_of_the_kind() -> None:
+    assert asked(1) == Merging("interpolate", (0.5,), (), None, 5)
+    assert asked(3, kind="average") == Merging("average", (1.0,), (1.0, 1.0, 1.0), None, 5)
+    assert asked(2, kind="task_arithmetic") == Merging("task_arithmetic", (0.4,), (1.0, 1.0), None, 5)
+    assert asked(2, kind="ties") == Merging("ties", (1.0,), (1.0, 1.0), 0.2, 5)
+    assert asked(2, kind="dare", density=0.5, shares=[1]) == Merging("dare", (1.0,), (1.0, 1.0), 0.5, 5)
+    assert asked(2, kind="residual") == Merging("residual", (1.0,), (), None, 5)
+
+
+def test_a_decay_stands_for_weights() -> None:
+    assert asked(4, kind="average", weights="sqrt").weights == decay_weights("sqrt", 4)
+    assert asked(1, kind="task_arithmetic", weights=[-1]).weights == (-1.0,)
+
+
+def test_shares_beyond_the_models_must_be_asked_for() -> None:
+    assert asked(1, shares=[1.2, -0.1], extrapolate=True).shares == (1.2, -0.1)
+    for share in (1.2, -0.1):
+        with pytest.raises(ConfigError, match=rf"merge\.shares: {share} is not between") as caught:
+            asked(1, shares=[0.5, share])
+        assert "merge.extrapolate" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("models", "fields", "said"),
+    [
+        (0, {}, "takes 1 model, but merge.models has 0"),
+        (2, {}, "takes 1 model, but merge.models has 2"),
+        (0, {"kind": "average"}, "takes 1 or more models"),
+        (1, {"kind": "residual"}, "takes 2 models, but merge.models has 1"),
+        (1, {"shares": []}, "empty"),
+        (1, {"shares": [0.5, 0.5]}, "twice"),
+        (1, {"shares": [0.5, 0.5000001]}, "twice"),  # they would have one folder
+        (1, {"shares": [float("nan")]}, "nan is no share"),
+        (1, {"weights": [1.0]}, "merge.weights is set"),
+        (2, {"kind": "ties", "weights": [1.0]}, "1 numbers, but there are 2 models"),
+        (2, {"kind": "ties", "weights": [1.0, -1.0]}, "cannot use"),
+        (2, {"kind": "average", "weights": [0.0, 1.0]}, "cannot use"),
+        (2, {"kind": "dare", "weights": [0.0, 0.0]}, "cannot use"),
+        (2, {"kind": "dare", "weights": [1.0, float("inf")]}, "cannot use"),
+        (2, {"kind": "ties", "weights": "cosine"}, "decays are for merge.kind average"),
+        (1, {"density": 0.5}, "merge.density is set"),
+        (2, {"kind": "ties", "density": 0.0}, "keeps nothing"),
+    ],
+)
+def test_what_has_no_sense_is_refused(models: int, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        asked(models, **fields)
+    assert said in f"{caught.value}"

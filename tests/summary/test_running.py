@@ -1,0 +1,56 @@
+"""`chain.py status`: how far trainings are that run now."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.runner.lock import locked
+from adapt.runner.store import Store
+from adapt.summary.running import show_running
+from adapt.train.job import METRICS_FILE
+
+
+@dataclass
+class Training:
+    """What is asked of a stage."""
+
+    name: str
+    kind: str = "train"
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return self.name * 8
+
+
+REPORT = {"step": 10, "steps": 30, "loss": 2.5, "learning_rate": 5e-4, "tokens_per_s": 999.6, "data_wait_share": 0.0}
+SHOWN = "train first: step 10/30  loss 2.500  lr 5.00e-04  1,000 tokens/s  data wait 0.0%  {}ETA 4.0 s"
+
+
+@pytest.mark.parametrize(("waits", "shown"), [(0.1, ""), (0.62, "core wait 62%  ")])
+def test_a_running_training_shows_its_last_whole_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], waits: float, shown: str
+) -> None:
+    store, training = Store(tmp_path), Training("first")
+    folder = store.folder("train", "first", training.key)
+    folder.mkdir(parents=True)
+    reports = [{**REPORT, "step": 5}, {**REPORT, "eta_s": 4, "core_wait_share": waits}]
+    (folder / METRICS_FILE).write_text("\n".join(map(json.dumps, reports)) + '\n{"step": 15, "los')
+    chain = [Training("second", inputs={"start.training": training})] * 2
+    show_running(chain, store)
+    assert capsys.readouterr().err == ""  # nobody works on it
+    with locked(folder, lambda holder: None):
+        show_running(chain, store)
+    assert capsys.readouterr().err.splitlines()[-1].endswith(SHOWN.format(shown))
+
+
+def test_a_stage_without_reports_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, stage = Store(tmp_path), Training("first", kind="prepare")
+    folder = store.folder("prepare", "first", stage.key)
+    folder.mkdir(parents=True)
+    with locked(folder, lambda holder: None):
+        show_running([stage], store)
+    assert capsys.readouterr().err == ""

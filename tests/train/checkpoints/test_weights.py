@@ -1,0 +1,101 @@
+"""Checkpoints as models to average: which can be read, which are refused, and the average itself."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
+from adapt.config.measuring import EvaluationConfig
+from adapt.errors import ModelError
+from adapt.job.merge import merge
+from adapt.merge.average import decay_weights
+from adapt.runner import Record, ensure
+from adapt.stage.context import Context
+from adapt.train.checkpoints.retain import STATE_FILE, folder_name, seal
+from adapt.train.checkpoints.weights import WEIGHTS_FILE, checkpoint_files, checkpoint_weights, is_checkpoint
+from tests.merge.folders import moved, weights_in
+
+
+def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: int = 0, **more: Any) -> Path:
+    folder = run / folder_name(step)
+    (folder / "state").mkdir(parents=True)
+    torch.save({"module": weights, "optimizer": None, "param_shapes": [], **more}, folder / WEIGHTS_FILE)
+    (folder / STATE_FILE).write_text(json.dumps({"zero_stage": stage}))
+    seal(folder, 0, 1)
+    return folder
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """The folder of a finished training, without its model."""
+    return finish(tmp_path / "runs" / "train" / "dapt-0123", "plain")
+
+
+def finish(folder: Path, method: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    what = {"method": {"kind": method}}
+    Record("train", "dapt", "0" * 64, 1, what, {}, {}, {}, {}, {}, {}, "", folder).save()
+    return folder
+
+
+def test_a_run_of_checkpoints_is_averaged_as_its_decay_says(tmp_path: Path, tiny_bert: Path, training: Path) -> None:
+    """Also where they name tied weights twice and have what is no weight, as DeepSpeed's files do."""
+    base = weights_in(tiny_bert)
+    window = [moved(base, step) for step in range(3)]
+    for step, weights in enumerate(window):
+        tied = {"cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"]}
+        checkpoint(training / "checkpoints" / "01234567", 100 * (step + 1), weights | tied)
+    config = Config(
+        model=ModelConfig(path=str(tiny_bert)),
+        merge=MergeConfig(kind="average", weights="sqrt", models=[f"{training}/checkpoints/*/step-*"]),
+        training=TrainingConfig(sequence_length=64),
+        evaluation=EvaluationConfig(sequence_length=64),
+        storage=StorageConfig(root=str(tmp_path / "out")),
+    )
+    context = Context.of(config)
+    stage = merge(context)
+    assert [model.pretrained.model.name for model in stage.models] == [folder_name(100 * n) for n in (1, 2, 3)]
+    found = weights_in(ensure(stage, context.store).path)
+    parts = decay_weights("sqrt", 3)
+    assert found.keys() == base.keys()
+    for name in base:
+        expected = sum(part * weights[name].double() for part, weights in zip(parts, window, strict=True))
+        torch.testing.assert_close(found[name].double(), expected, rtol=1e-5, atol=1e-6)
+    other = replace(config, merge=replace(config.merge, kind="task_arithmetic", weights=None))
+    with pytest.raises(ModelError, match="is a checkpoint"):
+        merge(Context.of(other))
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, training: Path) -> None:
+    run = training / "checkpoints" / "01234567"
+    weights = {"w": torch.ones(2)}
+    whole = checkpoint(run, 1, weights)
+    assert is_checkpoint(whole)
+    assert not is_checkpoint(tmp_path)
+    assert len(checkpoint_files(whole)) == 2
+    with pytest.raises(ModelError, match="divided over ranks"):
+        checkpoint_files(checkpoint(run, 2, weights, stage=3))
+    torn = checkpoint(run, 3, weights)
+    (torn / STATE_FILE).write_text("{")
+    with pytest.raises(ModelError, match="cut short"):
+        checkpoint_files(torn)
+    finish(training, "das")
+    with pytest.raises(ModelError, match="of method das"):
+        checkpoint_files(whole)
+    finish(training, "l2sp")
+    assert checkpoint_files(whole)
+    (training / "stage.json").unlink()
+    with pytest.raises(ModelError, match="of no finished training"):
+        checkpoint_files(whole)
+
+
+def test_a_file_that_would_run_code_is_refused(training: Path) -> None:
+    """What a pickle can name beside numbers is not made."""
+    folder = checkpoint(training / "checkpoints" / "01234567", 1, {}, code=shutil.rmtree)
+    with pytest.raises(ModelError, match="cannot be read"), checkpoint_weights(folder):
+        pass

@@ -1,0 +1,52 @@
+"""On a Ray of our own, Ray Train's controller needs no environment of its own."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.train import UserCallback
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
+from adapt.train.local import in_idle_processes
+
+OURS = {**ENVIRONMENT, **LOCAL_ENVIRONMENT}
+VARIABLES = {name: value for name, value in OURS.items() if name.startswith("RAY_TRAIN")}
+
+
+def test_ray_train_calls_what_is_put_in_place() -> None:
+    assert callable(DataParallelTrainer._initialize_and_run_controller)
+
+
+class Look(UserCallback):
+    """In the controller: notes what it runs in."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        import ray
+
+        environment = dict(ray.get_runtime_context().runtime_env)
+        variables = {name: os.environ.get(name) for name in VARIABLES}
+        self._file.write_text(json.dumps({"environment": environment, "variables": variables}))
+
+
+def a_rank() -> None:
+    from ray.train import report
+
+    report({"step": 1})
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_controller_has_no_runtime_environment_and_yet_all_variables(tmp_path: Path) -> None:
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    file = tmp_path / "found"
+    config = RunConfig(name="look", storage_path=str(tmp_path), callbacks=[Look(file)])
+    trainer = TorchTrainer(a_rank, scaling_config=ScalingConfig(num_workers=1), run_config=config)
+    in_idle_processes(trainer).fit()
+    assert json.loads(file.read_text()) == {"environment": {}, "variables": VARIABLES}
