@@ -141,8 +141,7 @@ class Engine:
         self._engine.step()
         self._forget_changes()
         if at_boundary and self.zero_stage > 0:
-            found = self._engine.get_global_grad_norm()  # inf where DeepSpeed refused the step
-            norm = 0.0 if found is None else float(found)
+            norm = float(self._engine.get_global_grad_norm())  # inf where DeepSpeed refused the step
             self._judge(norm)
         return norm
 
