@@ -128,8 +128,8 @@ def streamed(place: Place) -> None:
 def tapt(place: Place) -> None:
     """Random text of a pool beside the task's own; then the task, with two seeds."""
     task = place.task("acl_arc")
-    pool = {"pool_paths": place.corpus("cs_acl_abstracts", 400), "random_per_example": 2, "batch_examples": 16}
-    adapted = place.run("tapt", place.small(name="tapt", task=task, tapt=pool))
+    pool = {"pool_paths": place.corpus("cs_acl_abstracts", 400), "per_example": 2}
+    adapted = place.run("tapt", place.small(name="tapt", task=task, tapt={"batch_examples": 16}, select=pool))
     place.run("finetune", place.small(name="finetune", task=task, model={"path": adapted["path"]}))
 
 

@@ -21,9 +21,9 @@ from adapt.config import (
     MethodConfig,
     MixtureConfig,
     ModelConfig,
+    SelectConfig,
     SourceConfig,
     StorageConfig,
-    TaptConfig,
     TaskConfig,
     TrainingConfig,
 )
@@ -72,7 +72,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
         training=TrainingConfig(sequence_length=64),
         evaluation=EvaluationConfig(sequence_length=64, general_paths="data/general.jsonl"),
         task=TaskConfig(name="one", train="data/train.jsonl", dev="data/dev.jsonl", test="data/test.jsonl", domain="a"),
-        tapt=TaptConfig(pool_paths="data/pool.jsonl", random_per_example=1),
+        select=SelectConfig(kind=["dsir", "classifier"], pool_paths="data/pool.jsonl", per_example=1),
         merge=MergeConfig(models=["model"]),
         comparison=ComparisonConfig(pseudo_perplexity=True),
         storage=StorageConfig(root=str(tmp_path / "runs")),
@@ -116,8 +116,8 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
     changed = {way for way in before if before[way].key != after[way].key}
     tasks = [way for way in before if before[way].kind is PrepareTask]
     assert changed == {way for way in before if any(task == way or task.startswith(f"{way}/") for task in tasks)}
-    assert {"finetune", "evaluate", "sequence", "tapt", "advise"} <= changed
-    assert "dapt" not in changed
+    assert {"finetune", "evaluate", "sequence", "advise"} <= changed
+    assert changed.isdisjoint({"dapt", "tapt"})
 
 
 # --- packages
@@ -126,9 +126,9 @@ CLEANED = {"prepare", "dedup", "select", "evidence"}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
-    "rensa": {"dedup"},
-    "tokenizers": {"prepare", "task", "evidence"},
-    "scikit-learn": {"neighbours", "similarity"},
+    "rensa": {"dedup", "select"},
+    "tokenizers": {"prepare", "task", "evidence", "select"},
+    "scikit-learn": {"neighbours", "similarity", "select", "selection"},
     "peft": set(),
 }
 """Which kinds of stages name a package, as this configuration uses it."""
@@ -164,12 +164,13 @@ def test_the_package_of_a_mode_of_fine_tuning(
     assert naming(other, package, monkeypatch) == {*USED[package], "finetune"}
 
 
-@pytest.mark.parametrize("package", ["ftfy", "py3langid", "rensa"])
+@pytest.mark.parametrize(("package", "still"), [("ftfy", set()), ("py3langid", set()), ("rensa", {"select"})])
 def test_a_package_that_is_not_used_changes_no_key(
-    config: Config, package: str, monkeypatch: pytest.MonkeyPatch
+    config: Config, package: str, still: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A selection looks for near copies among what it takes, however the corpus is deduplicated."""
     corpus = replace(config.corpus, cleaning=["length"], deduplicate="exact")
-    assert naming(replace(config, corpus=corpus), package, monkeypatch) == set()
+    assert naming(replace(config, corpus=corpus), package, monkeypatch) == still
 
 
 def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,7 @@ def in_folders(config: Config, tmp_path: Path) -> Config:
         mixture=MixtureConfig(replay_paths="replay"),
         evaluation=replace(config.evaluation, general_paths="general"),
         task=replace(config.task, train="train", dev="dev", test="test"),
-        tapt=replace(config.tapt, pool_paths="pool"),
+        select=replace(config.select, pool_paths="pool"),
     )
 
 

@@ -32,7 +32,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "corpus": GROUND | {"runtime", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,
-    "select": GROUND | {"corpus", "model"},
+    "select": GROUND | {"corpus", "model", "evaluate"},  # the losses and words that texts are compared by
     "method": GROUND | {"objective", "model", "corpus", "runtime", "train"},  # see INSIDE
     "train": GROUND | {"method", "objective", "model", "corpus", "runtime"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
@@ -47,7 +47,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
-ALLOWED["job"] |= {"advise", "evaluate"}
+ALLOWED["job"] |= {"advise", "evaluate", "select"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within

@@ -12,15 +12,18 @@ from adapt.chain.file import read_chain
 from adapt.model.load import load_model
 from adapt.report.write import write_report
 from adapt.runner import Record, Store
+from adapt.runner.record import load_record
 from adapt.stage.running import run_stages
 from tests.samples import labelled, sentences, write
+
+SELECT = {"kind": "dsir", "tokens": 800}
 
 
 @pytest.fixture(scope="module")
 def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str:
-    """DAPT, TAPT on top of it, and fine-tuning of three models with two seeds."""
+    """DAPT, TAPT on top of it, selected text and DAPT on that, and fine-tuning of three models with two seeds."""
     folder = tmp_path_factory.mktemp("study")
-    write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
+    pool = write(folder / "corpus.jsonl", [{"text": text} for text in sentences(200)])
     for split, (count, seed) in {"train": (60, 1), "dev": (20, 2), "test": (30, 3)}.items():
         write(folder / f"{split}.jsonl", labelled(count, seed))
     task = {"name": "topics", **{split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}}
@@ -37,6 +40,13 @@ def chain_file(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> str
         "stages": {
             "dapt": {"job": "dapt", "corpus.paths": str(folder / "corpus.jsonl"), "training.max_steps": 3},
             "tapt": {"job": "tapt", "task": task, "from": "dapt", "training.epochs": 2, "tapt.batch_examples": 16},
+            "chosen": {"job": "select", "task": task, "from": "dapt", "select": SELECT | {"pool_paths": pool}},
+            "more": {
+                "job": "dapt",
+                "from": ["dapt", "chosen"],
+                "training.max_steps": 2,
+                "corpus.heldout_fraction": 0.2,
+            },
             "finetune": {"job": "finetune", "for": "recipe", "from": "{recipe.start}", "task": task},
         },
     }
@@ -62,7 +72,7 @@ RUNS = [f"finetune[{recipe}, {seed}]" for recipe in ("base", "DAPT", "DAPT+TAPT"
 
 
 def test_every_stage_has_its_record(records: dict[str, Record]) -> None:
-    assert sorted(records) == sorted(["dapt", "tapt", *RUNS])
+    assert sorted(records) == sorted(["dapt", "tapt", "chosen", "more", *RUNS])
     assert all(record.metrics for record in records.values())
 
 
@@ -94,6 +104,19 @@ def test_seeds_differ_and_models_differ(records: dict[str, Record]) -> None:
     assert len({answers(label) for label in RUNS}) == len(RUNS)
 
 
+def test_dapt_trains_on_what_was_selected_and_leaves_out_a_share(records: dict[str, Record]) -> None:
+    chosen, made = records["chosen"].metrics, records["more"].metrics
+    prepared = load_record(Path(records["more"].inputs["domain"]["path"]))
+    assert prepared
+    counts = prepared.metrics
+    assert counts["train_documents"] + counts["heldout_documents"] == chosen["documents"]
+    assert counts["train_tokens"] + counts["heldout_tokens"] == chosen["tokens"] >= 800
+    assert counts["heldout_documents"] > 0
+    assert made["steps"] == 2
+    assert "documents selected of a pool" in (records["more"].path / "README.md").read_text()
+    assert chosen["selection"]["loss"] is not None  # of the model that DAPT left
+
+
 def test_nothing_is_done_twice(chain_file: str, records: dict[str, Record]) -> None:
     again = build_chain(expand_chain(read_chain(chain_file)))
     assert ahead(again) == {}
@@ -109,7 +132,7 @@ def test_one_more_seed_is_one_more_run_of_each_model(chain_file: str, records: d
 def test_the_report_names_every_recipe(chain: Chain, records: dict[str, Record], tmp_path: Path) -> None:
     page = write_report(study("small", "base", chain), tmp_path)
     text = page.read_text()
-    assert all(name in text for name in ("small", "topics", "DAPT+TAPT"))
+    assert all(name in text for name in ("small", "topics", "DAPT+TAPT", "Selected text"))
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert (tmp_path / "report.md").read_text().startswith("# ")
 
@@ -117,5 +140,5 @@ def test_the_report_names_every_recipe(chain: Chain, records: dict[str, Record],
 def test_an_unfinished_chain_has_a_report_too(chain: Chain, tmp_path: Path) -> None:
     empty = Chain(chain.goals, Store(tmp_path / "nothing"), chain.resources)
     found = study("small", "base", empty)
-    assert sorted(found.missing) == sorted(["dapt", "tapt", *RUNS])
+    assert sorted(found.missing) == sorted(["dapt", "tapt", "chosen", "more", *RUNS])
     assert write_report(found, tmp_path).exists()

@@ -14,7 +14,7 @@ from adapt.advise.sample import Sample
 from adapt.config import Config
 from adapt.errors import DataError
 from adapt.evaluate.mlm_loss import SAMPLE_SEED
-from adapt.evaluate.similarity import similarities
+from adapt.evaluate.similarity import word_overlaps
 from adapt.evaluate.texts_loss import loss_on
 from adapt.model.literal import load_text_tokenizer
 from adapt.model.load import load_model
@@ -107,27 +107,6 @@ class _Observer:
         before = np.cumsum([0, *map(len, tokens)])[:-1]
         first = [ids for ids, so_far in zip(tokens, before, strict=True) if so_far < MEASURED_TOKENS and len(ids)]
         return loss_on(first, self.model, self.tokenizer, self.config, torch.device("cpu"))
-
-
-def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
-    """Overlap of the vocabularies of as much text of each (`adapt.evaluate.similarity`), with each of the others."""
-    words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
-    overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
-    return {
-        name: [share for column, share in enumerate(row) if column != number]
-        for number, (name, row) in enumerate(zip(texts, overlaps, strict=True))
-    }
-
-
-def _first_words(texts: Sequence[str], most: int) -> list[str]:
-    chosen = []
-    for text in texts:
-        if most <= 0:
-            break
-        words = text.split()[:most]
-        chosen.append(" ".join(words))
-        most -= len(words)
-    return chosen
 
 
 def _rarest(labels: Sequence[Any]) -> int:

@@ -15,6 +15,7 @@ from adapt.runner import Record, Stage, Store
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
+from adapt.stage.select import Select
 from adapt.stage.train import Train
 
 
@@ -51,12 +52,14 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
         ConfigError: nodes disagree on where results go, or which cluster is used.
     """
     starts: dict[str, Start] = {}
+    selections: dict[str, Select] = {}
     goals: list[Goal] = []
     for node in nodes:
         start = _start(node, node.start, starts) if node.start else None
         made = {path: _start(node, label, starts) for path, label in node.compared.items()}
-        context = Context.of(node.config, start, made)
-        goals += _goals(node, context, starts)
+        selected = selections[node.selected] if node.selected else None
+        context = Context.of(node.config, start, made, selected)
+        goals += _goals(node, context, starts, selections)
         context.digests.save()
     first = nodes[0].config
     for node in nodes:
@@ -66,10 +69,10 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     return Chain(goals, Store(root_of(first)), first.resources)
 
 
-def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]:
+def _goals(node: Node, context: Context, starts: dict[str, Start], selections: dict[str, Select]) -> list[Goal]:
     """The goals of a node: one for each seed, or one in all.
 
-    The model that the node makes is put into `starts`, for later nodes.
+    The model that the node makes is put into `starts`, what it selects into `selections`, for later nodes.
     """
     if node.job.parts:
         parts = node.job.parts(context)
@@ -79,6 +82,8 @@ def _goals(node: Node, context: Context, starts: dict[str, Start]) -> list[Goal]
     final = node.job.final(context)
     if node.job.training and (training := node.job.training(final)):
         starts[node.label] = context.start.after(training, node.job.place)
+    if node.job.texts:
+        selections[node.label] = node.job.texts(final)
     return [Goal(node.name, node.job, node.values, final, node.config)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from adapt.chain.file import ChainEntry, ChainFile
 from adapt.chain.fill import fill
 from adapt.config import Config
+from adapt.config.kinds import without_corpus
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.parse import parse_values
@@ -29,6 +30,8 @@ class Node:
     config: Config
     start: str | None
     """The label of the node whose model it starts from; None for model.path."""
+    selected: str | None = None
+    """The label of the node that selects text for it."""
     compared: Mapping[str, str] = field(default_factory=dict)
     """The labels of the nodes whose models are compared or merged, by what the fields call them."""
 
@@ -87,11 +90,12 @@ def _add(
         return
 
     def needed(reference: str, field: str) -> str:
-        other, members = _referred(reference, source, f"{place}, {field}")
+        other, members = _referred(reference, source, place, field)
         _add(source.entries[other], members, source, nodes, (*path, name))
         return node_label(other, list(members.values()))
 
-    start, config = fill(entry.start, source, values, place), _config(entry, values, source, place)
+    model, selection = _sources(fill(entry.start, source, values, place), entry, source, place)
+    config = _config(entry, values, source, place, selection is not None)
     compared = {model.path: "comparison.models" for model in config.comparison.models or ()}
     merged = dict.fromkeys(config.merge.models or (), "merge.models")
     others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
@@ -100,7 +104,8 @@ def _add(
         job=entry.job,
         values=values,
         config=config,
-        start=needed(str(start), "from") if start else None,
+        start=needed(model, "from") if model else None,
+        selected=needed(selection, "from") if selection else None,
         compared={path: needed(path, field) for path, field in others.items()},
     )
 
@@ -111,26 +116,48 @@ def _names_a_stage(path: str, source: ChainFile) -> bool:
     return bool(match and match[1] in source.entries)
 
 
-def _referred(reference: str, source: ChainFile, place: str) -> tuple[str, dict[str, str]]:
+def _sources(given: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
+    """The stages that `from` names: that which makes the model to start from, and that which selects text.
+
+    Raises:
+        ConfigError: two make a model, or two select text, or the job takes no text.
+    """
+    named: dict[bool, str] = {}
+    for reference in given if isinstance(given, list) else [given] if given else []:
+        match = _REFERENCE.fullmatch(str(reference))
+        other = source.entries.get(match[1]) if match else None
+        selects = bool(other and other.job.texts)
+        if selects in named:
+            both = "select text" if selects else "make a model"
+            what = f"{place}: `from` names {named[selects]} and {reference}, which both {both}"
+            raise ConfigError(what, "name one stage that makes a model, and one that selects text, at most")
+        if selects and not entry.job.takes_texts:
+            what = f"{place}: {reference} selects text, which job {entry.job.name} cannot train on"
+            raise ConfigError(what, "name it in `from` of a tapt, dapt or select job")
+        named[selects] = str(reference)
+    return named.get(False), named.get(True)
+
+
+def _referred(reference: str, source: ChainFile, place: str, field: str) -> tuple[str, dict[str, str]]:
     """The entry and the members that `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
     entry = source.entries.get(match[1]) if match else None
-    if not match or not entry or not entry.job.training:
-        adapting = {other.name for other in source.entries.values() if other.job.training}
-        raise unknown(f"{reference} in {place}", match[1] if match else reference, adapting)
+    if not match or not entry or not (entry.job.training or (entry.job.texts and field == "from")):
+        named = {other.name for other in source.entries.values() if other.job.training or other.job.texts}
+        raise unknown(f"{reference} in {place}, {field}", match[1] if match else reference, named)
     members = [member.strip() for member in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
         wanted = node_label(entry.name, list(entry.sweep))
         matches = "several stages" if len(members) < len(entry.sweep) else "no stage"
-        raise ConfigError(f"{place}: `{reference}` matches {matches}", f"name one: {wanted}")
+        raise ConfigError(f"{place}, {field}: `{reference}` matches {matches}", f"name one: {wanted}")
     for name, member in zip(entry.sweep, members, strict=True):
         if member not in source.sets[name]:
-            raise unknown(f"{member} in {place}", member, set(source.sets[name]))
+            raise unknown(f"{member} in {place}, {field}", member, set(source.sets[name]))
     return entry.name, dict(zip(entry.sweep, members, strict=True))
 
 
-def _config(entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str) -> Config:
-    """Defaults of the job, then `common`, then the entry's own fields."""
+def _config(entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool) -> Config:
+    """Defaults of the job, then `common`, then the entry's own fields. Where it has text, it needs no corpus."""
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))
     prefix = [source.name] if entry.job.is_named else []
@@ -139,4 +166,5 @@ def _config(entry: ChainEntry, values: Mapping[str, str], source: ChainFile, pla
         for section, value in given.items():
             inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
             merged[section] = {**merged[section], **value} if inside else value
-    return parse_values(merged, entry.job.kind, place)
+    kind = entry.job.kind
+    return parse_values(merged, without_corpus(kind) if has_text else kind, place)

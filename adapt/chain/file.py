@@ -41,7 +41,8 @@ class ChainEntry:
     sweep: tuple[str, ...]
     """The sets that it is swept over: there is a stage for every combination of their members."""
     start: Any
-    """A text, or a placeholder, that names the stage whose model it starts from; None for model.path."""
+    """A text, or a placeholder, that names the stage whose model it starts from, or a stage that selects its text; or
+    a list of both. None for model.path, and its own text."""
     fields: Mapping[str, Any]
     """Fields of the configuration; their values may hold placeholders."""
 

@@ -10,10 +10,9 @@ from adapt.parse.keys import unknown
 
 _PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
 _DEPTH = 10
-"""Placeholders may stand inside the values of placeholders, so many levels deep."""
 
 
-def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
+def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, depth: int = _DEPTH) -> Any:
     """A value with its placeholders filled in, also inside lists and sections.
 
     A text that is one placeholder and nothing else becomes what that stands for, with its type.
@@ -23,23 +22,25 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str) -
         source: has `let` and the sets.
         chosen: the member of each set that is swept over.
         place: where the value stands, as messages name it.
+        depth: placeholders may stand inside the values of placeholders, so many levels deep.
 
     Raises:
         ConfigError: a placeholder stands for nothing.
     """
     if isinstance(value, Mapping):
-        return {name: fill(inner, source, chosen, place) for name, inner in value.items()}
+        return {name: fill(inner, source, chosen, place, depth) for name, inner in value.items()}
     if isinstance(value, list):
-        return [fill(inner, source, chosen, place) for inner in value]
-    for _ in range(_DEPTH):
-        if not isinstance(value, str) or not _PLACEHOLDER.search(value):
-            return value
-        if match := _PLACEHOLDER.fullmatch(value):
-            value = _value(match[1], source, chosen, place)
-        else:
-            value = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
-    what = f"{place}: the placeholder {value} refers back to itself"
-    raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
+        return [fill(inner, source, chosen, place, depth) for inner in value]
+    if not isinstance(value, str) or not _PLACEHOLDER.search(value):
+        return value
+    if not depth:
+        what = f"{place}: the placeholder {value} refers back to itself"
+        raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
+    if whole := _PLACEHOLDER.fullmatch(value):
+        filled = _value(whole[1], source, chosen, place)
+    else:
+        filled = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
+    return fill(filled, source, chosen, place, depth - 1)
 
 
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:

@@ -63,19 +63,39 @@ class TaptConfig:
     like corpus.paths. Documents that hold dev or test text are left out."""
     pool_text_field: str = "text"
     """Field that holds the text of the pool."""
-    random_per_example: PositiveInt | None = None
-    """Take this many documents of the pool for each train example of all tasks. Section `select` says which; by
-    default they are drawn at random (RAND-TAPT). null takes the whole pool."""
 
 
 @dataclass(frozen=True)
 class SelectConfig:
-    """Which documents of a pool are taken (tapt.random_per_example says how many)."""
+    """Documents chosen of a pool: what jobs/select.py leaves, and TAPT, or DAPT in place of a corpus, trains on."""
 
-    kind: str = "random"
-    """How documents are chosen: `random`, or your own selection, `package.module:Class` (docs/extension.md)."""
+    kind: str | list[Any] = "random"
+    """How documents are chosen: `random`, `dsir`, `classifier`, `perplexity`, or your own selection,
+    `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
+    `name: {option: value}`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of your own selection."""
+    """Options of the selection, where it is one."""
+    pool_paths: str | list[str] = how_list()
+    """The pool: paths like corpus.paths. Documents that hold dev or test text of the tasks, or a text of
+    corpus.decontaminate, are left out first."""
+    pool_text_field: str = "text"
+    """Field that holds the text of the pool."""
+    target_paths: str | list[str] = how_list()
+    """Text that those that are chosen should resemble: paths like corpus.paths. An empty list takes the text of the
+    tasks' train split."""
+    target_text_field: str = "text"
+    """Field that holds the text of the target."""
+    per_example: PositiveInt | None = None
+    """Budget: so many documents for each text of the target. Of the three budgets one is set."""
+    documents: PositiveInt | None = None
+    """Budget: so many documents."""
+    tokens: PositiveInt | None = None
+    """Budget: documents of so many tokens in all, to within one document."""
+    keep: PositiveFloat = 10.0
+    """In a list of selections, each but the last passes on so many times the budget."""
+    measure_loss: bool = True
+    """jobs/select.py: also measure the model's held-out loss on what was chosen, on random documents and on the target,
+    20,000 tokens of each, on the CPUs of this machine."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,19 @@ def pooled_corpus(config: Config) -> CorpusConfig:
     return replace(config.corpus, **given, paths=tapt.pool_paths)
 
 
+def selection_pool(config: Config) -> CorpusConfig:
+    """The pool that documents are selected of, without the texts of evaluation sets."""
+    select = config.select
+    return replace(config.corpus, **MIXED_IN, paths=select.pool_paths, text_field=select.pool_text_field)
+
+
+def selection_target(config: Config) -> CorpusConfig:
+    """Text that selected documents should resemble, read as the pool is."""
+    select = config.select
+    given: dict[str, Any] = {**MIXED_IN, "decontaminate": [], "text_field": select.target_text_field}
+    return replace(config.corpus, **given, paths=select.target_paths)
+
+
 def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:
     """What a configuration trains on besides the text of tasks: by field, each source's name for folders and corpus."""
     corpus, name = config.corpus, config.name
@@ -47,6 +60,8 @@ def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]
         found["corpus.sources" if corpus.sources else "corpus.paths"] = sources
     elif config.tapt.pool_paths:
         found["tapt.pool_paths"] = [(f"{name}-pool", pooled_corpus(config))]
+    elif config.select.pool_paths:
+        found["select.pool_paths"] = [(f"{name}-pool", selection_pool(config))]
     if config.mixture.replay_paths:
         found["mixture.replay_paths"] = [(f"{name}-replay", replayed_corpus(config))]
     return found

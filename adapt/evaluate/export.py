@@ -77,7 +77,7 @@ def _link(source: Path, folder: Path) -> None:
 def _facts(handover: Handover) -> CardFacts:
     config, training, text = handover.config, handover.training, handover.text
     corpus = {
-        "source": _tasks(config, handover.is_transductive) if handover.is_of_tasks else _source(config.corpus),
+        "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
         "documents": text.metrics.get("train_documents"),  # not counted where the corpus is streamed
         "tokens": text.metrics.get("train_tokens"),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
@@ -104,15 +104,14 @@ def _facts(handover: Handover) -> CardFacts:
     )
 
 
-def _tasks(config: Config, is_transductive: bool) -> str:
+def _tasks(handover: Handover) -> str:
     """Describes the text that TAPT trained on."""
+    config, is_transductive = handover.config, handover.is_transductive
     names = ", ".join(task.name for task in (config.task, *config.tasks))
     splits = "all splits (transductive)" if is_transductive else "the train split"
-    drawn = config.tapt.random_per_example
-    part = f"{drawn} random documents an example" if drawn else "all"
-    return f"text of {splits} of {names}, without labels" + (
-        f", and {part} of a pool" if config.tapt.pool_paths else ""
-    )
+    pool = ", and all of a pool" if config.tapt.pool_paths else ""
+    selected = ", and documents selected of a pool" if "corpora.(selection)" in handover.training.inputs else ""
+    return f"text of {splits} of {names}, without labels{pool}{selected}"
 
 
 def _source(corpus: CorpusConfig) -> str:
@@ -121,7 +120,7 @@ def _source(corpus: CorpusConfig) -> str:
         return "; ".join(f"{name}: {_source(source)}" for name, source in sources_of(corpus))
     if corpus.source == "files":
         paths = [corpus.paths] if isinstance(corpus.paths, str) else corpus.paths
-        return ", ".join(paths)
+        return ", ".join(paths) or "documents selected of a pool"
     return corpus.source if corpus.source == "docstrings" else f"dataset {corpus.dataset}"
 
 

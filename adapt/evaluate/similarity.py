@@ -51,6 +51,27 @@ def similarities(samples: Mapping[str, Sequence[str]]) -> Similar:
     )
 
 
+def word_overlaps(texts: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+    """Overlap of the vocabularies of as much text of each, with each of the others."""
+    words = min(sum(len(text.split()) for text in documents) for documents in texts.values())
+    overlaps = similarities({name: _first_words(documents, words) for name, documents in texts.items()}).overlap
+    return {
+        name: [share for column, share in enumerate(row) if column != number]
+        for number, (name, row) in enumerate(zip(texts, overlaps, strict=True))
+    }
+
+
+def _first_words(texts: Sequence[str], most: int) -> list[str]:
+    chosen = []
+    for text in texts:
+        if most <= 0:
+            break
+        words = text.split()[:most]
+        chosen.append(" ".join(words))
+        most -= len(words)
+    return chosen
+
+
 def _counts(texts: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Occurrences of each word, and documents it occurs in; stop words left out."""
     vectorizer = CountVectorizer(stop_words="english")

@@ -19,10 +19,24 @@ def loss_on(
     config: Config,
     device: torch.device,
 ) -> float:
-    """Mean held-out loss on some texts [nats a predicted token].
+    """Mean held-out loss on some texts [nats a predicted token]; see `losses_on`."""
+    losses, counts = losses_on(tokens, 0, model, tokenizer, config, device)
+    return float(losses.sum() / max(counts.sum(), 1))
+
+
+def losses_on(
+    tokens: Sequence[np.ndarray],
+    first: int,
+    model: torch.nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Config,
+    device: torch.device,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Summed held-out loss [nats] and number of predictions of each text, float64 and int64 [texts].
 
     Args:
         tokens: of each text, with special tokens.
+        first: number of the first text, the others follow; a text's number decides its masks.
         model: a language model.
         tokenizer: its own.
         config: `evaluation` and `objective`. Of masking objectives, single tokens are masked: words, spans and
@@ -31,6 +45,5 @@ def loss_on(
     """
     causal = config.objective.kind == "causal"
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, SAMPLE_SEED)
-    sample = Heldout(list(range(len(tokens))), list(tokens))
-    losses, counts = heldout_losses(model, objective, sample, config.evaluation, device)
-    return float(losses.sum() / max(counts.sum(), 1))
+    sample = Heldout(list(range(first, first + len(tokens))), list(tokens))
+    return heldout_losses(model, objective, sample, config.evaluation, device)

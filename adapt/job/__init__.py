@@ -5,8 +5,10 @@
 - `run`: carries out one job from the command line.
 - `text`: the text of a job, for training and for measuring.
 - `general`: the stages that a method asks for before and after a domain.
+- `chosen`: what a job selects of a pool, or is given as selected.
 - `dapt`: adapts a model to a domain.
 - `tapt`: adapts a model to the text of a task.
+- `select`: selects documents of a pool.
 - `domains`: the domains of a sequence, and their tasks.
 - `sequence_steps`: the model after each domain, and what is measured of it.
 - `sequence`: adapts a model to one domain after another.

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapt.config.kinds import DAPT
+from adapt.job.chosen import has_corpus, selected_domain, selection_of_job
 from adapt.job.general import before_training
 from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text, replayed_text
@@ -17,7 +18,8 @@ from adapt.stage.train import Train
 def dapt(context: Context) -> Export:
     """The stages, in the order in which they run: all that can fail on the data comes before the training."""
     general = general_text(context)
-    text = domain_text(context, general)
+    chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
+    text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
     replay = replayed_text(context, general)
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     before = Evaluate.of(context, "before", measured)
@@ -50,4 +52,5 @@ JOB = Job(
     final=dapt,
     show=show_adapted,
     training=lambda export: export.training,
+    takes_texts=True,
 )

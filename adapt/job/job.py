@@ -8,6 +8,7 @@ from adapt.config.kinds import Kind
 from adapt.model.start import MODEL_FOLDER
 from adapt.runner import Finished, Stage
 from adapt.stage.context import Context
+from adapt.stage.select import Select
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,10 @@ class Job:
     makes no such model."""
     place: str = MODEL_FOLDER
     """Where in the folder of that stage the model lies."""
+    texts: Callable[[Any], Select] | None = None
+    """Finds in the last stage the selection that others may train on. It is None if the job selects no text."""
+    takes_texts: bool = False
+    """Whether `from` may name a selection."""
     parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
     """For chains: builds the last stage of each seed, in place of the stage that sums all seeds up."""
     first: Callable[[Any], list[Stage[Any]]] | None = None

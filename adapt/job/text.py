@@ -25,14 +25,14 @@ class DomainText:
 
     whole: Stage[Prepared]
     """The text as one corpus, to measure on."""
-    sources: Mapping[str, Prepare]
+    sources: Mapping[str, Stage[Prepared]]
     """The text by source, to train on."""
 
     @property
     def streamed(self) -> Streamed | None:
         """The corpus, where it is read while it is trained on."""
         (first, *_) = self.sources.values()
-        return Streamed.of(first) if first.files.corpus.streaming else None
+        return Streamed.of(first) if isinstance(first, Prepare) and first.files.corpus.streaming else None
 
 
 def general_text(context: Context) -> Prepare | None:
@@ -51,6 +51,8 @@ def general_text(context: Context) -> Prepare | None:
         field: [listed_files(context, corpus, name).manifest for name, corpus in corpora]
         for field, corpora in trained_corpora(config).items()
     }
+    if context.selected:
+        trained["select.pool_paths"] = [context.selected.pool.manifest]
     field = shared_with(files.manifest, trained, config.corpus.heldout_fraction)
     if field:
         files = held_out(files, config.corpus.heldout_fraction)

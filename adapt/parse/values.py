@@ -32,7 +32,8 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         )
     _check_entities(config)
     corpus = config.corpus
-    if kind.corpus or corpus.paths or corpus.sources or corpus.dataset:
+    selects = kind.selects and bool(config.select.pool_paths)
+    if (kind.corpus and not selects) or corpus.paths or corpus.sources or corpus.dataset:
         if kind.sources:
             check_several(config.corpus)
         _check_sources(config.corpus)

@@ -8,6 +8,7 @@ from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
 from adapt.report.page.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.report.selections import selection_blocks
 from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.section import section as sequences_section
 from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
@@ -38,6 +39,7 @@ def sections(study: Study, results: Results) -> list[Section]:
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
         Section("Losses and similarity", _losses(study, traded)),
+        Section("Selected text", _selections(study)),
         Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
@@ -129,6 +131,11 @@ def _losses(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
     made = {"compare": losses.compared_models, "similarity": losses.similarity_tables}
     records = [entry.record for entry in study.entries if entry.record.stage in made and entry.record.key not in shown]
     return [table for record in records for table in made[record.stage](record)]
+
+
+def _selections(study: Study) -> list[Block]:
+    named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
+    return selection_blocks([(label, record) for label, record in named if record.stage == "selection"])
 
 
 def _details(results: Results) -> list[Block]:

@@ -1,7 +1,21 @@
 """Selection: which documents of a large pool are worth training on for a task.
 
-Every way of selecting writes TEXTS_FILE, a line a document with its `text`, its `id` (the place in the pool, a number)
-and its `score` (higher is taken first), so that what follows does not depend on the way.
+Every way of selecting gives each document of a pool a score, and those with the highest are taken until a budget is
+full. What was taken is TEXTS_FILE, a line a document with its `text`, its `id` (the number of its record among all
+records of the pool, from 0), its `score`, and where it came from: `part`, the number of the file in the pool's
+manifest, from 0, and `record`, the number of the record in that file, from 1. What follows does not depend on the way.
+
+- `base`: what a selection is.
+- `table`: the selections by name, and lists of them.
+- `pool`: the documents to choose from, read as often as a selection asks.
+- `highest`: those with the highest scores, in one pass.
+- `near`: no two near copies of a text.
+- `tokens`: how many tokens texts have.
+- `choose`: from the pool to what is taken.
+- `grams`: texts as hashed n-grams.
+- `random`, `dsir`, `classifier`, `perplexity`: a selection each.
+- `gain`: what a selection is beside a random one.
+- `nearness`: the figures of that.
 """
 
 TEXTS_FILE = "texts.jsonl"

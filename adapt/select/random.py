@@ -1,6 +1,7 @@
 """A random selection: the control that every other has to beat (RAND-TAPT, Don't Stop Pretraining section 5.3)."""
 
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
 
 from adapt.select.base import Selection
 
@@ -16,16 +17,35 @@ class Random(Selection):
 
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
         """The draws."""
-        return (draw for _, draw in zip(pool, _draws(self.seed), strict=False))
+        return (draw for _, draw in zip(pool, draws(self.seed), strict=False))
 
 
-def _draws(seed: int) -> Iterator[float]:
-    """Uniform numbers in [0, 1), by their place."""
+def draws(seed: int, stream: int = 0) -> Iterator[float]:
+    """Uniform numbers in (0, 1), by their place.
+
+    Args:
+        seed: of the job.
+        stream: numbers of another stream are other numbers.
+    """
     import numpy as np
 
     from adapt.splitmix import mix
 
-    start = mix(np.array([seed % 2**64], np.uint64))
+    start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
     for first in range(0, 2**62, BLOCK):
         numbers = mix(start ^ np.arange(first, first + BLOCK, dtype=np.uint64))
-        yield from (numbers / np.float64(2**64)).tolist()
+        yield from (((numbers >> np.uint64(11)) + 0.5) / 2.0**53).tolist()  # 53 bits: neither 0 nor 1
+
+
+def sampled(pool: Iterable[str], count: int, seed: int, stream: int) -> list[str]:
+    """So many texts at random, or all of fewer, in their order; in one pass.
+
+    Args:
+        pool: texts.
+        count: how many.
+        seed: of the job.
+        stream: see `draws`.
+    """
+    numbered = enumerate(zip(pool, draws(seed, stream), strict=False))
+    drawn = nlargest(count, ((draw, -place, str(text)) for place, (text, draw) in numbered))
+    return [text for _, _, text in sorted(drawn, key=lambda entry: -entry[1])]

@@ -1,12 +1,20 @@
-"""The selections, by the name that `select.kind` calls them by."""
+"""The selections, by the name that `select.kind` calls them by, and lists of them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from adapt.plugin import plugged, read_options
+from adapt.config import SelectConfig
+from adapt.errors import ConfigError
+from adapt.plugin import plugged, read_options, source_digest
+from adapt.runner.packages import deciding
 from adapt.select.base import Selection
 
 SELECTIONS = {
     "random": "adapt.select.random:Random",
+    "dsir": "adapt.select.dsir:Dsir",
+    "classifier": "adapt.select.classifier:ByClassifier",
+    "perplexity": "adapt.select.perplexity:ByPerplexity",
 }
 """The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""
 
@@ -19,3 +27,54 @@ def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
     """
     selection: type[Selection] = plugged("select.kind", kind, SELECTIONS, Selection)  # type: ignore[type-abstract]
     return selection(read_options(f"select.options of {kind}", selection.Options, options), seed)
+
+
+@dataclass(frozen=True)
+class SelectionStep:
+    """One of the selections that follow each other."""
+
+    kind: str
+    selection: Selection
+
+    def what(self) -> dict[str, Any]:
+        """Kind and options, for the key of a stage; of a user's own, its source too."""
+        own = {} if self.kind in SELECTIONS else {"source": source_digest(type(self.selection))}
+        return {
+            "way": self.kind,
+            "options": self.selection.what(),
+            **own,
+            **deciding(*self.selection.packages()),
+        }
+
+
+def steps_of(select: SelectConfig, seed: int) -> tuple[SelectionStep, ...]:
+    """The selections that a configuration names, in their order.
+
+    Raises:
+        ConfigError: `select.kind` is an empty list or no list of names with options; or as `selection_of`.
+    """
+    if isinstance(select.kind, str):
+        return (SelectionStep(select.kind, selection_of(select.kind, select.options, seed)),)
+    if select.options:
+        what = "select.options is set, but select.kind is a list"
+        raise ConfigError(what, "write the options into the list: [{dsir: {ngram: 1}}, classifier]")
+    if not select.kind:
+        raise ConfigError("select.kind is an empty list", f"name one or more of {', '.join(SELECTIONS)}")
+    named = [_named(entry) for entry in select.kind]
+    return tuple(SelectionStep(kind, selection_of(kind, options, seed)) for kind, options in named)
+
+
+def way_of(steps: Sequence[SelectionStep]) -> str:
+    """What some selections are called in names of folders: `semdedup-knn`; a user's own by its class."""
+    return "-".join(step.kind.rpartition(":")[2] for step in steps)
+
+
+def _named(entry: Any) -> tuple[str, dict[str, Any]]:
+    """The name and options of an entry of the list."""
+    if isinstance(entry, str):
+        return entry, {}
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((name, options),) = entry.items()
+        if isinstance(name, str) and isinstance(options or {}, Mapping):
+            return name, dict(options or {})
+    raise ConfigError(f"select.kind: cannot read {entry!r}", "write `name`, or `name: {option: value}`")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
@@ -21,6 +21,9 @@ from adapt.runner.digest import Digests
 from adapt.runner.packages import deciding
 from adapt.train.schedule import micro_batch
 from adapt.train.tracking.track import check_trackers
+
+if TYPE_CHECKING:
+    from adapt.stage.select import Select
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,
@@ -47,15 +50,24 @@ class Context:
     """Files that were listed already, by the corpus that they are of."""
     made: Mapping[str, Start] = field(default_factory=dict)
     """Models that stages of the same chain make, by what `comparison.models` and `merge.models` call their path."""
+    selected: "Select | None" = None
+    """What a stage of the same chain selects, to train on, or to select as much as."""
 
     @classmethod
-    def of(cls, config: Config, start: Start | None = None, made: Mapping[str, Start] | None = None) -> "Context":
+    def of(
+        cls,
+        config: Config,
+        start: Start | None = None,
+        made: Mapping[str, Start] | None = None,
+        selected: "Select | None" = None,
+    ) -> "Context":
         """Checks all that can be checked without a cluster.
 
         Args:
             config: what the user wants.
             start: the model to begin with, in place of model.path.
             made: see above.
+            selected: see above.
 
         Raises:
             ConfigError, DataError, ModelError, StorageError: something named in the configuration cannot work.
@@ -63,7 +75,7 @@ class Context:
         for check in CHECKS:
             check(config)
         digests = Digests(root_of(config) / ".digests.json")
-        context = cls(config, start or located(config.model, digests), digests, made=made or {})
+        context = cls(config, start or located(config.model, digests), digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_architecture(model, config.objective.kind == "causal")
         check_sequence_length(model, config.training.sequence_length, "training.sequence_length")

@@ -14,6 +14,8 @@ from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context, Tokens
 from adapt.stage.prepare import Prepared, prepare_shards
+from adapt.stage.reading import without
+from adapt.stage.task_texts import TaskTexts
 
 AS_IT_IS: dict[str, Any] = {
     "text_field": "text",
@@ -37,27 +39,29 @@ class PrepareTexts(Stage[Prepared]):
     """The stage that wrote TEXTS_FILE."""
     tokens: Tokens
     config: Config
-    is_heldout: bool = False
-    """All of it is to be measured on, and not to be trained on."""
+    heldout_fraction: float = 0.0
+    """The share that is measured on, and not trained on."""
     measured: tuple[Stage[Prepared], ...] = ()
     """Text that it leaves out, because it is measured."""
+    unseen: TaskTexts | None = None
+    """Texts that it must not hold."""
 
     @classmethod
     def of(
         cls,
         context: Context,
         texts: Stage[Any],
-        is_heldout: bool = False,
+        heldout_fraction: float = 0.0,
         measured: Sequence[Stage[Prepared]] = (),
+        unseen: TaskTexts | None = None,
     ) -> "PrepareTexts":
         """For the tokenizer and objective of a job."""
-        return cls(texts.name, texts, context.tokens, context.config, is_heldout, tuple(measured))
+        return cls(texts.name, texts, context.tokens, context.config, heldout_fraction, tuple(measured), unseen)
 
     @property
     def corpus(self) -> CorpusConfig:
         """How it is read."""
-        share = 1.0 if self.is_heldout else 0.0
-        return replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=share)
+        return replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
 
     def what(self) -> Mapping[str, Any]:
         """How it is read and tokenized."""
@@ -66,7 +70,7 @@ class PrepareTexts(Stage[Prepared]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
         """Writes the shards."""
-        corpus = replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE))
+        corpus = without(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
         return Outcome(prepare_shards(manifest, corpus, self.tokens, self.config, folder, measured=measured))

@@ -1,111 +1,207 @@
-"""Stage `select`: the documents of a pool that are worth training on for some tasks."""
+"""Stage `select`: the documents of a pool that are worth training on for some tasks, or for other text."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from adapt.config import SelectConfig
-from adapt.corpus.files.manifest import check_listed
+from adapt.config import Config, CorpusConfig
+from adapt.corpus.identity import dedup_identity
 from adapt.errors import DataError
-from adapt.plugin import source_digest
+from adapt.model.start import Start
+from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
-from adapt.select.table import SELECTIONS, selection_of
+from adapt.stage.context import Tokens
 from adapt.stage.listing import Files
 from adapt.stage.prepare import Prepared
 from adapt.stage.reading import without
-from adapt.stage.task import PrepareTask
+from adapt.stage.target import Target
 from adapt.stage.task_texts import TaskTexts, write_texts
+
+if TYPE_CHECKING:
+    from adapt.model.locate import Pretrained
+    from adapt.select.choose import Budget, Choice
+    from adapt.select.pool import Pool
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What was taken. `texts.jsonl` has a line a document with `id` (its place in the pool), `score` and `text`."""
+    """What was taken. `texts.jsonl` has a line a document, in the pool's order; see `adapt.select`."""
 
     documents: int
-    wanted: int
+    tokens: int
+    """All their tokens, with the special tokens of each."""
     pool: int
     """Documents to choose from."""
+    near_copies: int
+    """Documents that were passed over as near copies of one with a higher score."""
+    passed: list[int]
+    """In a list of selections, how many documents each but the last has passed on."""
     dropped: dict[str, int]
     """Documents of the pool that were dropped, by reason."""
+    bad: dict[str, int]
+    """Records of the pool that cannot be read, by reason."""
     evaluation_texts: dict[str, Any]
     """Evaluation texts that were looked for in the pool, by set and file."""
 
 
 @dataclass(frozen=True, eq=False)
 class Select(Stage[Selected]):
-    """Documents of a pool, so many for each train example of some tasks."""
+    """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 2  # without the held-out share
+    version = 3  # no near copies; of equal scores the first; ids by record; the best of a budget
 
     name: str
-    select: SelectConfig
-    per_example: int
-    seed: int
+    config: Config
+    """`select`, `seed`, and for those that score by a model `objective` and `evaluation`."""
     pool: Files
-    tasks: tuple[PrepareTask, ...]
+    target: Target
+    tokens: Tokens
     unseen: TaskTexts | None
     """Texts that must not be chosen."""
     measured: tuple[Stage[Prepared], ...]
     """Text that must not be chosen, because it is measured."""
+    start: Start | None
+    """The model that the job begins with, where the selection reads it."""
+    others: Mapping[str, Start]
+    """Further models that it reads, by path."""
+    like: "Select | None" = None
+    """A selection whose number of tokens is the budget."""
+
+    @property
+    def way(self) -> str:
+        """The selections, in their order."""
+        from adapt.select.table import steps_of, way_of
+
+        return way_of(steps_of(self.config.select, self.config.seed))
 
     def what(self) -> Mapping[str, Any]:
-        """The way, the number, and how the pool is read."""
-        selection = selection_of(self.select.kind, self.select.options, self.seed)
-        own = {} if self.select.kind in SELECTIONS else {"source": source_digest(type(selection))}
+        """The way, the budget, how the pool is read, and what counts as a near copy."""
+        from adapt.select.table import steps_of
+
+        select, config = self.config.select, self.config
+        models = [start.digest for start in (self.start, *self.others.values()) if start]
+        by_model = {"models": models, **measuring_what(config)}
+        steps = [step.what() for step in steps_of(select, config.seed)]
         return {
-            "way": self.select.kind,
-            "options": asdict(selection.options),
-            **own,
-            "per_example": self.per_example,
-            "corpus": self.pool.what(),
-            "seed": self.seed,
+            "steps": steps,
+            **({"keep": select.keep} if len(steps) > 1 else {}),
+            "budget": {name: getattr(select, name) for name in ("per_example", "documents", "tokens")},
+            "corpus": self.pool.reading,
+            **self.target.what(),
+            "near": dedup_identity(replace(config.corpus, deduplicate="near")),
+            "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
+            "seed": config.seed,
+            **(by_model if models else {}),
         }
 
-    def needs(self) -> Mapping[str, float]:
-        """It takes one CPU."""
-        return {"CPU": 1}
+    def needs(self) -> Mapping[str, float] | None:
+        """It takes one CPU; where a model scores, a device."""
+        return None if self.start else {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
         """Scores the pool and writes what was taken.
 
         Raises:
-            DataError: nothing can be chosen, or files have changed since they were listed.
+            ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
+                they were listed.
         """
-        from adapt.corpus.screening.clean import Sieve, Tally
+        from adapt.corpus.screening.clean import Sieve
         from adapt.corpus.screening.decontaminate import evaluation_index
         from adapt.corpus.screening.heldout import Measured
-        from adapt.select.highest import highest
+        from adapt.select.pool import Pool
 
         corpus, paths = without(self.pool.corpus, self.unseen, done), [done[text].path for text in self.measured]
         index = evaluation_index(corpus) if corpus.decontaminate else None
-        tally, sieve = Tally(), Sieve(index.many if index else None, Measured.of(paths).many if paths else None)
-        wanted = self.per_example * sum(done[task].result.examples["train"] for task in self.tasks)
-        selection = selection_of(self.select.kind, self.select.options, self.seed)
-        texts = _pool(self.pool, corpus, tally, sieve)
-        chosen = highest(selection, texts, self._target(), wanted)
-        if not chosen:
-            raise DataError("no document of the pool can be chosen", "check tapt.pool_paths and tapt.pool_text_field")
-        write_texts(folder, ({"id": place, "score": score, "text": text} for place, text, score in chosen))
+        pool = Pool(
+            self.pool.manifest, corpus, Sieve(index.many if index else None, Measured.of(paths).many if paths else None)
+        )
+        target = self.target.texts(done)
+        budget = self._budget(done, len(target))
+        starts = {**({"": self.start} if self.start else {}), **self.others}
+        models = {path: start.made(done) for path, start in starts.items()}
+        arguments = (self.config, pool, target, self.tokens, models, budget)
+        if models:
+            from adapt.evaluate.ready import call_on_device
+            from adapt.runtime import connect
+
+            connect(self.config.resources)
+            choice, tally = call_on_device(_choose, self.config.resources, *arguments)
+        else:
+            choice, tally = _choose(*arguments)
+        _check_enough(choice, tally, budget, corpus, self.like is not None)
+        in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
+        write_texts(folder, (taken.line() for taken in in_order))
         counts = {name: dict(files) for name, files in index.counts.items()} if index else {}
-        return Outcome(Selected(len(chosen), wanted, tally.kept, dict(tally.dropped), counts))
+        return Outcome(
+            Selected(
+                documents=len(choice.taken),
+                tokens=choice.tokens,
+                pool=tally.kept,
+                near_copies=choice.near,
+                passed=list(choice.passed),
+                dropped=dict(tally.dropped),
+                bad=dict(tally.bad),
+                evaluation_texts=counts,
+            )
+        )
 
-    def _target(self) -> Iterator[str]:
-        from adapt.task.texts import texts_of
+    def _budget(self, done: Done, texts: int) -> "Budget":
+        from adapt.select.choose import Budget
 
-        for task in self.tasks:
-            yield from texts_of(task.task, "train")
-            check_listed(next(each.listed for each in task.splits if each.split == "train"))
+        select = self.config.select
+        if self.like:
+            return Budget(tokens=done[self.like].result.tokens)
+        return Budget(select.per_example * texts if select.per_example else select.documents, select.tokens)
 
 
-def _pool(files: Files, corpus: Any, tally: Any, sieve: Any) -> Iterator[str]:
-    from adapt.corpus.files.sources import items_of, read_slice, slices_of
-    from adapt.corpus.screening.clean import clean
-    from adapt.corpus.screening.heldout import is_heldout
+def measuring_what(config: Config) -> dict[str, Any]:
+    """What determines the losses of a model on texts, beside the model."""
+    return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
 
-    for item in items_of(files.manifest, corpus):
-        for part in slices_of(item):
-            for text in clean(read_slice(part, corpus), corpus, tally, part.place, sieve):
-                if not is_heldout(text, corpus.heldout_fraction):
-                    yield text
+
+def _choose(
+    config: Config,
+    pool: "Pool",
+    target: list[str],
+    tokens: Tokens,
+    models: Mapping[str, "Pretrained"],
+    budget: "Budget",
+) -> tuple["Choice", Any]:
+    """What is taken, and the counts of the pool. Where models score, a Ray task of its own calls this."""
+    from adapt.corpus.dedup.deduplicate import Alike
+    from adapt.select.base import Given
+    from adapt.select.choose import choose
+    from adapt.select.table import steps_of
+    from adapt.select.tokens import TokenCounter
+
+    selections = [step.selection for step in steps_of(config.select, config.seed)]
+    alike = Alike.of(replace(config.corpus, deduplicate="near"))
+    given = Given(pool, target, config, models)
+    count = TokenCounter(tokens.pretrained, tokens.form.ends)
+    return choose(selections, given, budget, config.select.keep, alike, count), pool.tally
+
+
+def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: CorpusConfig, is_control: bool) -> None:
+    """Refuses a pool of which nothing, or all that there is, would be taken."""
+    from adapt.corpus.files.manifest import expand_paths
+
+    if not tally.kept:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in {**tally.bad, **tally.dropped}.items())
+        raise DataError(
+            f"no document of the pool can be chosen: of its {tally.seen} records all were left out ({reasons})"
+            if tally.seen
+            else f"the pool is empty: {', '.join(expand_paths(corpus.paths))} hold no record",
+            "check select.pool_paths, select.pool_text_field and corpus.cleaning; a pool must hold other text than dev"
+            " and test",
+        )
+    if choice.is_full or (is_control and choice.taken):
+        return
+    wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
+    raise DataError(
+        f"{wanted} are wanted, but of the {tally.kept} documents of the pool {len(choice.taken)} can be taken"
+        f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
+        "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
+        " of it (tapt.pool_paths)",
+    )

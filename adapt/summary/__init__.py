@@ -5,6 +5,7 @@ from adapt.summary.compared import show_comparison
 from adapt.summary.merged import show_merged
 from adapt.summary.planned import show_forecast, show_plan
 from adapt.summary.scored import show_scores
+from adapt.summary.selected import show_selection
 from adapt.summary.sequence import show_sequence
 from adapt.summary.similar import show_similarity
 from adapt.summary.trained import show_summary
@@ -16,6 +17,7 @@ __all__ = [
     "show_merged",
     "show_plan",
     "show_scores",
+    "show_selection",
     "show_sequence",
     "show_similarity",
     "show_summary",

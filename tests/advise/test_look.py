@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from adapt.advise.evidence import Evidence
-from adapt.advise.look import look, word_overlaps
+from adapt.advise.look import look
 from adapt.advise.sample import Sample
 from adapt.config import Config, EvaluationConfig
 from adapt.errors import DataError
@@ -85,16 +85,3 @@ def test_a_task_alone(tiny_bert: Path, task: Path) -> None:
 def test_no_text(tiny_bert: Path) -> None:
     with pytest.raises(DataError, match="the corpus text is empty after cleaning"):
         look(CONFIG, Pretrained(tiny_bert, tiny_bert), {"corpus": Sample([], 0, 0, True)}, {})
-
-
-def test_overlap_is_of_as_much_text_of_each() -> None:
-    """A long text must not look nearer because it holds more words."""
-    words = [f"w{number}" for number in range(1000)]
-    texts = {
-        "task": [" ".join(words[:100])],
-        "long": [" ".join(words[950:] + words[:950])],
-        "short": [" ".join(words[:100])],
-    }
-    found = word_overlaps(texts)
-    assert found["task"] == [pytest.approx(0.5), pytest.approx(1.0)]
-    assert found["long"] == [pytest.approx(0.5), pytest.approx(0.5)]

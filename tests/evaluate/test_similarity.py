@@ -9,7 +9,7 @@ from scipy.stats import entropy
 
 from adapt.corpus.shards.tokens import write_shard
 from adapt.evaluate import similarity as module
-from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarities
+from adapt.evaluate.similarity import SMOOTHING, sample_texts, similarities, word_overlaps
 
 CELLS = ["cells divide", "cells grow", "cells the of divide", "mice eat cells"]
 CODE = ["programs divide work", "programs grow", "programs the of run", "programs divide"]
@@ -61,3 +61,16 @@ def test_samples_take_heldout_documents_first(tmp_path: Path):
     assert len(set(texts)) == 8
     assert sample_texts(tmp_path, Decoder(), 8) == texts
     assert len(sample_texts(tmp_path, Decoder(), 2)) == 2
+
+
+def test_overlap_is_of_as_much_text_of_each() -> None:
+    """A long text must not look nearer because it holds more words."""
+    words = [f"w{number}" for number in range(1000)]
+    texts = {
+        "task": [" ".join(words[:100])],
+        "long": [" ".join(words[950:] + words[:950])],
+        "short": [" ".join(words[:100])],
+    }
+    found = word_overlaps(texts)
+    assert found["task"] == [pytest.approx(0.5), pytest.approx(1.0)]
+    assert found["long"] == [pytest.approx(0.5), pytest.approx(0.5)]

@@ -14,7 +14,18 @@ LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
 """Sections that name models or say where work is done."""
 PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision"}
-PLACES |= {"general_paths", "replay_paths", "pool_paths", "train", "dev", "test", "decontaminate", "tagger", "domain"}
+PLACES |= {
+    "general_paths",
+    "replay_paths",
+    "pool_paths",
+    "target_paths",
+    "train",
+    "dev",
+    "test",
+    "decontaminate",
+    "tagger",
+    "domain",
+}
 """Fields that name text, which is known by its content, or code."""
 
 
@@ -77,6 +88,8 @@ def _field(draw: Random, world: World) -> tuple[str, World]:
     name, kind, default, _ = draw.choice(FIELDS)
     if name == "corpus.cleaning":
         value: Any = draw.choice(CLEANINGS)
+    elif name == "select.kind":
+        value = draw.choice(("dsir", "classifier", ["dsir", "random"]))
     elif name == "finetune.seeds":
         value = [draw.randrange(9)]
     else:

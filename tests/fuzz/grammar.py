@@ -226,5 +226,6 @@ def _tasks(draw: Random, kind: str, texts: list[str], names: list[str]) -> tuple
         ways = ({}, {"tapt.transductive": True}, {"tapt.batch_examples": None}, {"tapt.pool_paths": paths(draw, names)})
         values |= {"training.epochs": 1.0, **draw.choice(ways)}
         if "tapt.pool_paths" in values and draw.random() < 0.5:
-            values["tapt.random_per_example"] = draw.choice((1, 50))
+            values["select.pool_paths"] = values.pop("tapt.pool_paths")
+            values["select.per_example"] = draw.choice((1, 2))
     return files, values

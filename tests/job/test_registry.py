@@ -32,7 +32,7 @@ from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["dapt", "tapt", "sequence", "merge", "finetune", "evaluate", "similarity", "advise"]
+NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "advise"]
 TEXT = ("dapt", "sequence", "evaluate", "similarity", "advise")
 """Those that take a corpus."""
 
@@ -58,7 +58,8 @@ def fields(tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def given(name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """The same with a corpus, where the job takes one."""
     sources = [{"name": source, "paths": f"{source}.jsonl"} for source in ("one", "two")]
-    return fields | ({"corpus.sources": sources} if name in TEXT else {})
+    pool = {"select.pool_paths": "one.jsonl", "select.documents": 3}
+    return fields | ({"corpus.sources": sources} if name in TEXT else {}) | (pool if name == "select" else {})
 
 
 def arguments(values: dict[str, Any]) -> list[str]:

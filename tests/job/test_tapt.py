@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, SourceConfig, TaptConfig
-from adapt.errors import ConfigError
-from adapt.job.tapt import POOL, tapt
+from adapt.config import Config, SelectConfig, SourceConfig, TaptConfig
+from adapt.job.tapt import POOL, SELECTION, tapt
 from adapt.runner import Stage
 from adapt.runner.run import plan
 from adapt.stage.context import Context
@@ -26,13 +25,17 @@ TAPT: dict[str, tuple[Any, set[str]]] = {
     "pool_paths": ("data/pool.jsonl", TRAINED),
 }
 SELECTED: dict[str, tuple[Any, set[str]]] = {
-    "tapt.random_per_example": (3, TRAINED),
-    "tapt.pool_paths": ("data/more.jsonl", TRAINED),
-    "tapt.pool_text_field": ("body", TRAINED),
-    "select.kind": ("tests.select.longest:Longest", TRAINED),
+    "per_example": (3, TRAINED),
+    "pool_paths": ("data/more.jsonl", TRAINED),
+    "pool_text_field": ("body", TRAINED),
+    "target_paths": ("data/more.jsonl", TRAINED),
+    "kind": ("tests.select.longest:Longest", TRAINED),
+    "target_text_field": ("body", set()),  # without target_paths
+    "keep": (3.0, set()),  # without a list
+    "measure_loss": (False, set()),  # by jobs/select.py
 }
 """Fields that count where a part of a pool is taken."""
-DRAWN = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)
+DRAWN = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def texts(stage: Stage[Any] | None) -> TaskTexts:
 
 
 def selected(export: Export) -> Select:
-    pool = export.training.corpora[POOL]
+    pool = export.training.corpora[SELECTION]
     assert isinstance(pool, PrepareTexts)
     assert isinstance(pool.texts, Select)
     return pool.texts
@@ -71,8 +74,9 @@ UNSEEN = [("one", "dev"), ("one", "test")]
 
 
 def test_every_field_is_known_to_change_results_or_not() -> None:
-    known = [*TAPT, *(name.split(".")[1] for name in SELECTED if name.startswith("tapt."))]
-    assert {field.name for field in fields(TaptConfig)} == set(known)
+    assert {field.name for field in fields(TaptConfig)} == {*TAPT, "pool_text_field"}
+    ways = {"options", "documents", "tokens"}  # tests/job/test_tapt_selection.py, and the other budgets
+    assert {field.name for field in fields(SelectConfig)} == {*SELECTED, *ways}
 
 
 @pytest.mark.parametrize("name", TAPT)
@@ -85,10 +89,17 @@ def test_a_field_changes_these_keys(config: Config, name: str) -> None:
 @pytest.mark.parametrize("name", SELECTED)
 def test_a_field_of_the_selection_changes_these_keys_where_there_is_one(config: Config, name: str) -> None:
     value, expected = SELECTED[name]
-    drawn = replace(config, tapt=DRAWN)
-    assert differing(keys(drawn), keys(changed(drawn, name, value))) == expected
-    if name.startswith("select"):
-        assert differing(keys(config), keys(changed(config, name, value))) == set()
+    drawn = replace(config, select=DRAWN)
+    assert differing(keys(drawn), keys(changed(drawn, f"select.{name}", value))) == expected
+
+
+@pytest.mark.parametrize("budget", ["documents", "tokens"])
+def test_the_budget_counts(config: Config, budget: str) -> None:
+    few, more, other = (
+        replace(config, select=SelectConfig(pool_paths="data/pool.jsonl", **given))
+        for given in ({budget: 2}, {budget: 3}, {"per_example": 2})
+    )
+    assert differing(keys(few), keys(more)) == differing(keys(few), keys(other)) == TRAINED
 
 
 def test_the_size_of_the_batch_counts_where_examples_do_not_give_it(config: Config) -> None:
@@ -114,7 +125,7 @@ def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: P
 @pytest.mark.parametrize("transductive", [False, True])
 def test_all_data_is_looked_at_before_training(config: Config, transductive: bool) -> None:
     evaluation = replace(config.evaluation, general_paths="data/more.jsonl")
-    export = built(config, evaluation=evaluation, tapt=replace(DRAWN, transductive=transductive))
+    export = built(config, evaluation=evaluation, tapt=TaptConfig(transductive=transductive), select=DRAWN)
     order = [line.stage.kind for line in plan(export, Context.of(config).store)]
     assert order[order.index("train") :] == ["train", "evaluate", "evaluate", "export"]
 
@@ -160,19 +171,18 @@ def test_what_is_taken_of_a_pool_holds_no_dev_or_test_text(config: Config) -> No
     assert set(curated.inputs) == {"corpora.one", f"corpora.{POOL}"}
     pool = curated.corpora[POOL]
     assert isinstance(pool, Prepare)
-    for unseen in (pool.unseen, selected(built(config, tapt=DRAWN)).unseen):
+    drawn = built(config, select=DRAWN)
+    for unseen in (pool.unseen, selected(drawn).unseen, drawn.training.corpora[SELECTION].unseen):
         assert unseen
         assert named(unseen.wanted) == UNSEEN
 
 
 def test_so_much_is_taken_for_the_examples_of_all_tasks(config: Config) -> None:
     more = replace(config.task, name="two", train="data/more.jsonl")
-    assert [task.name for task in selected(built(config, tasks=[more], tapt=DRAWN)).tasks] == ["one", "two"]
-
-
-def test_a_part_of_no_pool_is_refused(config: Config) -> None:
-    with pytest.raises(ConfigError, match=r"tapt\.pool_paths is not"):
-        built(config, tapt=TaptConfig(random_per_example=2))
+    target = selected(built(config, tasks=[more], select=DRAWN)).target.text
+    assert isinstance(target, TaskTexts)
+    assert named(target.wanted) == [("one", "train"), ("two", "train")]
+    assert {split for _, split in named(target.unseen)} == {"dev", "test"}
 
 
 def test_general_text_is_mixed_in_without_dev_or_test_text(config: Config) -> None:
@@ -207,8 +217,14 @@ def test_all_that_is_trained_on_leaves_out_what_is_measured(
 
 
 def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
-    export = built(everything, tapt=replace(everything.tapt, random_per_example=3))
-    assert selected(export).measured == (export.general, export.domain)
+    export = built(everything, tapt=TaptConfig(), select=DRAWN)
+    assert selected(export).measured == (export.general,)
+    text = export.training.corpora[SELECTION]
+    assert isinstance(text, PrepareTexts)
+    assert text.measured == (export.general, export.domain)
+    assert text.heldout_fraction == everything.corpus.heldout_fraction
+    assert export.general
+    assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
 
 
 def test_near_copies_are_looked_for_among_the_same_documents(everything: Config) -> None:
@@ -219,3 +235,8 @@ def test_near_copies_are_looked_for_among_the_same_documents(everything: Config)
     assert pool.unseen
     assert pool.dedup
     assert pool.dedup.unseen == pool.unseen
+
+
+def test_the_field_of_a_whole_pool_counts(config: Config) -> None:
+    curated = replace(config, tapt=TaptConfig(pool_paths="data/pool.jsonl"))
+    assert differing(keys(curated), keys(changed(curated, "tapt.pool_text_field", "body"))) == TRAINED

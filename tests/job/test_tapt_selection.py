@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, SelectConfig, TaptConfig
+from adapt.config import Config, SelectConfig
 from adapt.errors import ConfigError
-from adapt.job.tapt import JOB, tapt
-from adapt.job.tapt import POOL as POOLED
+from adapt.job.tapt import JOB, SELECTION, tapt
 from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.select import TEXTS_FILE
@@ -52,7 +51,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def selected(export: Export) -> Select:
-    pool = export.training.corpora[POOLED]
+    pool = export.training.corpora[SELECTION]
     assert isinstance(pool, PrepareTexts)
     assert isinstance(pool.texts, Select)
     return pool.texts
@@ -66,8 +65,8 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
     arguments = [
         f"--model.path={tiny_bert}",
         *(f"--task.{split}={file}" for split, file in files.items()),
-        f"--tapt.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
-        "--tapt.random_per_example=1",
+        f"--select.pool_paths={write(tmp_path / 'pool.jsonl', [{'text': text} for text in POOL])}",
+        "--select.per_example=1",
         "--tapt.transductive=true",  # then no text is prepared before, for which Ray would be needed
         "--select.kind=own_selection:Alike",
         "--select.options={at_least: 3}",
@@ -81,7 +80,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
     done = ensure(selected(tapt(context)), context.store)
     lines = [json.loads(line) for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert [(line["id"], line["score"], line["text"]) for line in lines] == [(1, 3.0, POOL[1]), (4, 4.0, POOL[4])]
-    assert done.record.what["options"] == {"at_least": 3}
+    assert done.record.what["steps"][0]["options"] == {"at_least": 3}
 
 
 # --- what counts
@@ -89,12 +88,12 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    drawn = TaptConfig(pool_paths="data/pool.jsonl", random_per_example=2)
-    return replace(task_world(tmp_path, monkeypatch), tapt=drawn)
+    drawn = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)
+    return replace(task_world(tmp_path, monkeypatch), select=drawn)
 
 
 def built(config: Config, kind: str = "own_selection:Alike", **options: object) -> Select:
-    return selected(tapt(Context.of(replace(config, select=SelectConfig(kind, dict(options))))))
+    return selected(tapt(Context.of(replace(config, select=replace(config.select, kind=kind, options=dict(options))))))
 
 
 def test_its_options_and_its_source_count(config: Config, own: Path) -> None:
@@ -112,8 +111,7 @@ def test_its_folder_is_called_like_its_class(config: Config) -> None:
 
 
 def test_one_that_is_not_there_is_refused_before_anything_runs(config: Config) -> None:
-    export = tapt(Context.of(replace(config, select=SelectConfig("rnadom"))))
     with pytest.raises(ConfigError, match=r"select\.kind: there is no 'rnadom'") as caught:
-        ensure(export, Context.of(config).store)
+        built(config, "rnadom")
     assert caught.value.fix == "did you mean random?"
     assert not list(Path(config.storage.root).glob("*/*"))

@@ -49,7 +49,7 @@ TASK_REFUSED = [
     (["--finetune.seeds=[]"], 2, ["finetune.seeds is []"]),
     (["--finetune.mode=loRA"], 2, ["finetune.mode takes"]),
     (["--finetune.lerning_rate=1"], 2, ["did you mean finetune.learning_rate?"]),
-    (["--tapt.random_per_example=0"], 2, ["tapt.random_per_example is 0, but must be >0"]),
+    (["--select.per_example=0"], 2, ["select.per_example is 0, but must be >0"]),
 ]
 
 

@@ -7,22 +7,21 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from adapt.select.base import NoOptions, Selection
-from adapt.select.highest import highest
+from adapt.errors import DataError
+from adapt.select.base import NEVER, NoOptions, Selection
+from adapt.select.highest import Room, best, highest
 from adapt.select.random import BLOCK, Random
 from tests.select.longest import Longest
 
 
 def chosen(texts: Iterable[str], count: int, seed: int = 0, kind: type[Selection] = Random) -> list[tuple[int, str]]:
-    return [(place, text) for place, text, _ in highest(kind(NoOptions(), seed), texts, [], count)]
+    return sorted((place, text) for place, text, _ in highest(kind(NoOptions(), seed), texts, [], count))
 
 
-def test_so_many_different_texts_are_taken_in_the_pools_order() -> None:
+def test_so_many_different_texts_are_taken() -> None:
     texts = [f"text {number}" for number in range(BLOCK + 100)]
     found = chosen(texts, 50, 3)
-    places = [place for place, _ in found]
-    assert len(set(places)) == 50
-    assert places == sorted(places)
+    assert len({place for place, _ in found}) == 50
     assert all(texts[place] == text for place, text in found)
 
 
@@ -53,8 +52,51 @@ def test_every_text_has_the_same_chance() -> None:
     assert chisquare(counts).pvalue > 0.001
 
 
-def test_the_longest_texts_are_taken_of_equal_ones_the_later() -> None:
-    assert chosen(["ccc", "a", "bb", "dd", "eeee"], 3, kind=Longest) == [(0, "ccc"), (3, "dd"), (4, "eeee")]
+def test_the_longest_texts_come_first_of_equal_ones_the_first_of_the_pool() -> None:
+    texts = ["ccc", "a", "bb", "dd", "eeee"]
+    found = highest(Longest(NoOptions(), 0), texts, [], 4)
+    assert found == [(4, "eeee", 4.0), (0, "ccc", 3.0), (2, "bb", 2.0), (3, "dd", 2.0)]
+
+
+def test_ties_go_to_the_same_texts_however_many_are_held() -> None:
+    texts = ["aa", "bb", "c", "dd", "ee"] * 20
+    whole = highest(Longest(NoOptions(), 0), texts, [], 100)
+    for count in range(1, 100):
+        assert highest(Longest(NoOptions(), 0), texts, [], count) == whole[:count]
+
+
+def test_room_in_characters_holds_the_best_texts_that_fill_it() -> None:
+    texts = ["a" * size for size in (5, 1, 9, 3, 7, 7)]
+    for characters, kept in ((1, [9]), (9, [9]), (10, [9, 7]), (17, [9, 7, 7]), (31, [9, 7, 7, 5, 3]), (99, None)):
+        found = best(Longest(NoOptions(), 0), texts, [], Room(characters=characters))
+        sizes = [len(entry.held) for entry in sorted(found.held, reverse=True)]
+        assert sizes == (kept or [9, 7, 7, 5, 3, 1])
+        assert found.is_all is (kept is None)
+
+
+class Told(Selection):
+    """A score is the number that the text says."""
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        return map(float, pool)
+
+
+@pytest.mark.parametrize(("some", "word"), [([1.0], "fewer"), ([1.0, 2.0, 3.0], "more")])
+def test_a_selection_that_does_not_score_each_text_is_refused(some: list[float], word: str) -> None:
+    class Odd(Selection):
+        def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+            list(pool)
+            return iter(some)
+
+    with pytest.raises(DataError, match=f"Odd gives {word} scores than the pool has texts"):
+        highest(Odd(NoOptions(), 0), ["a", "b"], [], 2)
+
+
+def test_what_must_never_be_taken_is_not_and_no_number_is_refused() -> None:
+    assert [text for _, text, _ in highest(Told(NoOptions(), 0), ["1", "-inf", "-5"], [], 9)] == ["1", "-5"]
+    assert float("-inf") == NEVER
+    with pytest.raises(DataError, match="gives text 1 of the pool a score that is no number"):
+        highest(Told(NoOptions(), 0), ["1", "nan"], [], 9)
 
 
 class Alike(Selection):
@@ -80,5 +122,5 @@ def test_a_selection_sees_the_tasks_texts_and_reads_the_pool_once_as_it_comes() 
             yield text
 
     found = highest(selection, pool(), ["genes and cells"], 2)
-    assert found == [(1, "the genes of cells", 2.0), (3, "cells", 1.0)]
+    assert found == [(1, "the genes of cells", 2.0), (0, "of genes", 1.0)]
     assert [read for _, read in given] == [0, 1, 2, 3]  # none is drawn before the one ahead of it has its score

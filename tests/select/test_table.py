@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from adapt.config import SelectConfig
 from adapt.errors import ConfigError
 from adapt.select.highest import highest
 from adapt.select.random import Random
-from adapt.select.table import SELECTIONS, selection_of
+from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
 
 OWN = """
 from dataclasses import dataclass
@@ -42,8 +43,37 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", SELECTIONS)
-def test_every_selection_of_the_table_can_be_made(kind: str) -> None:
-    assert highest(selection_of(kind, {}, 0), ["a"], [], 1)[0][:2] == (0, "a")
+def test_every_selection_of_the_table_can_be_made_with_its_defaults(kind: str) -> None:
+    selection = selection_of(kind, {}, 3)
+    assert selection.seed == 3
+    assert selection.options == selection.Options()
+
+
+def test_selections_of_a_list_follow_each_other_with_their_options() -> None:
+    steps = steps_of(SelectConfig(kind=[{"dsir": {"ngram": 1}}, "my_selections:Holds", {"random": None}]), 5)
+    assert [step.kind for step in steps] == ["dsir", "my_selections:Holds", "random"]
+    assert steps[0].selection.options.ngram == 1
+    assert way_of(steps) == "dsir-Holds-random"
+    assert "source" in steps[1].what()
+    assert way_of(steps_of(SelectConfig(kind="dsir", options={"ngram": 3}), 0)) == "dsir"
+
+
+@pytest.mark.parametrize(
+    ("select", "what", "fix"),
+    [
+        (SelectConfig(kind=[]), "select.kind is an empty list", "name one or more of random, dsir"),
+        (SelectConfig(kind=["dsri"]), "there is no 'dsri'", "did you mean dsir?"),
+        (SelectConfig(kind=["dsir", 3]), "select.kind: cannot read 3", "name: {option: value}"),
+        (SelectConfig(kind=[{"dsir": 3}]), "select.kind: cannot read {'dsir': 3}", "name: {option: value}"),
+        (SelectConfig(kind=[{"dsir": {"ngramm": 1}}]), "unknown key ngramm in select.options of dsir", "mean ngram?"),
+        (SelectConfig(kind=["dsir"], options={"ngram": 1}), "select.options is set, but select.kind is a list", "[{"),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_refused(select: SelectConfig, what: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        steps_of(select, 0)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
 
 
 def test_the_name_is_that_of_its_class() -> None:
@@ -62,7 +92,12 @@ def test_a_users_own_is_taken_with_its_options() -> None:
     ("kind", "options", "what", "fix"),
     [
         ("rnadom", {}, "select.kind: there is no 'rnadom'", "did you mean random?"),
-        ("zzz", {}, "select.kind: there is no 'zzz'", "use random, or package.module:Class"),
+        (
+            "zzz",
+            {},
+            "select.kind: there is no 'zzz'",
+            "use classifier, dsir, perplexity, random, or package.module:Class",
+        ),
         ("random", {"seed": 1}, "unknown key seed in select.options of random", "there is nothing to set"),
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in select.options", "did you mean word?"),
         ("my_selections:Holds", {"times": "often"}, "select.options of my_selections:Holds: times:", "correct"),

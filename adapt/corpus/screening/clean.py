@@ -86,7 +86,20 @@ def clean(
     source: str,
     sieve: Sieve = OPEN,
 ) -> Iterator[str]:
-    """The texts worth training on. Control characters go; everything else is up to the blocks of `corpus.cleaning`.
+    """The texts worth training on. Arguments as of `clean_numbered`."""
+    return (text for _, text in clean_numbered(records, corpus, tally, source, sieve))
+
+
+def clean_numbered(
+    records: Iterable[str | Bad],
+    corpus: CorpusConfig,
+    tally: Tally,
+    source: str,
+    sieve: Sieve = OPEN,
+) -> Iterator[tuple[int, str]]:
+    """The same, each with the number of its record, from 1.
+
+    Control characters go; everything else is up to the blocks of `corpus.cleaning`. Records are read some at a time.
 
     Args:
         records: texts, or reasons why there is none.
@@ -115,7 +128,7 @@ def clean(
                     sieve.reject(cleaned, source, number, text)
                 continue
             tally.kept += 1
-            yield cleaned
+            yield number, cleaned
         passed += len(batch)
 
 

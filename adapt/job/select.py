@@ -1,0 +1,51 @@
+"""Selection: the documents of a pool that are worth training on (Don't Stop Pretraining, section 5.3, and later)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.job.chosen import random_beside, select_documents
+from adapt.job.job import Job
+from adapt.job.text import general_text
+from adapt.runner import Finished
+from adapt.stage.context import Context
+from adapt.stage.selection import JudgeSelection, SelectionJudged
+
+
+def select(context: Context) -> JudgeSelection:
+    """The stages, in the order in which they run. In a chain, `from` may name a selection to take as many tokens as.
+
+    Raises:
+        ConfigError, DataError, ModelError: as `adapt.job.chosen.select_documents`.
+    """
+    general = general_text(context)
+    chosen = select_documents(context, general, context.selected)
+    return JudgeSelection(
+        name=chosen.name,
+        config=context.config,
+        chosen=chosen,
+        control=None if chosen.way == "random" else random_beside(context, chosen),
+        target=chosen.target,
+        start=context.start if context.config.select.measure_loss else None,
+    )
+
+
+def _show(context: Context, finished: Finished[SelectionJudged], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_selection
+
+    show_selection(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=Kind(
+        "select",
+        "Selects documents of a pool that are worth training on for a task (Don't Stop Pretraining, section 5.3).",
+        corpus=False,
+        defaults={"name": "select"},
+    ),
+    final=select,
+    show=_show,
+    texts=lambda judged: judged.chosen,
+    takes_texts=True,
+)

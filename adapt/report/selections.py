@@ -1,0 +1,59 @@
+"""Tables of selections: what was taken of a pool, beside random documents and the target."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from adapt.report.page.blocks import NONE, Block, Cell, Folded, Table
+from adapt.runner.record import Record
+
+COLUMNS = {
+    "documents": ("documents", "{:,}"),
+    "tokens": ("tokens", "{:,}"),
+    "kl": ("KL", "{:.3f}"),
+    "auc": ("AUC", "{:.3f}"),
+    "shared_words": ("shared words", "{:.0%}"),
+    "distinct": ("distinct pairs", "{:.0%}"),
+    "loss": ("loss", "{:.2f}"),
+}
+NOTE = (
+    "Random documents are of the same pool, and have as many tokens. KL: of the target's hashed n-grams from theirs, "
+    "nats a gram; AUC: of a classifier that tells them from the target, .5 if it cannot; distinct: among pairs of "
+    "words, in as much text of each; loss: of the model that the stage begins with, nats a predicted token."
+)
+EXAMPLES_FILE = "examples.json"
+
+
+def selection_blocks(selections: Sequence[tuple[str, Record]]) -> list[Block]:
+    """A table of all selections, and documents of each to read.
+
+    Args:
+        selections: records of stage `selection`, each with what it is called.
+    """
+    if not selections:
+        return []
+    rows: list[list[Cell | str]] = []
+    for label, record in selections:
+        for name in ("selection", "random", "target"):
+            if figures := record.metrics.get(name):
+                shown = label if name == "selection" else f"{label}, {name}"
+                rows.append([shown, *(_figure(figures[key], form) for key, (_, form) in COLUMNS.items())])
+    header = ["text", *(title for title, _ in COLUMNS.values())]
+    read = [table for label, record in selections if (table := _examples(label, record))]
+    return [Table(header, rows, "Selections", NOTE), Folded("Documents that were selected, to be read", read)]
+
+
+def _figure(value: Any, form: str) -> str:
+    return NONE if value is None else form.format(value)
+
+
+def _examples(label: str, record: Record) -> Table | None:
+    """Documents that were taken, each beside the text of the target that it is most like."""
+    try:
+        found = json.loads((record.path / EXAMPLES_FILE).read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    rows: list[list[Cell | str]] = [
+        [f"{example['rank']}", f"{example['score']:.3f}", example["text"], example["nearest"]] for example in found
+    ]
+    return Table(["rank", "score", "document", "most alike of the target"], rows, label, words=True)

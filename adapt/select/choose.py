@@ -1,0 +1,146 @@
+"""From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+
+from adapt.console import log
+from adapt.corpus.dedup.deduplicate import Alike
+from adapt.select.base import Given, Selection
+from adapt.select.highest import Ranked, Room, best, scored
+from adapt.select.near import Distinct
+from adapt.select.pool import Document, Narrowed, Pool
+
+SPARE = 1.2
+"""So many times the budget is held of the best texts, since near copies among them are not taken."""
+CHARACTERS = 6
+"""A token has so many characters, at most on average; where it has more, the pool is read again with more room."""
+AT_ONCE = 256
+CountTokens = Callable[[Sequence[str]], list[int]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much is taken; one of the two."""
+
+    documents: int | None = None
+    tokens: int | None = None
+    """Documents are taken until they have so many tokens, the one with which they reach that included."""
+
+    def room(self, times: float) -> Room:
+        """Room for so many times the budget."""
+        if self.documents is not None:
+            return Room(documents=ceil(times * self.documents))
+        return Room(characters=ceil(times * CHARACTERS * (self.tokens or 0)))
+
+    def is_full(self, documents: int, tokens: int) -> bool:
+        """Whether no further document is taken."""
+        return documents >= self.documents if self.documents is not None else tokens >= (self.tokens or 0)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A document that was taken."""
+
+    document: Document
+    score: float
+    tokens: int
+
+    def line(self) -> dict[str, Any]:
+        """Its line of TEXTS_FILE."""
+        document = self.document
+        place = {"id": document.id, "part": document.part, "record": document.record}
+        return {**place, "score": self.score, "text": str(document)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was taken."""
+
+    taken: list[Taken]
+    """The best first."""
+    near: int
+    """Documents passed over as copies of one with a higher score."""
+    is_full: bool
+    """Whether the budget was filled."""
+    passed: tuple[int, ...]
+    """Documents that each selection but the last passed on."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all documents."""
+        return sum(document.tokens for document in self.taken)
+
+
+def choose(
+    selections: Sequence[Selection],
+    given: Given,
+    budget: Budget,
+    keep: float,
+    alike: Alike,
+    count: CountTokens,
+) -> Choice:
+    """Chooses documents of `given.pool`, a Pool.
+
+    Args:
+        selections: each but the last passes on so much as `keep` says, or, if it is a filter, all that may be taken.
+        given: the pool, the target, and what selections may look at.
+        budget: how much is taken.
+        keep: times the budget.
+        alike: what counts as a near copy, of which one is taken.
+        count: the numbers of tokens of texts.
+
+    Raises:
+        ConfigError, DataError: a selection cannot select here.
+    """
+    pool = cast("Pool | Narrowed", given.pool)
+    passed: list[int] = []
+    for selection in selections[:-1]:
+        selection.learn(replace(given, pool=pool))
+        ids = _passed_on(selection, pool, given.target, budget.room(keep))
+        pool = pool.narrowed(ids)
+        passed.append(len(ids))
+    last, times = selections[-1], SPARE
+    last.learn(replace(given, pool=pool))
+    while True:
+        found = best(last, pool, given.target, budget.room(times), kept=lambda document: document)
+        choice = _fill(found.held, budget, Distinct(alike), count)
+        if choice.is_full or found.is_all:
+            return replace(choice, passed=tuple(passed))
+        times *= 2
+        log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
+
+
+def _passed_on(selection: Selection, pool: Iterable[str], target: Sequence[str], room: Room) -> np.ndarray:
+    """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
+    if selection.is_filter():
+        ids = array("q", (document.id for _, _, document in scored(selection, pool, target)))
+        return np.array(ids, np.int64)
+    found = best(selection, pool, target, room, kept=lambda document: document.id)
+    return np.array([entry.held for entry in found.held], np.int64)
+
+
+def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: CountTokens) -> Choice:
+    """Takes the best texts that are no near copies, until the budget is full."""
+    taken: list[Taken] = []
+    near, tokens = 0, 0
+    for entry, is_new, number in _looked_at(sorted(held, reverse=True), distinct, count):
+        near += not is_new
+        if is_new:
+            tokens += number
+            taken.append(Taken(entry.held, entry.score, number))
+        if budget.is_full(len(taken), tokens):
+            return Choice(taken, near, True, ())
+    return Choice(taken, near, False, ())
+
+
+def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens) -> Iterator[tuple[Ranked, bool, int]]:
+    """Each text, whether it is no copy of one before, and its number of tokens."""
+    for start in range(0, len(ranked), AT_ONCE):
+        some = ranked[start : start + AT_ONCE]
+        texts = [str(entry.held) for entry in some]
+        yield from zip(some, distinct.are_new(texts), count(texts), strict=True)

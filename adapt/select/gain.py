@@ -1,0 +1,150 @@
+"""What a selection is, beside a random one of the same pool and size: how near the target, how diverse.
+
+- KL divergence of the target's hashed n-grams from the selection's; its reduction against the random documents is the
+  measure of DSIR (arXiv 2302.03169, section 5), which predicts how well what is trained on them does.
+- AUC of a fresh classifier that tells the selection from the target; .5 is a selection that cannot be told.
+- Shared words, as between domains (Don't Stop Pretraining, section 3.1).
+- Distinct n-grams: the share of word pairs that were not there before, in samples of as many words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from adapt.config import Config
+from adapt.corpus.shingles import hashed, ngrams, normalised, words
+from adapt.model.locate import Pretrained
+from adapt.select.classifier import regression
+from adapt.select.grams import gram_counts, grams
+
+NGRAM, BUCKETS = 2, 10_000
+FEATURES = 2**18
+"""Buckets of the fresh classifier's features."""
+MOST = 4000
+"""Texts of a side that the fresh classifier sees."""
+FEWEST = 8
+MEASURED_TOKENS = 20_000
+"""Tokens of each sample that a model's loss is measured on, to within a document."""
+EXCERPT = 400
+"""Characters of an example."""
+
+
+@dataclass(frozen=True)
+class TakenExample:
+    """A document that was taken, to be read, beside the text of the target that it is most like."""
+
+    rank: int
+    """1 was taken first."""
+    score: float
+    text: str
+    nearest: str
+    cosine: float
+    """How alike the hashed n-grams of both are."""
+
+
+def kl_divergence(target: Sequence[str], texts: Sequence[str]) -> float:
+    """KL(target || texts) of the distributions of hashed n-grams [nats]; the texts have a gram more in each bucket."""
+    wanted, found = (gram_counts(side, NGRAM, BUCKETS) for side in (target, texts))
+    p, q = wanted / max(wanted.sum(), 1), (found + 1) / (found.sum() + BUCKETS)
+    seen = p > 0
+    return float((p[seen] * np.log(p[seen] / q[seen])).sum())
+
+
+def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> float | None:
+    """AUC of logistic regression that tells texts from the target, in two folds; None where one side has too few.
+
+    Args:
+        target: texts.
+        texts: those to tell from them.
+        seed: decides which texts are looked at, where there are many.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
+    if min(map(len, sides)) < FEWEST:
+        return None
+    features = grams([text for side in sides for text in side], NGRAM, FEATURES).matrix(FEATURES)
+    of_target = np.arange(features.shape[0]) < len(sides[0])
+    places = np.concatenate([np.arange(len(side)) for side in sides])
+    areas = []
+    for fold in (0, 1):
+        seen = np.flatnonzero(places % 2 == fold)
+        other = np.flatnonzero(places % 2 != fold)
+        order = np.argsort(~of_target[seen], kind="stable")  # `regression` wants the target first
+        weights, _ = regression(features[seen[order]], int(of_target[seen].sum()), 1.0)
+        areas.append(roc_auc_score(of_target[other], features[other] @ weights))
+    return float(np.mean(areas))
+
+
+def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
+    """The share of word pairs that are different in each sample, among as many pairs of each: its first ones."""
+    pairs = [_pairs(texts) for texts in samples]
+    most = min(map(len, pairs))
+    return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
+
+
+def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """A model's held-out loss on the first texts of each sample [nats a predicted token], on the CPUs of this process.
+
+    Args:
+        config: `evaluation` and `objective`.
+        pretrained: the model.
+        samples: texts by name.
+    """
+    import torch
+
+    from adapt.evaluate.texts_loss import loss_on
+    from adapt.model.literal import load_text_tokenizer
+    from adapt.model.load import load_model
+    from adapt.model.tokenize.quick import QuickTokenizer
+    from adapt.model.tokenize.ragged import IDS
+
+    tokenizer = load_text_tokenizer(pretrained)
+    quick = QuickTokenizer(tokenizer.backend_tokenizer)
+    model = load_model(pretrained.model, config.objective.kind == "causal", pretrained.trust_remote_code)
+    found = {}
+    for name, texts in samples.items():
+        tokens: list[np.ndarray] = []
+        for text in texts:
+            if sum(map(len, tokens)) >= MEASURED_TOKENS:
+                break
+            tokens += [ids.astype(np.int64) for ids in quick([text]).lists(IDS)]
+        found[name] = loss_on(tokens, model, tokenizer, config, torch.device("cpu"))
+    return found
+
+
+def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str], count: int) -> list[TakenExample]:
+    """Documents to read: half of them the best, the others from all over the ranking.
+
+    Args:
+        taken: the best first.
+        scores: of each.
+        target: texts.
+        count: how many, or all where there are fewer.
+    """
+    best = min(count // 2, len(taken))
+    spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
+    ranks = [*range(best), *spread]
+    mine, theirs = (grams(side, NGRAM, FEATURES).matrix(FEATURES) for side in ([taken[n] for n in ranks], target))
+    alike = (mine @ theirs.T).toarray()
+    return [
+        TakenExample(
+            rank + 1,
+            float(scores[rank]),
+            taken[rank][:EXCERPT],
+            target[int(row.argmax())][:EXCERPT],
+            round(float(row.max()), 4),
+        )
+        for rank, row in zip(ranks, alike, strict=True)
+    ]
+
+
+def in_random_order(texts: Sequence[str], seed: int) -> list[str]:
+    """The same texts in an order that hangs on the seed and their number alone."""
+    return [texts[place] for place in np.random.default_rng(seed).permutation(len(texts))]
+
+
+def _pairs(texts: Sequence[str]) -> np.ndarray:
+    found = [ngrams(hashed(words(normalised(text))), 2) for text in texts]
+    return np.concatenate([np.zeros(0, np.uint64), *found])

@@ -1,0 +1,143 @@
+"""Selection by a language model's own loss: a band of it, or the difference of two models' (Moore and Lewis 2010).
+
+A band (Marion et al. 2023, arXiv 2309.04564): documents whose loss a token lies between two quantiles of the pool's are
+taken at random; those that the model knows by heart, and those that no model can predict, are not.
+
+With a `reference`, the score is
+
+    L_reference(x) - L_model(x)    [nats a predicted token]
+
+where the model was adapted to the target, and the reference was not (Moore and Lewis, P10-2041): documents come first
+that the adaptation has made likelier. Both predict the same tokens in the same contexts.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from adapt.config import Fraction, PositiveInt
+from adapt.errors import ConfigError, DataError
+from adapt.select.base import NEVER, Given, Selection
+from adapt.select.random import draws, sampled
+
+BAND, WITHIN = 3, 4
+"""The streams that draw the documents which the band's ends are found on, and those of the band that are taken."""
+AT_ONCE = 256
+"""Documents that are tokenized, and sorted by length, together."""
+
+
+@dataclass(frozen=True)
+class PerplexityOptions:
+    """Which documents are taken."""
+
+    low: Fraction = 0.25
+    """Without a reference: quantile of the pool's losses at which the band begins."""
+    high: Fraction = 0.75
+    """Without a reference: quantile of the pool's losses at which the band ends."""
+    sample: PositiveInt = 2000
+    """Documents that the quantiles are estimated on, drawn at random."""
+    reference: str | None = None
+    """Model that was not adapted to the target, a Hugging Face id or a folder, with the tokenizer of model.path, which
+    is the model that was. null takes a band."""
+    max_tokens: PositiveInt = 512
+    """A document is judged by at most so many of its first tokens."""
+
+
+class ByPerplexity(Selection):
+    """One pass with the models; for a band, the sample is measured before."""
+
+    Options = PerplexityOptions
+
+    def what(self) -> dict[str, Any]:
+        """A reference is known by its content, and not by its path."""
+        return {**super().what(), "reference": self.options.reference is not None}
+
+    def models(self) -> tuple[str, ...]:
+        """The job's model, and the reference."""
+        return ("", self.options.reference) if self.options.reference else ("",)
+
+    def is_filter(self) -> bool:
+        """A band is one."""
+        return self.options.reference is None
+
+    def learn(self, given: Given) -> None:
+        """Loads the models, and finds the ends of the band.
+
+        Raises:
+            ConfigError: the band is empty.
+            DataError: no document of the pool has a loss.
+        """
+        options = self.options
+        if options.low >= options.high:
+            raise ConfigError(
+                f"select.options of perplexity: low is {options.low:g} and high is {options.high:g}",
+                "let low be smaller than high",
+            )
+        self.losses = [Losses(given, path, options.max_tokens) for path in self.models()]
+        if options.reference is None:
+            losses = self._first(sampled(given.pool, options.sample, self.seed, BAND))
+            if not len(losses):
+                raise DataError("no document of the pool has a token to predict", "check select.pool_text_field")
+            self.low, self.high = np.quantile(losses, [options.low, options.high])
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        """Differences of losses; in a band, random numbers."""
+        drawn, first, waiting = draws(self.seed, WITHIN), 0, iter(pool)
+        while texts := [str(text) for text in islice(waiting, AT_ONCE)]:
+            losses = [of(texts, first) for of in self.losses]
+            first += len(texts)
+            numbers = np.fromiter(drawn, np.float64, len(texts))
+            if self.options.reference is None:
+                scores = np.where((losses[0] >= self.low) & (losses[0] <= self.high), numbers, NEVER)
+            else:
+                scores = losses[1] - losses[0]
+            yield from np.where(np.isnan(losses[0]), NEVER, scores).tolist()
+
+    def _first(self, texts: Sequence[str]) -> np.ndarray:
+        """The losses of the job's model on some texts, without those that have none."""
+        losses = np.concatenate(
+            [np.zeros(0), *(self.losses[0](texts[n : n + AT_ONCE], n) for n in range(0, len(texts), AT_ONCE))]
+        )
+        found: np.ndarray = losses[~np.isnan(losses)]
+        return found
+
+
+class Losses:
+    """The losses of a model.
+
+    Args:
+        given: has the model and the objective.
+        path: of the model, as `Selection.models` names it.
+        most: tokens of a text.
+    """
+
+    def __init__(self, given: Given, path: str, most: int) -> None:
+        from adapt.evaluate.ready import ready
+        from adapt.model.literal import load_text_tokenizer
+        from adapt.model.tokenize.quick import QuickTokenizer
+
+        self._ready = ready(given.models[path], given.config.objective.kind == "causal")
+        self._config, self._most = given.config, most
+        self._special = self._ready.tokenizer.all_special_ids
+        self._quick = QuickTokenizer(load_text_tokenizer(given.models[path]).backend_tokenizer)
+
+    def __call__(self, texts: Sequence[str], first: int) -> np.ndarray:
+        """The mean loss of each text [nats a predicted token], float64 [texts]; NaN where there is nothing to predict.
+
+        Args:
+            texts: some that follow each other.
+            first: number of the first of them.
+        """
+        from adapt.evaluate.texts_loss import losses_on
+        from adapt.model.tokenize.ragged import IDS
+
+        tokens = [ids[: self._most].astype(np.int64) for ids in self._quick(texts).lists(IDS)]
+        model, tokenizer, device = self._ready.model, self._ready.tokenizer, self._ready.device
+        losses, counts = losses_on(tokens, first, model, tokenizer, self._config, device)
+        has_tokens = [not np.isin(ids, self._special).all() for ids in tokens]
+        known = (counts > 0) & np.array(has_tokens, bool)
+        found: np.ndarray = np.divide(losses, counts, out=np.full(len(texts), np.nan), where=known)
+        return found

@@ -1,0 +1,242 @@
+"""Selecting as a job, and what trains on a selection: what is built, and what is refused before anything runs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adapt.chain.build import build_chain
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.config import Config, CorpusConfig, SelectConfig, TaptConfig
+from adapt.errors import ConfigError
+from adapt.job.dapt import dapt
+from adapt.job.registry import JOBS
+from adapt.job.select import JOB, select
+from adapt.job.tapt import SELECTION, tapt
+from adapt.parse import parse
+from adapt.stage.context import Context
+from adapt.stage.listing import Files
+from adapt.stage.prepare_texts import PrepareTexts
+from adapt.stage.select import Select
+from adapt.stage.task_texts import TaskTexts
+from tests.job.worlds import keyed_model, splits, task_world
+
+POOL: dict[str, Any] = {"pool_paths": "data/pool.jsonl"}
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return replace(task_world(tmp_path, monkeypatch), select=SelectConfig(**POOL, kind="dsir", documents=2))
+
+
+def chosen(config: Config, **changes: Any) -> Select:
+    return select(Context.of(replace(config, select=replace(config.select, **changes)))).chosen
+
+
+def selected(text: Any) -> Select:
+    assert isinstance(text, PrepareTexts)
+    assert isinstance(text.texts, Select)
+    return text.texts
+
+
+def test_a_random_selection_stands_beside_every_other(config: Config) -> None:
+    judged = select(Context.of(config))
+    control = judged.control
+    assert control
+    assert (judged.chosen.way, control.way) == ("dsir", "random")
+    assert control.like == judged.chosen
+    assert (control.pool, control.target, control.unseen) == (
+        judged.chosen.pool,
+        judged.chosen.target,
+        judged.chosen.unseen,
+    )
+    assert control.what()["budget"] == {"per_example": None, "documents": None, "tokens": None}
+    assert select(Context.of(replace(config, select=SelectConfig(**POOL, documents=2)))).control is None
+
+
+def test_the_target_is_the_train_text_without_that_of_dev_and_test(config: Config) -> None:
+    target, unseen = chosen(config).target.text, chosen(config).unseen
+    assert isinstance(target, TaskTexts)
+    assert [each.split for each in target.wanted] == ["train"]
+    assert unseen
+    assert [each.split for each in target.unseen] == [each.split for each in unseen.wanted] == ["dev", "test"]
+    other = chosen(config, target_paths="data/more.jsonl")
+    assert isinstance(other.target.text, Files)
+    assert other.unseen == unseen
+
+
+def test_a_selection_of_other_text_needs_no_task(config: Config) -> None:
+    alone = replace(config, task=Config().task)
+    assert chosen(alone, target_paths="data/more.jsonl").unseen is None
+
+
+def test_the_models_that_score_count_by_their_content(config: Config, tmp_path: Path) -> None:
+    one, other = (keyed_model(tmp_path / name) for name in ("one", "other"))
+    difference = chosen(config, kind="perplexity", options={"reference": str(one)})
+    assert difference.start
+    assert [start.pretrained.model for start in difference.others.values()] == [one]
+    assert chosen(config).start is None
+    assert chosen(config, kind="perplexity", options={"reference": str(other)}).key == difference.key
+    (other / "model.safetensors").write_text("other weights")
+    assert chosen(config, kind="perplexity", options={"reference": str(other)}).key != difference.key
+    assert chosen(config, kind="perplexity").key != difference.key
+    (one / "tokenizer.json").write_text("another")
+    with pytest.raises(Exception, match="has another tokenizer"):
+        chosen(config, kind="perplexity", options={"reference": str(one)})
+
+
+def test_what_tapt_selects_is_what_the_job_selects(config: Config) -> None:
+    assert selected(tapt(Context.of(config)).training.corpora[SELECTION]) == chosen(config)
+
+
+def test_dapt_trains_on_a_selection_in_place_of_a_corpus(config: Config) -> None:
+    arguments = [
+        *("--select.pool_paths=data/pool.jsonl", "--select.documents=2", "--select.target_paths=data/more.jsonl"),
+        *(f"--model.path={config.model.path}", f"--storage.root={config.storage.root}"),
+        *("--training.sequence_length=64", "--evaluation.sequence_length=64"),
+    ]
+    given = parse(arguments, "x", JOBS["dapt"].kind)
+    export = dapt(Context.of(given))
+    (text,) = export.training.corpora.values()
+    assert selected(text).way == "random"
+    assert text == export.domain
+    assert text.what()["corpus"]["heldout_fraction"] == 0.01  # which it is measured on
+
+
+# --- chains
+
+
+def chain(config: Config, folder: Path, **stages: Any) -> Any:
+    common = {
+        "model.path": config.model.path,
+        "storage.root": config.storage.root,
+        "select.pool_paths": "data/pool.jsonl",
+    }
+    common |= {"training.sequence_length": 64, "evaluation.sequence_length": 64}
+    file = folder / "chain.yaml"
+    file.write_text(yaml.safe_dump({"common": common, "stages": stages}))
+    return {goal.name: goal.stage for goal in build_chain(expand_chain(read_chain(str(file)))).goals}
+
+
+TASK = {"name": "one", **splits()}
+CHOSEN = {"job": "select", "task": TASK, "select": {"kind": "dsir", "documents": 2}}
+NO_POOL = {"select.pool_paths": []}
+
+
+def test_stages_of_a_chain_train_on_what_another_selects(config: Config, tmp_path: Path) -> None:
+    stages = chain(
+        config,
+        tmp_path,
+        dapt={"job": "dapt", "corpus.paths": "data/more.jsonl", **NO_POOL},
+        chosen={**CHOSEN, "from": "dapt"},
+        tapt={"job": "tapt", "task": TASK, "from": ["dapt", "chosen"], **NO_POOL},
+        other={"job": "dapt", "from": "chosen", **NO_POOL},
+        random={"job": "select", "task": TASK, "from": "chosen"},
+    )
+    made = stages["chosen"].chosen
+    assert selected(stages["tapt"].training.corpora[SELECTION]) == made
+    assert stages["tapt"].training.start.training == stages["dapt"].training
+    assert selected(stages["other"].training.corpora["domain"]) == made
+    assert stages["other"].training.start.training is None
+    assert stages["random"].chosen.like == made
+    assert stages["random"].control is None
+    assert stages["chosen"].start.training == stages["dapt"].training
+
+
+@pytest.mark.parametrize(
+    ("stage", "what"),
+    [
+        (
+            {"job": "finetune", "task": TASK, "from": "chosen"},
+            "chosen selects text, which job finetune cannot train on",
+        ),
+        ({"job": "tapt", "task": TASK, "from": ["chosen", "chosen"]}, "chosen and chosen, which both select text"),
+        ({"job": "tapt", "task": TASK, "from": ["dapt", "dapt"]}, "dapt and dapt, which both make a model"),
+        ({"job": "tapt", "task": TASK, "from": "chsen"}, "unknown key chsen in stage"),
+        ({"job": "tapt", "task": TASK, "from": "chosen"}, "and select.pool_paths is set too"),
+        (
+            {"job": "dapt", "from": "chosen", "corpus.paths": "data/more.jsonl", **NO_POOL},
+            "and a selection in its place",
+        ),
+        ({"job": "dapt", "from": "dapt", **NO_POOL}, "corpus.paths is empty"),
+        (
+            {**CHOSEN, "from": "chosen"},
+            "select.documents is set, and the selection that `from` names gives a budget too",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_chain(config: Config, tmp_path: Path, stage: Any, what: str) -> None:
+    first = {"job": "dapt", "corpus.paths": "data/more.jsonl", **NO_POOL}
+    with pytest.raises(ConfigError) as caught:
+        chain(config, tmp_path, dapt=first, chosen=CHOSEN, stage=stage)
+    assert what in caught.value.what
+
+
+# --- what is refused
+
+NONE = {"documents": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "fix"),
+    [
+        (NONE, "no budget is set", "set one of select.per_example"),
+        ({"tokens": 5}, "select.documents and select.tokens are set", "set one of"),
+        (
+            {"per_example": 5, "tokens": 5},
+            "select.per_example and select.documents and select.tokens are set",
+            "one of",
+        ),
+        ({"pool_paths": []}, "select.pool_paths is empty", "--select.pool_paths"),
+        ({"kind": "dsri"}, "select.kind: there is no 'dsri'", "did you mean dsir?"),
+        ({"kind": ["dsir", "randm"]}, "select.kind: there is no 'randm'", "did you mean random?"),
+        ({"options": {"ngrams": 1}}, "unknown key ngrams in select.options of dsir", "did you mean ngram?"),
+        ({"options": {"smoothing": "much"}}, "select.options of dsir: smoothing:", "correct the value"),
+    ],
+)
+def test_what_cannot_be_selected_is_refused_before_anything_runs(
+    config: Config, changes: dict[str, Any], what: str, fix: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(config, **changes)
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_a_selection_without_target_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match="the selection has no target"):
+        chosen(replace(config, task=Config().task))
+
+
+def test_a_pool_is_taken_whole_or_in_part(config: Config) -> None:
+    both = replace(config, tapt=TaptConfig(pool_paths="data/pool.jsonl"))
+    with pytest.raises(ConfigError, match=r"tapt\.pool_paths and select\.pool_paths are both set"):
+        tapt(Context.of(both))
+
+
+def test_a_budget_without_pool_is_refused_where_text_is_trained_on(config: Config) -> None:
+    lost = replace(config, select=SelectConfig(documents=3))
+    with pytest.raises(ConfigError, match=r"select\.documents is set, but select\.pool_paths is not"):
+        tapt(Context.of(lost))
+
+
+def test_a_corpus_goes_before_a_section_that_is_for_other_jobs(config: Config) -> None:
+    (text,) = dapt(Context.of(replace(config, corpus=CorpusConfig(paths="data/more.jsonl")))).training.corpora.values()
+    assert not isinstance(text, PrepareTexts)
+
+
+def test_the_job_is_parsed_with_its_options(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "select:\n  kind: [{dsir: {ngram: 1}}, classifier]\n  pool_paths: data/pool.jsonl\n  documents: 3\n"
+    )
+    given = parse(["--config", str(file), "--select.keep=4"], "jobs/select.py", JOB.kind)
+    assert given.select.kind == [{"dsir": {"ngram": 1}}, "classifier"]
+    assert given.select.keep == 4
+    one = parse(["--select.kind=dsir", "--select.options={ngram: 1}"], "jobs/select.py", JOB.kind)
+    assert (one.select.kind, one.select.options) == ("dsir", {"ngram": 1})
+    listed = parse(["--select.kind=[dsir, classifier]"], "jobs/select.py", JOB.kind)
+    assert listed.select.kind == ["dsir", "classifier"]

@@ -1,0 +1,131 @@
+"""From a pool to what is taken: budgets, near copies, ties, and selections that follow each other."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from adapt.corpus.dedup.deduplicate import Alike
+from adapt.select.base import NEVER, Given, NoOptions, Selection
+from adapt.select.choose import Budget, Choice, choose
+from adapt.select.random import Random
+from tests.samples import sentences
+from tests.select.longest import Longest
+from tests.select.pools import Listed, given, numbered
+
+TEXTS = sentences(60, shortest=3, longest=40)
+
+
+def words_in(texts: Sequence[str]) -> list[int]:
+    return [len(text.split()) for text in texts]
+
+
+def chosen(
+    pool: Listed, *selections: Selection, keep: float = 2.0, target: Sequence[str] = (), **budget: int
+) -> Choice:
+    return choose(selections, given(pool, target), Budget(**budget), keep, Alike(near=True), words_in)
+
+
+def longest() -> Selection:
+    return Longest(NoOptions(), 0)
+
+
+def texts_of(choice: Choice) -> list[str]:
+    return [str(each.document) for each in choice.taken]
+
+
+def test_so_many_documents_are_taken_the_best_first() -> None:
+    choice = chosen(numbered(TEXTS), longest(), documents=7)
+    assert texts_of(choice) == sorted(TEXTS, key=len, reverse=True)[:7]
+    assert (choice.is_full, choice.near, choice.passed) == (True, 0, ())
+    assert choice.tokens == sum(words_in(texts_of(choice)))
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 333])
+def test_documents_are_taken_until_they_have_so_many_tokens(tokens: int) -> None:
+    choice = chosen(numbered(TEXTS), longest(), tokens=tokens)
+    assert texts_of(choice) == sorted(TEXTS, key=len, reverse=True)[: len(choice.taken)]
+    assert choice.tokens - choice.taken[-1].tokens < tokens <= choice.tokens
+
+
+def test_a_pool_that_does_not_fill_the_budget_is_said_to_be_too_small() -> None:
+    for budget in ({"documents": 61}, {"tokens": 10**6}):
+        choice = chosen(numbered(TEXTS), longest(), **budget)
+        assert len(choice.taken) == 60
+        assert not choice.is_full
+
+
+def test_near_copies_do_not_count_and_the_best_of_them_stays() -> None:
+    """Also where so many of the best are copies that the pool has to be read again."""
+    copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]
+    pool = numbered([*TEXTS, *(text + " " * n for n, text in enumerate(copies))])
+    choice = chosen(pool, longest(), documents=5)
+    assert choice.taken[0].document.id == 99  # with the most blanks it is the longest
+    assert texts_of(choice)[1:] == sorted(TEXTS, key=len, reverse=True)[:4]
+    assert choice.near == 39
+    assert pool.passes > 1
+
+
+def test_ids_above_what_float32_can_tell_apart_survive() -> None:
+    first = 2**24
+    pool = numbered(TEXTS, first)
+    taken = [each.document.id for each in chosen(pool, longest(), longest(), documents=20).taken]
+    assert sorted(taken) == sorted(first + TEXTS.index(text) for text in sorted(TEXTS, key=len, reverse=True)[:20])
+    assert [each.line()["id"] for each in chosen(numbered(TEXTS, 2**40, 2**20), longest(), documents=3).taken] == [
+        2**40 + 2**20 * TEXTS.index(text) for text in sorted(TEXTS, key=len, reverse=True)[:3]
+    ]
+
+
+class Learning(Selection):
+    """Notes what it could look at, and prefers short texts."""
+
+    seen: list[str]
+
+    def learn(self, given: Given) -> None:
+        self.seen = [*map(str, given.pool), *map(str, given.pool)]
+        self.target = list(given.target)
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        return (-float(len(text)) for text in pool)
+
+
+def test_each_selection_of_a_list_sees_what_the_one_before_passed_on() -> None:
+    last = Learning(NoOptions(), 0)
+    choice = chosen(numbered(TEXTS), Random(NoOptions(), 1), longest(), last, keep=3.0, documents=4, target=["target"])
+    drawn = chosen(numbered(TEXTS), Random(NoOptions(), 1), documents=12)
+    passed = set(texts_of(drawn))
+    assert choice.passed == (12, 12)
+    assert last.seen == 2 * [text for text in TEXTS if text in passed]
+    assert last.target == ["target"]
+    assert texts_of(choice) == sorted(passed, key=len)[:4]
+
+
+class Even(Selection):
+    """Documents with an odd number of letters must not be taken; the others come as they stand."""
+
+    def is_filter(self) -> bool:
+        return True
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        return (NEVER if len(text) % 2 else 0.0 for text in pool)
+
+
+def test_a_filter_passes_on_all_that_may_be_taken() -> None:
+    even = [text for text in TEXTS if len(text) % 2 == 0]
+    choice = chosen(numbered(TEXTS, 2**40), Even(NoOptions(), 0), longest(), keep=0.1, documents=4)
+    assert choice.passed == (len(even),)
+    assert texts_of(choice) == sorted(even, key=len, reverse=True)[:4]
+
+
+def test_a_list_passes_on_about_so_many_times_a_budget_of_tokens() -> None:
+    choice = chosen(numbered(TEXTS), Random(NoOptions(), 1), longest(), keep=4.0, tokens=30)
+    assert 5 < choice.passed[0] < 40
+    assert choice.is_full
+
+
+def test_the_same_is_taken_of_a_smaller_and_a_larger_budget() -> None:
+    def taken(**budget: Any) -> list[int]:
+        return [each.document.id for each in chosen(numbered(TEXTS), Random(NoOptions(), 2), **budget).taken]
+
+    assert taken(documents=20)[:10] == taken(documents=10)
+    assert taken(tokens=200)[: len(taken(tokens=100))] == taken(tokens=100)

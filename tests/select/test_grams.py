@@ -1,0 +1,63 @@
+"""Hashed n-grams against counting them one by one."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from adapt.select.grams import AT_ONCE, gram_chunks, gram_counts, grams
+
+TEXTS = ["The model, the loss.", "", "x", "the model", "...", "The MODEL the loss the model"]
+MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
+
+
+def mixed(value: int) -> int:
+    """SplitMix64's finalizer in whole numbers."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+    return value ^ (value >> 31)
+
+
+def bucket(run: tuple[str, ...], buckets: int) -> int:
+    value = len(run)
+    for word in run:
+        value = (value * GOLDEN + xxh3_64_intdigest(word.encode())) & MASK
+    return mixed(value) % buckets
+
+
+def counted(text: str, longest: int, buckets: int) -> Counter[int]:
+    words = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+    runs = [tuple(words[n : n + size]) for size in range(1, longest + 1) for n in range(len(words) - size + 1)]
+    return Counter(bucket(run, buckets) for run in runs)
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_grams_are_the_runs_of_words_of_each_text_by_itself(longest: int) -> None:
+    found = grams(TEXTS, longest, 50)
+    assert found.texts == len(TEXTS)
+    for place, text in enumerate(TEXTS):
+        assert Counter(found.buckets[found.owners == place].tolist()) == counted(text, longest, 50)
+    assert found.sizes().tolist() == [counted(text, longest, 50).total() for text in TEXTS]
+
+
+def test_sums_and_matrix_are_those_of_the_counts() -> None:
+    weights = np.random.default_rng(0).normal(size=50)
+    found = grams(TEXTS, 2, 50)
+    dense = np.zeros((len(TEXTS), 50))
+    for place, text in enumerate(TEXTS):
+        for each, count in counted(text, 2, 50).items():
+            dense[place, each] = count
+    assert found.sums(weights) == pytest.approx(dense @ weights)
+    norms = np.linalg.norm(dense, axis=1, keepdims=True)
+    assert found.matrix(50).toarray() == pytest.approx(dense / np.where(norms, norms, 1))
+
+
+def test_texts_without_end_are_counted_as_they_come() -> None:
+    texts = [f"text {number % 7} of many" for number in range(2 * AT_ONCE + 3)]
+    assert [chunk.texts for chunk in gram_chunks(iter(texts), 2, 99)] == [AT_ONCE, AT_ONCE, 3]
+    total: Counter[int] = Counter()
+    for text in texts:
+        total += counted(text, 2, 99)
+    assert gram_counts(iter(texts), 2, 99).tolist() == [total[number] for number in range(99)]
+    assert gram_counts([], 2, 9).tolist() == [0.0] * 9
