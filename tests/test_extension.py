@@ -13,6 +13,7 @@ import yaml
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config
+from adapt.embed.table import embedder_of
 from adapt.job.dapt import dapt
 from adapt.method.table import method_of
 from adapt.parse import parse
@@ -44,6 +45,13 @@ def settings() -> dict[str, object]:
         if language == "yaml":
             found |= yaml.safe_load(text)
     return found
+
+
+def test_an_embedder_of_ones_own_embeds(mine: Path) -> None:
+    embedder = embedder_of("mine.embedder:Letters", {"alphabet": "ab"}, 0)
+    embedder.load(None)
+    found = embedder.embed(["Abba", "xyz"])
+    assert (found.vectors.tolist(), found.seen, found.unknown) == ([[2, 2], [0, 0]], 2, 1)
 
 
 @pytest.fixture

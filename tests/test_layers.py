@@ -44,6 +44,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "preflight": GROUND | {"runtime", "model", "train"},
     "report": GROUND | {"statistics"},  # beyond that it reads records
     "summary": GROUND | {"train"},  # what a training reports while it runs
+    "index": GROUND | {"runtime"},
+    "embed": GROUND | {"index", "corpus", "model", "runtime", "train"},  # of train, how many threads
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}

@@ -8,12 +8,10 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from adapt.config import Config, EvaluationConfig
-from adapt.evaluate.mlm_loss import Heldout
 from adapt.evaluate.ready import call_on_device, ready
 from adapt.evaluate.results import TaskNeighbours
+from adapt.model.features import text_features
 from adapt.model.locate import Pretrained
-from adapt.model.packed import Packed, sent
-from adapt.model.states import last_hidden_state
 from adapt.task.data import Split
 
 
@@ -52,20 +50,10 @@ def mean_features(
 
     Texts longer than `evaluation.sequence_length` pass in pieces; the mean is over the tokens of all pieces.
     """
-    texts = Heldout(list(range(len(split))), split.tokens, {"second": [ids.astype(bool) for ids in split.segments]})
-    sums: np.ndarray | None = None
-    with torch.inference_mode():
-        for index, rows in texts.batches(evaluation.sequence_length, evaluation.micro_batch):
-            packed = Packed.of(rows.tokens, rows.real, rows.starts).to(device)
-            segments = sent(rows.marks["second"][rows.real].long()[None], device)
-            states = last_hidden_state(model, packed, segments).float()
-            owner = sent(torch.from_numpy(index)[rows.real.nonzero()[:, 0]], device)
-            part = torch.zeros(len(split), states.shape[1], device=device).index_add(0, owner, states).cpu().numpy()
-            sums = part if sums is None else sums + part
-    if sums is None:
+    if not len(split):
         return np.zeros((0, 0), np.float32)
-    features: np.ndarray = sums / np.array([len(tokens) for tokens in split.tokens], np.float32)[:, None]
-    return features
+    length, at_once = evaluation.sequence_length, evaluation.micro_batch
+    return text_features(model, split.tokens, device, length, at_once, segments=split.segments)
 
 
 def knn_accuracy(

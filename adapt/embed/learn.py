@@ -1,0 +1,101 @@
+"""What an embedder learns, it learns from a bounded sample of the texts that will be compared, in one task.
+
+The sample of a source are the texts with the smallest hashes: the same ones whatever the number of workers or the order
+in which files are read.
+"""
+
+import heapq
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from adapt.config import ResourcesConfig
+from adapt.corpus.screening.heldout import in_share, keys_of
+from adapt.corpus.shards.prepare import WAITING_BYTES
+from adapt.embed.base import Embedder
+from adapt.embed.sources import TextSource
+from adapt.errors import DataError
+from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.splitmix import mix
+
+BYTES_A_TEXT = 16_000
+"""So much of a source is looked at for each text of the sample: that is enough where texts are no longer on average."""
+
+
+@dataclass(frozen=True)
+class TakeSome:
+    """Lets a share of the texts of a chunk pass, by their hash."""
+
+    share: float
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Keys, ids and texts."""
+        (row,) = table.to_pylist()
+        keys = mix(keys_of(row["texts"]))  # not in the order in which texts are held out
+        keyed = zip(keys.tolist(), row["ids"], row["texts"], strict=True)
+        kept = list(compress(keyed, in_share(keys, self.share)))
+        columns = list(zip(*kept, strict=True)) or [(), (), ()]
+        kinds = (pa.uint64(), pa.int64(), pa.large_string())
+        return pa.table(
+            {name: pa.array(values, kind) for name, values, kind in zip(_COLUMNS, columns, kinds, strict=True)}
+        )
+
+
+_COLUMNS = ("key", "id", "text")
+
+
+def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
+    """At most so many texts of a source, in its order."""
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
+    share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
+    kept: list[tuple[int, int, str]] = []
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+        read = ray.data.from_items(source.items()).map_batches(
+            source.reader(folder), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool
+        )
+        some = read.map_batches(TakeSome(share), batch_size=1, batch_format="pyarrow", num_cpus=0.9, compute=pool)
+        for row in some.iter_rows():
+            entry = (-int(row["key"]), -int(row["id"]), str(row["text"]))
+            if len(kept) < most:
+                heapq.heappush(kept, entry)
+            else:
+                heapq.heappushpop(kept, entry)
+    return [text for _, text in sorted((-number, text) for _, number, text in kept)]
+
+
+def learn_embedder(
+    embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
+) -> dict[str, float]:
+    """Lets an embedder learn from a sample of each source, in one task of the cluster.
+
+    Raises:
+        DataError: there is no text, or too little.
+    """
+    import ray
+
+    texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]
+    if not texts:
+        raise DataError("there is no text to learn from", "check the paths of the pool, its text_field and cleaning")
+    task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(_learn)
+    with user_errors():
+        figures: dict[str, float] = ray.get(task.remote(embedder, texts, folder))
+    return {"texts": len(texts), **figures}
+
+
+def _learn(embedder: Embedder, texts: list[str], folder: Path) -> dict[str, float]:
+    hide_unreserved_gpus()
+    os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))  # Ray gives a task of one CPU one thread
+    if "torch" in sys.modules:  # another task has loaded it in this process
+        from adapt.train.threads import use_threads
+
+        use_threads()
+    return embedder.learn(texts, folder)

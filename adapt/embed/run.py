@@ -1,0 +1,150 @@
+"""Embedding on the cluster: tasks read, actors embed a chunk of texts each and write its vectors.
+
+Which texts a chunk has, and which of them pass a model together, follows from the texts alone, so neither the number of
+actors nor the order in which they end changes a vector. Chunks that were written already are not embedded again.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from adapt.config import ResourcesConfig
+from adapt.corpus.shards.prepare import MAX_UNKNOWN_FRACTION, WAITING_BYTES
+from adapt.corpus.watch import Piece, text_bytes, watched
+from adapt.embed.base import Embedder
+from adapt.embed.sources import TextSource
+from adapt.embed.written import chunk_file, known_counts, write_vectors
+from adapt.errors import DataError
+from adapt.index.rows import scaled
+from adapt.runner.files import remove_asides
+from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
+
+StoredType = Literal["float16", "float32"]
+
+
+class EmbedChunks:
+    """In an actor: embeds chunks, one after another.
+
+    Args:
+        embedder: not loaded yet.
+        learnt: folder of what it has learnt.
+        folder: for the vectors.
+        stored: type of the numbers.
+        threads: to calculate with on a CPU.
+    """
+
+    def __init__(self, embedder: Embedder, learnt: Path | None, folder: Path, stored: StoredType, threads: int) -> None:
+        hide_unreserved_gpus()
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for what is loaded later
+        self._embedder, self._learnt = embedder, learnt
+        self._folder, self._stored = folder, stored
+        self._is_loaded = False
+
+    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
+        """Counts of a chunk; its vectors go to a file."""
+        (row,) = table.to_pylist()
+        file = self._folder / chunk_file(row["item"], row["chunk"])
+        counts = known_counts(file) or self._embed(row, file)
+        known = {"item": row["item"], "text_bytes": text_bytes(table), "tally": row["tally"]}
+        return {name: [value] for name, value in {**known, **counts}.items()}
+
+    def _embed(self, row: dict[str, Any], file: Path) -> dict[str, int]:
+        if not row["texts"]:
+            return {"documents": 0, "dimension": 0, "seen": 0, "unknown": 0}
+        if not self._is_loaded:  # a run with nothing left to embed loads no model
+            self._embedder.load(self._learnt)
+            self._is_loaded = True
+        found = self._embedder.embed(row["texts"])
+        finite = np.isfinite(found.vectors).all(1)
+        if not finite.all():
+            raise DataError(
+                f"the vector of the text with id {row['ids'][int(np.flatnonzero(~finite)[0])]} is not finite",
+                "check the model's weights, or choose another embedder",
+            )
+        documents, dimension = found.vectors.shape
+        counts = {"documents": documents, "dimension": dimension, "seen": found.seen, "unknown": found.unknown}
+        write_vectors(file, np.array(row["ids"], np.int64), scaled(found.vectors).astype(self._stored), counts)
+        return counts
+
+
+@dataclass(frozen=True)
+class EmbeddedCounts:
+    """What was embedded."""
+
+    documents: int
+    dimension: int
+    unknown_share: float
+    """Share of the tokens (of texts, where words are counted) that the embedder does not know."""
+
+
+def embed_texts(
+    source: TextSource,
+    embedder: Embedder,
+    learnt: Path | None,
+    folder: Path,
+    resources: ResourcesConfig,
+    stored: StoredType = "float16",
+) -> EmbeddedCounts:
+    """Writes the vectors of all texts into `folder`, on the cluster this process is connected to.
+
+    Args:
+        source: the texts.
+        embedder: not loaded yet.
+        learnt: folder of what it has learnt.
+        folder: may hold vectors of a run that died.
+        resources: how many GPUs an actor has.
+        stored: type of the numbers.
+
+    Raises:
+        DataError: there is no text, a vector is not finite, or the embedder knows too little of the texts.
+        ModelError: the model cannot be used.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, TaskPoolStrategy
+
+    remove_asides(folder)
+    gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
+    cpus = max(1, int(totals.get("CPU", 1)))
+    actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+        embedded = (
+            ray.data.from_items(source.items())
+            .map_batches(
+                source.reader(folder),
+                batch_size=1,
+                batch_format="numpy",
+                num_cpus=0.05,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+            .map_batches(
+                EmbedChunks,
+                fn_constructor_args=(embedder, learnt, folder, stored, 1),
+                batch_size=1,
+                batch_format="pyarrow",
+                num_cpus=0.9,
+                num_gpus=gpus or None,
+                compute=ActorPoolStrategy(min_size=1, max_size=actors),
+            )
+        )
+        chunks = watched(embedded.iter_rows(), source.pace(), "embed", _piece)
+    counts = Counter[str]()
+    for chunk in chunks:
+        counts.update({name: int(chunk[name]) for name in ("documents", "seen", "unknown")})
+    if not counts["documents"]:
+        raise DataError("there is no text to embed", "check the paths of the pool, its text_field, and its cleaning")
+    share = counts["unknown"] / max(counts["seen"], 1)
+    if share > MAX_UNKNOWN_FRACTION:
+        raise DataError(
+            f"the embedder knows nothing of {share:.0%} of what it was given",
+            "choose a model whose tokenizer knows this language and script, or an embedder that learns from the pool",
+        )
+    return EmbeddedCounts(counts["documents"], max(int(chunk["dimension"]) for chunk in chunks), share)
+
+
+def _piece(chunk: dict[str, Any]) -> Piece:
+    return Piece(int(chunk["item"]), int(chunk["documents"]), int(chunk["text_bytes"]), bool(chunk["tally"]))

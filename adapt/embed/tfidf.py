@@ -1,0 +1,76 @@
+"""Embedder `tfidf`: counts of words, weighed by how rare they are, in fewer dimensions (latent semantic analysis)."""
+
+from __future__ import annotations  # ranges are read by name
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.config import PositiveInt
+from adapt.embed.bags import LEAST_WORDS, Bags
+from adapt.embed.base import EmbeddedTexts, Embedder
+
+WEIGHTS_FILE = "tfidf.safetensors"
+
+
+@dataclass(frozen=True)
+class TfidfOptions:
+    """What is learnt."""
+
+    dimension: PositiveInt = 256
+    """Numbers of a vector; fewer where there are fewer words or texts."""
+    words: PositiveInt = 50_000
+    """The most frequent words of the sample are counted, and no others."""
+    least_documents: PositiveInt = 2
+    """Texts that a word must stand in."""
+    sample_documents: PositiveInt = 100_000
+    """Texts of each source that words and dimensions are learnt from."""
+
+
+class Tfidf(Embedder):
+    """Projects (1 + log count) x (1 + log(texts / texts with the word)), of length 1, on the first singular vectors."""
+
+    Options = TfidfOptions
+    learns = True
+    packages = ("scikit-learn",)
+
+    def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
+        """Words, weights and singular vectors (Halko et al. 2011) of a sample."""
+        from safetensors.numpy import save_file
+        from sklearn.decomposition import TruncatedSVD
+
+        bags, counts = Bags.learnt(texts, self.options.words, min(self.options.least_documents, len(texts)))
+        documents = np.bincount(counts.indices, minlength=counts.shape[1])
+        weights = (np.log((1 + len(texts)) / (1 + documents)) + 1).astype(np.float32)
+        dimension = min(self.options.dimension, counts.shape[1] - 1, max(len(texts) - 1, LEAST_WORDS - 1))
+        reduced = TruncatedSVD(dimension, random_state=self.seed % 2**32).fit(_weighed(counts, weights))
+        bags.save(folder)
+        directions = np.ascontiguousarray(reduced.components_, np.float32)
+        save_file({"weights": weights, "directions": directions}, folder / WEIGHTS_FILE)
+        return {"words": len(bags.words), "explained_variance": float(reduced.explained_variance_ratio_.sum())}
+
+    def load(self, folder: Path | None) -> None:
+        """Reads what was learnt."""
+        from safetensors.numpy import load_file
+
+        assert folder is not None
+        self._bags, stored = Bags.load(folder), load_file(folder / WEIGHTS_FILE)
+        self._weights, self._directions = stored["weights"], stored["directions"]
+
+    def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
+        """By counting. A text without a known word has the vector 0."""
+        counts, unknown = self._bags.counts(texts)
+        vectors = _weighed(counts, self._weights) @ self._directions.T
+        return EmbeddedTexts(np.asarray(vectors, np.float32), len(texts), unknown)
+
+
+def _weighed(counts: Any, weights: np.ndarray) -> Any:
+    """Sparse rows of length 1."""
+    table = counts.copy()
+    table.data = (np.log(table.data) + 1) * weights[table.indices]
+    lengths = np.sqrt(np.asarray(table.multiply(table).sum(1)).ravel())
+    table.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(table.indptr)).astype(np.float32)
+    return table

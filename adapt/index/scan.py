@@ -1,0 +1,89 @@
+"""The nearest among all vectors of a part, exactly.
+
+A scan in float32 finds some more than are wanted. Its error is bounded, so the exact distances of those show whether
+another vector could belong to the nearest; while one could, more are looked at.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from adapt.index.merge import NOBODY, Nearest, nearest_first, nobody
+from adapt.index.part import VectorPart
+from adapt.index.rows import distances_to
+
+BLOCK_BYTES = 64 * 2**20
+"""Vectors that are compared at once, in float32."""
+MOST_ON_GPU = 2048
+"""Neighbours that faiss can find there."""
+
+
+def nearest_of(part: VectorPart, queries: np.ndarray, count: int) -> Nearest:
+    """The nearest vectors of a part, all of them compared.
+
+    Args:
+        part: n vectors.
+        queries: of length 1, float16 [q, d].
+        count: how many are wanted.
+    """
+    size = len(part.ids)
+    found = nobody(len(queries), count)
+    open_, depth = np.arange(len(queries)), min(size, count + count // 8 + 64)
+    while len(open_) and size:
+        scores, positions = _scanned(part.rows, queries[open_].astype(np.float32), depth)
+        distances, ids = ranked(part, queries[open_], positions, count)
+        for whole, some in zip(found, (distances, ids), strict=True):
+            whole[open_] = some
+        if depth == size:
+            break
+        farthest = distances[:, min(count, size) - 1]
+        open_ = open_[1.0 - scores.min(1) - _error(queries.shape[1]) <= farthest]
+        depth = min(size, 4 * depth)
+    return found
+
+
+def ranked(part: VectorPart, queries: np.ndarray, positions: np.ndarray, count: int) -> Nearest:
+    """The nearest among candidates, by exact distances.
+
+    Args:
+        part: the vectors.
+        queries: of length 1, float16 [q, d].
+        positions: of candidates among the vectors of the part, int64 [q, m]; NOBODY where there is none.
+        count: how many are wanted.
+    """
+    distances, ids = nobody(*positions.shape)
+    for place, (query, candidates) in enumerate(zip(queries, positions, strict=True)):
+        known = np.sort(candidates[candidates != NOBODY])  # the files are read forwards
+        distances[place, : len(known)] = distances_to(query, part.rows[known])
+        ids[place, : len(known)] = part.ids[known]
+    return nearest_first(distances, ids, count)
+
+
+def _error(dimension: int) -> float:
+    """Bound of what a sum of products of unit rows can be off in float32, in any order of summation."""
+    return 2.0 * dimension * 2.0**-24
+
+
+def _scanned(rows: np.ndarray, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Products in float32 [q, depth], and positions, of the `depth` rows with the largest."""
+    step = max(1, BLOCK_BYTES // (4 * rows.shape[1]))
+    buffer = np.empty((min(step, len(rows)), rows.shape[1]), np.float32)
+    scores = np.full((len(queries), depth), -np.inf, np.float32)
+    positions = np.full((len(queries), depth), NOBODY, np.int64)
+    for start in range(0, len(rows), step):
+        block = buffer[: len(rows[start : start + step])]
+        block[:] = rows[start : start + step]
+        products, places = _largest(queries, block, min(depth, len(block)))
+        scores, positions = np.hstack([scores, products]), np.hstack([positions, places + start])
+        kept = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
+        scores, positions = np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
+    return scores, positions
+
+
+def _largest(queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    import faiss
+
+    by_product: dict[str, Any] = {"metric": faiss.METRIC_INNER_PRODUCT}
+    if faiss.get_num_gpus() and count <= MOST_ON_GPU:
+        return faiss.knn_gpu(faiss.StandardGpuResources(), queries, block, count, **by_product)
+    return faiss.knn(queries, block, count, **by_product)

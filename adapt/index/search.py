@@ -1,0 +1,103 @@
+"""The index as it is asked: the nearest of all its parts, or of some."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from adapt.errors import DataError
+from adapt.index.build import IndexFacts
+from adapt.index.merge import Nearest, merge_nearest
+from adapt.index.part import VectorPart
+from adapt.index.propose import FIRST_WIDTH, Proposer
+from adapt.index.rows import unit_rows
+from adapt.index.scan import nearest_of, ranked
+
+QUERIES_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class VectorIndex:
+    """An index, or some of its parts."""
+
+    folder: Path
+    facts: IndexFacts
+    numbers: tuple[int, ...]
+    """The parts that are searched."""
+    proposers: tuple[Proposer, ...]
+    """One for each; none where all vectors are compared."""
+
+    @classmethod
+    def open(cls, folder: Path, embedder: str | None = None, numbers: Sequence[int] | None = None) -> "VectorIndex":
+        """Maps the files of an index.
+
+        Args:
+            folder: where it was built.
+            embedder: what makes the queries; None to take it on trust.
+            numbers: parts to search; all by default.
+
+        Raises:
+            DataError: there is no finished index, or another embedder made its vectors.
+            StorageError: a file is missing or broken.
+        """
+        facts = IndexFacts.load(folder)
+        if embedder is not None and embedder != facts.embedder:
+            raise DataError(
+                f"the index in {folder} holds vectors of the embedder {facts.embedder}, and is asked for those near"
+                f" vectors of {embedder}",
+                "embed both with one embedder, or build an index of this one's vectors",
+            )
+        chosen = tuple(range(len(facts.parts)) if numbers is None else numbers)
+        for number in chosen:
+            VectorPart.open(folder, number)
+        flat = facts.kind == "flat"
+        proposers = () if flat else tuple(Proposer.open(facts.plan, folder, number) for number in chosen)
+        return cls(folder, facts, chosen, proposers)
+
+    def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
+        """The k nearest vectors of each query by cosine.
+
+        Args:
+            queries: [q, d], of any length and floating type.
+            k: how many are wanted.
+            width: how widely to search (`adapt.index.recall`); no matter where all vectors are compared.
+
+        Returns:
+            Distances (1 - cosine, in float64, from 0 to 2), rising, and ids, int64, both [q, k]. Of equal distances the
+            smaller id comes first. Where lists hold fewer than k vectors there are inf and -1 at the end.
+
+        Raises:
+            DataError: the queries have another dimension or are not finite, or there are fewer than k vectors.
+        """
+        return self._searched(queries, k, width, self.proposers)
+
+    def search_exactly(self, queries: np.ndarray, k: int) -> Nearest:
+        """The same, with all vectors compared."""
+        return self._searched(queries, k, None, ())
+
+    def _searched(self, queries: np.ndarray, k: int, width: int | None, proposers: Sequence[Proposer]) -> Nearest:
+        rows = unit_rows(queries, self.facts.dimension)
+        check_neighbours(k, self.facts)
+        found = []
+        for place, number in enumerate(self.numbers):
+            part, blocks = VectorPart.open(self.folder, number), []
+            for start in range(0, max(len(rows), 1), QUERIES_AT_ONCE):
+                asked = rows[start : start + QUERIES_AT_ONCE]
+                if proposers:
+                    wide = width or FIRST_WIDTH[self.facts.kind]
+                    blocks.append(ranked(part, asked, proposers[place].candidates(asked, k, wide), k))
+                else:
+                    blocks.append(nearest_of(part, asked, k))
+                part.let_go()
+            found.append((np.concatenate([each[0] for each in blocks]), np.concatenate([each[1] for each in blocks])))
+        return merge_nearest(found, k)
+
+
+def check_neighbours(k: int, facts: IndexFacts) -> None:
+    """Refuses to look for more vectors than there are."""
+    if not 0 < k <= facts.vectors:
+        raise DataError(
+            f"{k} neighbours are wanted, and the index holds {facts.vectors} vectors",
+            "ask for fewer neighbours, or give a larger pool",
+        )

@@ -1,0 +1,79 @@
+"""Load a model without its head, for its states: any encoder or decoder, also one that never had a head for words."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, PreTrainedModel
+
+from adapt.errors import ModelError
+from adapt.model import attention
+from adapt.model.load import check_complete, check_weight_files
+from adapt.model.packed import Packed
+from adapt.model.quiet import quiet
+from adapt.model.states import last_hidden_state
+from adapt.model.tokenizer import load_config, unloadable
+
+UNUSED = "pooler."
+"""Weights that some architectures have for a task of their pre-training; no state depends on them."""
+_LENGTHS = 3, 5
+_TOLERANCE = 1e-4
+
+
+def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
+    """A model in evaluation mode on the CPU, in fp32, whose attention keeps packed documents apart.
+
+    Args:
+        folder: of the model.
+        trust_remote_code: run code that comes with the checkpoint.
+
+    Raises:
+        ModelError: it cannot be read, lacks weights, or its attention cannot be kept inside documents.
+    """
+    config = load_config(folder, trust_remote_code)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
+    check_weight_files(folder)
+    with quiet():
+        try:
+            loaded, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,  # reported below, with the names
+                output_loading_info=True,
+            )
+        except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
+            raise unloadable("model", folder, error) from error
+    missing = [name for name in report["missing_keys"] if UNUSED not in name]
+    check_complete(missing, report["mismatched_keys"], folder)
+    model: PreTrainedModel = loaded.eval()
+    _keep_apart(model)
+    return model
+
+
+@torch.no_grad()
+def _keep_apart(model: Any) -> None:
+    """Switches attention, and compares the states of two documents, together and alone."""
+    middle = int(model.config.vocab_size) // 2
+    documents = [torch.arange(middle, middle + length) for length in _LENGTHS]
+    expected = torch.cat([model(input_ids=each[None]).last_hidden_state[0] for each in documents])
+    if not model._can_set_attn_implementation():
+        raise _not_apart(model)
+    try:
+        model.set_attn_implementation(attention.NAME)
+        found = last_hidden_state(model, Packed.joined(*map(Packed.single, documents)))
+    except (TypeError, ValueError, NotImplementedError) as error:  # what it asks for is not there
+        raise _not_apart(model) from error
+    if not torch.allclose(found, expected, rtol=_TOLERANCE, atol=_TOLERANCE * float(expected.abs().max())):
+        raise _not_apart(model)
+
+
+def _not_apart(model: PreTrainedModel) -> ModelError:
+    return ModelError(
+        f"{type(model).__name__} cannot keep documents apart that share a sequence",
+        "choose a model whose attention goes through transformers' interface, such as BERT, RoBERTa or Llama",
+    )

@@ -1,0 +1,47 @@
+"""TF-IDF and truncated SVD, against scikit-learn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from adapt.embed.bags import WORD
+from adapt.errors import DataError
+from tests.embed.toys import loaded, topical, votes
+
+
+def test_vectors_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    texts, _ = topical(120)
+    others, _ = topical(30, seed=1)
+    weighed = TfidfVectorizer(token_pattern=WORD, stop_words="english", min_df=2, sublinear_tf=True, dtype=np.float32)
+    expected = TruncatedSVD(5, random_state=0).fit(weighed.fit_transform(texts)).transform(weighed.transform(others))
+    found = loaded("tfidf", tmp_path, texts=texts, dimension=5).embed(others)
+    np.testing.assert_allclose(found.vectors, expected, atol=1e-5)
+    assert (found.seen, found.unknown) == (30, 0)
+
+
+def test_texts_lie_beside_those_of_their_topic(tmp_path: Path) -> None:
+    texts, labels = topical(100)
+    assert votes(loaded("tfidf", tmp_path, texts=texts, dimension=4).embed(texts).vectors, labels) > 0.95
+
+
+def test_a_text_without_a_known_word_is_unknown_and_has_no_direction(tmp_path: Path) -> None:
+    found = loaded("tfidf", tmp_path, texts=topical(50)[0]).embed(["xylophone zebra", "court of the sea"])
+    assert (found.vectors[0] == 0).all()
+    assert (found.vectors[1] != 0).any()
+    assert (found.seen, found.unknown) == (2, 1)
+
+
+def test_texts_without_words_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="2 texts have fewer than 10 words") as caught:
+        loaded("tfidf", tmp_path, texts=["1 2 3", "a b c"])
+    assert "transformer" in caught.value.fix
+
+
+def test_as_many_dimensions_as_there_are_texts_is_all_there_can_be(tmp_path: Path) -> None:
+    texts = topical(15)[0]
+    vectors = loaded("tfidf", tmp_path, texts=texts).embed(texts).vectors
+    assert vectors.shape[1] <= 34
+    assert np.isfinite(vectors).all()

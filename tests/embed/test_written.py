@@ -1,0 +1,56 @@
+"""Vectors as files: what is written is read, and an index is built of it by ranges."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapt.embed.indexed import WritePart
+from adapt.embed.written import chunk_file, known_counts, read_vectors, stored_vectors, vector_files, write_vectors
+from adapt.errors import StorageError
+from adapt.index.part import VectorPart
+from adapt.index.rows import unit_rows
+
+COUNTS = {"documents": 3, "seen": 30, "unknown": 1}
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_ids_vectors_and_counts_come_back(tmp_path: Path, kind: type) -> None:
+    file, ids = tmp_path / chunk_file(7, 1), np.array([2**24 + 1, 2**62, 3])
+    vectors = np.random.default_rng(0).normal(size=(3, 5)).astype(kind)
+    assert known_counts(file) is None
+    write_vectors(file, ids, vectors, COUNTS)
+    found = read_vectors(file)
+    assert (found[0].dtype, found[1].dtype) == (np.int64, kind)
+    np.testing.assert_array_equal(found[0], ids)
+    np.testing.assert_array_equal(found[1], vectors)
+    assert known_counts(file) == COUNTS
+
+
+def test_files_come_in_the_order_of_the_texts(tmp_path: Path) -> None:
+    for item, chunk in ((10, 0), (2, 11), (2, 2)):
+        write_vectors(tmp_path / chunk_file(item, chunk), np.array([item * 100 + chunk]), np.ones((1, 2), "f4"), {})
+    assert [ids.tolist() for ids, _ in stored_vectors(tmp_path)] == [[202], [211], [1000]]
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / chunk_file(0, 0)
+    file.write_bytes(b"no parquet")
+    for read in (read_vectors, known_counts):
+        with pytest.raises(StorageError, match=file.name):
+            read(file)
+
+
+@pytest.mark.parametrize("part", [1, 4, 5, 100])
+def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) -> None:
+    sizes, vectors = [3, 1, 6, 4], np.random.default_rng(0).normal(size=(14, 2)).astype(np.float32)
+    begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    for chunk, (begin, end) in enumerate(pairwise(begins)):
+        write_vectors(tmp_path / chunk_file(0, chunk), np.arange(begin, end), vectors[begin:end], {})
+    write = WritePart(vector_files(tmp_path), begins, tmp_path, 2, part)
+    numbers = range(-(-14 // part))
+    assert sum(write(number) for number in reversed(numbers)) == 14
+    parts = [VectorPart.open(tmp_path, number) for number in numbers]
+    assert np.concatenate([each.ids for each in parts]).tolist() == list(range(14))
+    np.testing.assert_array_equal(np.concatenate([each.rows for each in parts]), unit_rows(vectors))

@@ -1,0 +1,66 @@
+"""Texts of two topics, and embedders that are ready."""
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.embed.base import EmbeddedTexts, Embedder
+from adapt.embed.table import embedder_of
+from adapt.model.locate import Pretrained
+
+SEA = "ship harbour sailor wave anchor captain island storm vessel cargo deck voyage"
+LAW = "court judge verdict appeal statute lawyer trial jury evidence clause treaty motion"
+COMMON = "people sunshine much place early letter house later number large"
+
+
+def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.ndarray]:
+    """Texts with words of one topic and common ones, and the number of the topic of each."""
+    draw = random.Random(seed)
+    labels = [draw.randrange(2) for _ in range(count)]
+    texts = [
+        " ".join(draw.choice(((SEA, LAW)[label] if draw.random() < 0.6 else COMMON).split()) for _ in range(length))
+        for label in labels
+    ]
+    return texts, np.array(labels)
+
+
+def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] | None = None, **options: Any) -> Any:
+    """An embedder that has learnt from texts, where it learns, and is loaded."""
+    embedder = embedder_of(kind, options, 0, Pretrained(model, model) if model else None)
+    if texts is not None:
+        embedder.learn(texts, folder)
+    embedder.load(folder)
+    return embedder
+
+
+def votes(vectors: np.ndarray, labels: np.ndarray) -> float:
+    """Share of texts whose nearest other text, by cosine, is of their topic."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    products = unit @ unit.T
+    np.fill_diagonal(products, -np.inf)
+    return float((labels[products.argmax(1)] == labels).mean())
+
+
+@dataclass(frozen=True)
+class NoOptionsAtAll:
+    """Nothing can be set."""
+
+
+class Lengths(Embedder):
+    """A user's own: a place on a circle for each text; texts with a question mark are unknown."""
+
+    Options = NoOptionsAtAll
+
+    def load(self, folder: Path | None) -> None:
+        pass
+
+    def embed(self, texts: list[str]) -> EmbeddedTexts:  # type: ignore[override]
+        angles = np.array([sum(map(ord, text)) for text in texts], float)
+        return EmbeddedTexts(
+            np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32),
+            len(texts),
+            sum("?" in text for text in texts),
+        )

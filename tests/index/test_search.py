@@ -1,0 +1,111 @@
+"""An index as it is asked, against brute force."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapt.errors import DataError
+from adapt.index.build import IndexFacts, index_vectors
+from adapt.index.merge import NOBODY, merge_nearest
+from adapt.index.search import VectorIndex
+from tests.index.made import FIRST_ID, brute_force, built, clustered, ids_for
+
+VECTORS = clustered(1200)
+QUERIES = clustered(30, seed=1)
+
+
+@pytest.fixture(scope="module", params=["flat", "ivf", "ivf_pq", "hnsw"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> VectorIndex:
+    """Of 1200 vectors in four parts."""
+    folder = tmp_path_factory.mktemp(request.param)
+    built(folder, VECTORS, request.param)
+    return VectorIndex.open(folder, "toy")
+
+
+def test_all_that_is_searched_widely_is_found(index: VectorIndex) -> None:
+    """In exactly the order of brute force, with its distances; by codes of few bits nearly so."""
+    truth = brute_force(VECTORS, ids_for(VECTORS), QUERIES, 12)
+    distances, ids = index.search(QUERIES, 12, width=1000)
+    if index.facts.kind == "ivf_pq":
+        assert (distances <= truth[0][:, -1:]).mean() > 0.9
+        assert (distances >= truth[0]).all()
+    else:
+        np.testing.assert_array_equal(ids, truth[1])
+        np.testing.assert_array_equal(distances, truth[0])
+    assert (distances.dtype, ids.dtype) == (np.float64, np.int64)
+    np.testing.assert_array_equal(index.search_exactly(QUERIES, 12)[1], truth[1])
+
+
+def test_ids_beyond_the_whole_numbers_of_float32_survive(index: VectorIndex) -> None:
+    place = 2**24 + 1 - FIRST_ID
+    assert index.search(VECTORS[place : place + 1], 1, width=1000)[1].tolist() == [[2**24 + 1]]
+
+
+@pytest.mark.parametrize("shards", [2, 3, 4])
+def test_the_number_of_shards_changes_nothing(index: VectorIndex, shards: int) -> None:
+    """Also where only some of the lists are looked at."""
+    whole = index.search(QUERIES, 7)
+    numbers = list(range(len(index.facts.parts)))
+    parts = [VectorIndex.open(index.folder, None, numbers[shard::shards]) for shard in range(shards)]
+    merged = merge_nearest([part.search(QUERIES, 7) for part in reversed(parts)], 7)
+    np.testing.assert_array_equal(merged[1], whole[1])
+    np.testing.assert_array_equal(merged[0], whole[0])
+
+
+def test_lists_that_hold_too_few_leave_places_empty(index: VectorIndex) -> None:
+    if not index.facts.lists:
+        pytest.skip("it has no lists")
+    distances, ids = index.search(QUERIES, 1000, width=1)
+    assert ((ids == NOBODY) == np.isinf(distances)).all()
+    assert (ids[:, -1] == NOBODY).any()
+
+
+def test_what_cannot_be_found_is_refused(index: VectorIndex) -> None:
+    with pytest.raises(DataError, match="1201 neighbours are wanted, and the index holds 1200"):
+        index.search(QUERIES, 1201)
+    with pytest.raises(DataError, match=r"shape \[30, 15\] where \[n, 16\] is needed"):
+        index.search(QUERIES[:, :15], 3)
+    with pytest.raises(DataError, match="vector 0 of 1 has numbers that are not finite"):
+        index.search(np.full((1, 16), np.nan), 3)
+    with pytest.raises(DataError, match=r"holds vectors of the embedder toy, and is asked for .* of another"):
+        VectorIndex.open(index.folder, "another")
+
+
+def test_a_folder_without_a_finished_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no finished index"):
+        VectorIndex.open(tmp_path)
+    with pytest.raises(DataError, match="there is no vector"):
+        index_vectors([], tmp_path, "toy", 4)
+    with pytest.raises(DataError, match="holds no finished index"):
+        VectorIndex.open(tmp_path)
+
+
+def test_an_id_in_two_parts_is_refused(tmp_path: Path) -> None:
+    batches = [(np.array([5, 9, 3, 9]), np.eye(4))]
+    with pytest.raises(DataError, match="1 ids come twice, the first is 9"):
+        index_vectors(batches, tmp_path, "toy", 4, part_vectors=2)
+
+
+def test_what_is_known_of_an_index_is_read_back(tmp_path: Path) -> None:
+    facts = built(tmp_path, VECTORS, "ivf", part=500)
+    assert facts == IndexFacts.load(tmp_path) == IndexFacts("toy", 16, (500, 500, 200), "ivf", 68)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 25), st.integers(1, 20))
+def test_exact_search_is_brute_force_for_any_parts_and_order_also_with_ties(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, count: int, part: int, k: int
+) -> None:
+    """Vectors of small whole numbers, so that many are alike or equally far."""
+    draw = np.random.default_rng(seed)
+    vectors, queries = draw.integers(-1, 2, (count, 3)), draw.integers(-1, 2, (4, 3))
+    ids = draw.permutation(count).astype(np.int64) + 2**24
+    folder = tmp_path_factory.mktemp("index")
+    index_vectors([(ids, vectors.astype(np.float32))], folder, "toy", 3, part_vectors=part)
+    found = VectorIndex.open(folder).search(queries.astype(np.float32), min(k, count))
+    truth = brute_force(vectors.astype(float), ids, queries.astype(float), min(k, count))
+    np.testing.assert_array_equal(found[0], truth[0])
+    np.testing.assert_array_equal(found[1], truth[1])
