@@ -8,11 +8,10 @@ from transformers import AutoModel, PreTrainedModel
 
 from adapt.errors import ModelError
 from adapt.model import attention
-from adapt.model.load import check_complete, check_weight_files
+from adapt.model.load import check_complete, read_weights
 from adapt.model.packed import Packed
-from adapt.model.quiet import quiet
 from adapt.model.states import last_hidden_state
-from adapt.model.tokenizer import load_config, unloadable
+from adapt.model.tokenizer import load_config
 
 UNUSED = "pooler."
 """Weights that some architectures have for a task of their pre-training; no state depends on them."""
@@ -33,21 +32,7 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     config = load_config(folder, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{folder} has an encoder and a decoder", "choose a model that is one of the two")
-    check_weight_files(folder)
-    with quiet():
-        try:
-            loaded, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # reported below, with the names
-                output_loading_info=True,
-            )
-        except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
-            raise unloadable("model", folder, error) from error
+    loaded, report = read_weights(AutoModel, folder, config, trust_remote_code)
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()

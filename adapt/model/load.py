@@ -45,25 +45,11 @@ def load_model(
         for name in ALIASES["attention_dropout"]:
             if hasattr(config, name):
                 setattr(config, name, attention_dropout)
-    check_weight_files(folder)
     with quiet():
-        try:
-            model, report = model_class(config).from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # reported below, with the names
-                output_loading_info=True,
-            )
-        except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
-            raise unloadable("model", folder, error) from error
+        model, report = read_weights(model_class(config), folder, config, trust_remote_code)
         check_complete(report["missing_keys"], report["mismatched_keys"], folder)
-        loaded: PreTrainedModel = model
-        keep_documents_apart(loaded)
-    return loaded
+        keep_documents_apart(model)
+    return model
 
 
 def model_class(config: PreTrainedConfig) -> Any:
@@ -78,6 +64,38 @@ def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> Non
         raise not_a_decoder(named, folder)
     if not causal and not is_encoder(config):
         raise not_an_encoder(named, folder, is_decoder(config))
+
+
+def read_weights(
+    kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model in fp32, from safetensors only, and transformers' report of what was missing or of another shape.
+
+    Args:
+        kind: the class, or one of transformers' auto classes.
+        folder: of the model.
+        config: the model's.
+        trust_remote_code: run code that comes with the checkpoint.
+
+    Raises:
+        ModelError: the weights cannot be read.
+    """
+    check_weight_files(folder)
+    with quiet():
+        try:
+            model, report = kind.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                ignore_mismatched_sizes=True,  # reported, with the names
+                output_loading_info=True,
+            )
+        except Exception as error:  # transformers raises many kinds, according to what is wrong with the files
+            raise unloadable("model", folder, error) from error
+    return model, report
 
 
 def check_weight_files(folder: Path) -> None:
