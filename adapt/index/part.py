@@ -42,7 +42,7 @@ class VectorPart:
         return cls(number, ids, rows, (ids_map, rows_map))
 
     def positions_of(self, ids: np.ndarray) -> np.ndarray:
-        """Where the vectors with some ids (sorted) stand in the part, rising, int64; ids of other parts do not count."""
+        """Where the vectors with some ids (sorted) stand in the part, rising, int64; other parts' ids do not count."""
         if not len(ids):
             return np.zeros(0, np.int64)
         places = np.minimum(np.searchsorted(ids, self.ids), len(ids) - 1)

@@ -84,9 +84,7 @@ class Proposer:
         flags = faiss.IO_FLAG_MMAP_IFC if plan.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
         return cls(plan, faiss.read_index(file, flags))
 
-    def candidates(
-        self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None
-    ) -> np.ndarray:
+    def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
         """Positions in the part, int64 [q, m]; -1 where there are no more.
 
         Args:
@@ -105,7 +103,9 @@ class Proposer:
             self.index.nprobe = width
             found = self.index.search(asked, min(depth, 2048))
         elif self.plan.kind == "hnsw":
-            found = self.index.search(asked, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some))
+            found = self.index.search(
+                asked, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)
+            )
         else:
             found = self.index.search(asked, depth, params=faiss.SearchParametersIVF(nprobe=width, **some))
         positions: np.ndarray = found[1]

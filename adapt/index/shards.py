@@ -50,6 +50,7 @@ class ShardedIndex:
         only: np.ndarray | None = None,
         cpus: float = 1.0,
         gpus: float = 0.0,
+        threads: int = 1,
     ) -> "ShardedIndex":
         """Starts the actors, on the cluster this process is connected to.
 
@@ -60,6 +61,7 @@ class ShardedIndex:
             only: ids of the vectors that may be found; see `VectorIndex.open`.
             cpus: what an actor reserves.
             gpus: what an actor reserves.
+            threads: that an actor searches with.
 
         Raises:
             DataError: as `VectorIndex.open`.
@@ -70,7 +72,7 @@ class ShardedIndex:
         parts = range(len(facts.parts))
         actor: Any = ray.remote(num_cpus=cpus, num_gpus=gpus)(Shard)
         shares = [parts[number::shards] for number in range(min(shards, len(parts)))]
-        known, threads = ray.put(only), max(1, int(cpus))
+        known = ray.put(only)
         actors = tuple(actor.remote(folder, embedder, list(each), known, threads) for each in shares)
         return cls(facts, facts.vectors if only is None else len(only), compares_all(facts, only), actors)
 

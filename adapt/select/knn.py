@@ -1,0 +1,84 @@
+"""kNN-TAPT: the nearest documents of every text of the target (Don't Stop Pretraining, section 5.3).
+
+With `select.per_example` k the selection is the union of the k nearest documents, by cosine, of all texts; texts that
+have neighbours in common make it smaller. Its score is the highest similarity of a document to a text that it is a
+neighbour of.
+
+With another budget, or before another selection, it is the union for the least k that fills it. Then all documents come
+first that are the nearest of some text, then the second nearest, and so on, those of each rank by similarity, so that
+every text has its share: the score is similarity - 2 x (rank - 1), of the best rank that a document has. Similarities
+are from -1 to 1, so ranks do not mix, and to have looked for more neighbours than were needed changes nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+
+import numpy as np
+
+from adapt.select.base import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
+from adapt.select.vectors import Found, Nearby, scores_by_id
+
+CHARACTERS = 200
+"""Documents have so many characters, at least on average; where they have fewer, more neighbours are looked for."""
+Union = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Ids, sorted; the best rank of each; its highest similarity."""
+
+
+class NearestNeighbours(Selection):
+    """A search of the index for each text, and one pass over the pool. Memory holds the union."""
+
+    Options = NoOptions
+
+    def vectors(self) -> tuple[VectorsOf, ...]:
+        """Of both."""
+        return ("pool", "target")
+
+    def learn(self, given: Given) -> None:
+        """Opens the index.
+
+        Raises:
+            DataError: as `Nearby`.
+        """
+        self._near = Nearby(given)
+
+    def look_for(self, room: Room, per_text: int | None) -> Offer:
+        """Searches.
+
+        Raises:
+            DataError: the pool is smaller than the number of neighbours.
+        """
+        near = self._near
+        wanted = room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
+        self.k = per_text or min(max(1, ceil(wanted / len(near.rows))), near.documents)
+        self._union = union_of(near.search(self.k))
+        while per_text is None and len(self._union[0]) < wanted and self.k < near.documents:
+            self.k = min(2 * self.k, near.documents)
+            self._union = union_of(near.search(self.k))
+        self._by_rank = per_text is None
+        if per_text:
+            return "enough"
+        return "more" if self.k < near.documents else "all"
+
+    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+        """Similarities, after ranks where the budget is none for each text."""
+        ids, ranks, similar = self._union
+        return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)
+
+    def figures(self) -> dict[str, float]:
+        """Neighbours of a text, documents that are neighbours, and what the index has found of the nearest."""
+        near = self._near
+        known = {"neighbours": self.k, "union": len(self._union[0]), "recall": near.recall}
+        return {**known, "texts_without_vector": near.texts - len(near.rows)}
+
+
+def union_of(found: Iterable[Found]) -> Union:
+    """The documents that are neighbours of any text."""
+    union: Union = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    for some in found:
+        joined = zip(union, (some.ids, some.ranks, 1.0 - some.distances), strict=True)
+        ids, ranks, similar = (np.concatenate(each) for each in joined)
+        order = np.argsort(ids, kind="stable")
+        known, starts = np.unique(ids[order], return_index=True)
+        if len(known):
+            union = known, np.minimum.reduceat(ranks[order], starts), np.maximum.reduceat(similar[order], starts)
+    return union
