@@ -110,6 +110,23 @@ class VectorIndex:
         return merge_nearest(found, k)
 
 
+def rows_by_id(folder: Path, ids: np.ndarray) -> np.ndarray:
+    """The vectors of some documents, of length 1, float16 [n, d].
+
+    Args:
+        folder: of the index.
+        ids: sorted, all of which it holds, int64 [n].
+    """
+    facts = IndexFacts.load(folder)
+    rows = np.zeros((len(ids), facts.dimension), np.float16)
+    for number in range(len(facts.parts)):
+        part = VectorPart.open(folder, number)
+        positions = part.positions_of(ids)
+        rows[np.searchsorted(ids, part.ids[positions])] = part.rows[positions]
+        part.let_go()
+    return rows
+
+
 def compares_all(facts: IndexFacts, only: np.ndarray | None) -> bool:
     """Whether a search compares all vectors that may be found: an index of some candidates is no help where few may."""
     return facts.kind == "flat" or (only is not None and len(only) <= FLAT_VECTORS)

@@ -15,11 +15,10 @@ from math import ceil
 
 import numpy as np
 
+from adapt.index.merge import NOBODY, Nearest
 from adapt.select.base import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
-from adapt.select.vectors import Found, Nearby, scores_by_id
+from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
 
-CHARACTERS = 200
-"""Documents have so many characters, at least on average; where they have fewer, more neighbours are looked for."""
 Union = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Ids, sorted; the best rank of each; its highest similarity."""
 
@@ -37,9 +36,9 @@ class NearestNeighbours(Selection):
         """Opens the index.
 
         Raises:
-            DataError: as `Nearby`.
+            DataError: as `Nearby` and `target_rows`.
         """
-        self._near = Nearby(given)
+        self._near, self._target = Nearby(given), target_rows(given)
 
     def look_for(self, room: Room, per_text: int | None) -> Offer:
         """Searches.
@@ -47,13 +46,13 @@ class NearestNeighbours(Selection):
         Raises:
             DataError: the pool is smaller than the number of neighbours.
         """
-        near = self._near
-        wanted = room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
-        self.k = per_text or min(max(1, ceil(wanted / len(near.rows))), near.documents)
-        self._union = union_of(near.search(self.k))
+        near, rows = self._near, self._target.rows
+        wanted = wanted_documents(room)
+        self.k = per_text or min(max(1, ceil(wanted / len(rows))), near.documents)
+        self._union = union_of(near.search(rows, self.k))
         while per_text is None and len(self._union[0]) < wanted and self.k < near.documents:
             self.k = min(2 * self.k, near.documents)
-            self._union = union_of(near.search(self.k))
+            self._union = union_of(near.search(rows, self.k))
         self._by_rank = per_text is None
         if per_text:
             return "enough"
@@ -66,16 +65,16 @@ class NearestNeighbours(Selection):
 
     def figures(self) -> dict[str, float]:
         """Neighbours of a text, documents that are neighbours, and what the index has found of the nearest."""
-        near = self._near
-        known = {"neighbours": self.k, "union": len(self._union[0]), "recall": near.recall}
-        return {**known, "texts_without_vector": near.texts - len(near.rows)}
+        known = {"neighbours": self.k, "union": len(self._union[0]), "recall": self._near.recall}
+        return {**known, "texts_without_vector": self._target.unknown}
 
 
-def union_of(found: Iterable[Found]) -> Union:
+def union_of(found: Iterable[Nearest]) -> Union:
     """The documents that are neighbours of any text."""
     union: Union = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    for some in found:
-        joined = zip(union, (some.ids, some.ranks, 1.0 - some.distances), strict=True)
+    for distances, some in found:
+        places = np.nonzero(some != NOBODY)
+        joined = zip(union, (some[places], places[1], 1.0 - distances[places]), strict=True)
         ids, ranks, similar = (np.concatenate(each) for each in joined)
         order = np.argsort(ids, kind="stable")
         known, starts = np.unique(ids[order], return_index=True)

@@ -1,67 +1,52 @@
 """What selections by vectors share: the vectors of pool and target, and scores that documents have by their ids."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adapt.errors import DataError
 from adapt.index.build import IndexFacts
-from adapt.index.merge import NOBODY
-from adapt.index.recall import Searchable, width_for
-from adapt.select.base import Given, Vectors
+from adapt.index.merge import Nearest
+from adapt.index.recall import Searchable, Width, width_for
+from adapt.select.base import Given, Room
 
+CHARACTERS = 200
+"""Documents have so many characters, at least on average; where they have fewer, more are looked for."""
 QUERIES_AT_ONCE = 4096
 DOCUMENTS_AT_ONCE = 4096
 
 
-@dataclass(frozen=True)
-class Found:
-    """Neighbours of some texts of the target: one row a pair of text and document."""
-
-    texts: np.ndarray
-    """Numbers of the texts, int64 [n], rising."""
-    ids: np.ndarray
-    """Of the documents, int64 [n]."""
-    ranks: np.ndarray
-    """0 for the nearest of a text, int64 [n]."""
-    distances: np.ndarray
-    """1 - cosine, float64 [n]."""
-
-
 class Nearby:
-    """The documents near the texts of a target, among those that may be taken.
+    """The documents that may be taken, as they are asked for by their nearness to some vectors.
 
     Args:
         given: has the vectors, and says which documents may be taken.
 
     Raises:
-        DataError: the vectors are not of one embedder, no document may be taken, or no text of the target has a vector
-            other than 0.
+        DataError: no document may be taken, or the vectors of pool and target are not of one embedder.
     """
 
     def __init__(self, given: Given) -> None:
-        vectors = vectors_of(given)
-        self.index = _opened(given, vectors)
-        self.documents = IndexFacts.load(vectors.pool).vectors if given.permitted is None else len(given.permitted)
-        assert vectors.target is not None
-        rows = target_rows(vectors.target)
-        self.texts = len(rows)
-        self.rows = rows[rows.any(1)]  # a text of which nothing is known is like nothing
-        if not len(self.rows) or not self.documents:
-            what = (
-                "the embedder knows nothing of the target" if self.documents else "no document is left to choose from"
-            )
-            raise DataError(what, "choose another select.embedder, or check select.pool_paths and select.target_paths")
+        self.documents = documents_of(given)
+        self._index = _opened(given)
         self._min_recall = given.config.select.min_recall
-        self.recall = 1.0
-        """Share of the true neighbours that the last search has found, measured on a sample."""
+        self._widths: dict[int, Width] = {}
+        """By number of neighbours, measured on the rows that were asked for first."""
 
-    def search(self, k: int) -> Iterator[Found]:
-        """The k nearest documents of each text, for some texts at a time.
+    @property
+    def recall(self) -> float:
+        """The least share of the true neighbours that a search has found, measured on a sample."""
+        return min((width.recall for width in self._widths.values()), default=1.0)
+
+    def search(self, rows: np.ndarray, k: int) -> Iterator[Nearest]:
+        """The k nearest documents of each row, for some rows at a time.
+
+        Args:
+            rows: vectors of any length [n, d].
+            k: how many.
 
         Raises:
             DataError: there are fewer documents, or the index finds too few of the nearest ones.
@@ -71,25 +56,56 @@ class Nearby:
                 f"{k} neighbours of each text are wanted, and the pool has {self.documents} documents",
                 "lower the budget (select.per_example), or give a larger pool",
             )
-        width = width_for(self.index, self.rows, k, self._min_recall)
-        self.recall = width.recall
-        for start in range(0, len(self.rows), QUERIES_AT_ONCE):
-            distances, ids = self.index.search(self.rows[start : start + QUERIES_AT_ONCE], k, width.width)
-            texts, ranks = np.nonzero(ids != NOBODY)
-            yield Found(start + texts, ids[texts, ranks], ranks, distances[texts, ranks])
+        if k not in self._widths:
+            self._widths[k] = width_for(self._index, rows, k, self._min_recall)
+        width = self._widths[k]
+        for start in range(0, len(rows), QUERIES_AT_ONCE):
+            yield self._index.search(rows[start : start + QUERIES_AT_ONCE], k, width.width)
 
 
-def vectors_of(given: Given) -> Vectors:
-    """The vectors that a selection has asked for."""
+def wanted_documents(room: Room) -> int:
+    """How many documents to look for, so that they fill a room."""
+    return room.documents if room.documents is not None else ceil((room.characters or 0) / CHARACTERS)
+
+
+def documents_of(given: Given) -> int:
+    """How many documents of the pool have vectors and may be taken.
+
+    Raises:
+        DataError: none.
+    """
     assert given.vectors is not None, "Selection.vectors names what is read"
-    return given.vectors
+    count = IndexFacts.load(given.vectors.pool).vectors if given.permitted is None else len(given.permitted)
+    if not count:
+        raise DataError("no document is left to choose from", "let the selections before this one pass on more")
+    return count
 
 
-def target_rows(folder: Path) -> np.ndarray:
-    """The vectors of the target's texts, in their order, float16 or float32 [n, d]."""
+class TargetRows(NamedTuple):
+    """The vectors of a target."""
+
+    rows: np.ndarray
+    """Those that are not 0, in the order of the texts [n, d]."""
+    unknown: int
+    """Texts whose vector is 0: the embedder knows nothing of them, so they have no neighbours."""
+
+
+def target_rows(given: Given) -> TargetRows:
+    """Reads them.
+
+    Raises:
+        DataError: all are 0.
+    """
     from adapt.embed.written import stored_vectors
 
-    return np.concatenate([vectors for _, vectors in stored_vectors(folder)])
+    assert given.vectors is not None
+    assert given.vectors.target is not None, "Selection.vectors names what is read"
+    rows = np.concatenate([vectors for _, vectors in stored_vectors(given.vectors.target)])
+    known = rows.any(1)
+    if not known.any():
+        what = f"the embedder {given.config.select.embedder} knows nothing of the {len(rows)} texts of the target"
+        raise DataError(what, "choose another select.embedder, or check the texts of the target")
+    return TargetRows(rows[known], int((~known).sum()))
 
 
 def scores_by_id(pool: Iterable[str], ids: np.ndarray, scores: np.ndarray, others: float) -> Iterator[float]:
@@ -109,13 +125,15 @@ def scores_by_id(pool: Iterable[str], ids: np.ndarray, scores: np.ndarray, other
         yield from np.where(known, scores[places] if len(ids) else others, others).tolist()
 
 
-def _opened(given: Given, vectors: Vectors) -> Searchable:
+def _opened(given: Given) -> Searchable:
     """The index, in this process; where it has several parts, in as many of the cluster as there are cores for."""
     from adapt.index.search import VectorIndex
 
-    parts = len(IndexFacts.load(vectors.pool).parts)
+    assert given.vectors is not None
+    folder, space = given.vectors.pool, given.vectors.space
+    parts = len(IndexFacts.load(folder).parts)
     if parts == 1:
-        return VectorIndex.open(vectors.pool, vectors.space, only=given.permitted)
+        return VectorIndex.open(folder, space, only=given.permitted)
     import ray
 
     from adapt.index.shards import ShardedIndex
@@ -123,4 +141,4 @@ def _opened(given: Given, vectors: Vectors) -> Searchable:
 
     connect(given.config.resources)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-    return ShardedIndex.start(vectors.pool, cpus, vectors.space, given.permitted, cpus=0, threads=max(1, cpus // parts))
+    return ShardedIndex.start(folder, cpus, space, given.permitted, cpus=0, threads=max(1, cpus // parts))

@@ -126,7 +126,7 @@ def test_texts_of_which_nothing_is_known_have_no_neighbours(tmp_path: Path) -> N
     )
     np.testing.assert_array_equal(known[2], unknown[2])
     assert unknown[0].figures()["texts_without_vector"] == 2
-    with pytest.raises(DataError, match="knows nothing of the target"):
+    with pytest.raises(DataError, match="knows nothing of the 2 texts of the target"):
         scored(given(pool, vectors=embedded(tmp_path / "none", POOL, IDS, target[6:])), per_text=2)
 
 
