@@ -1,7 +1,7 @@
 """From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, cast
@@ -13,7 +13,7 @@ from adapt.corpus.dedup.deduplicate import Alike
 from adapt.select.base import Given, Room, Selection
 from adapt.select.highest import Ranked, best, scored
 from adapt.select.near import Distinct
-from adapt.select.pool import Document, Narrowed, Pool
+from adapt.select.pool import Document, Pool
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
@@ -52,11 +52,13 @@ class Taken:
     score: float
     tokens: int
 
-    def line(self) -> dict[str, Any]:
-        """Its line of TEXTS_FILE."""
-        document = self.document
-        place = {"id": document.id, "part": document.part, "record": document.record}
-        return {**place, "score": self.score, "text": str(document)}
+    def line(self, place: Mapping[str, int]) -> dict[str, Any]:
+        """Its line of TEXTS_FILE.
+
+        Args:
+            place: where it came from; see `Pool.place`.
+        """
+        return {"id": self.document.id, **place, "score": self.score, "text": str(self.document)}
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def choose(
     Raises:
         ConfigError, DataError: a selection cannot select here.
     """
-    pool = cast("Pool | Narrowed", given.pool)
+    pool = cast("Pool", given.pool)
     passed: list[int] = []
     for selection in selections[:-1]:
         selection.learn(given)

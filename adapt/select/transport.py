@@ -57,7 +57,8 @@ class Surroundings:
 
     def full(self, level: float) -> np.ndarray:
         """How many documents of each text are full; the farthest never is, since it takes the rest [texts]."""
-        return np.minimum((self.reach <= level).sum(1), self.last)
+        full: np.ndarray = np.minimum((self.reach <= level).sum(1), self.last)
+        return full
 
     def spent(self, level: float) -> float:
         """sum_ik (d_next - d_k) / rho_k over the documents that are full: it rises with the level."""
@@ -73,7 +74,8 @@ class Surroundings:
         full = self.full(level)[:, None]
         columns = np.arange(width)[None]
         given = np.where(columns < full, self.shares, 0.0) / level
-        return (given + (columns == full) * (1.0 - given.sum(1, keepdims=True))) / texts
+        plan: np.ndarray = (given + (columns == full) * (1.0 - given.sum(1, keepdims=True))) / texts
+        return plan
 
 
 def best_level(around: Surroundings, alpha: float, scale: float) -> float:

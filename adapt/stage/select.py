@@ -53,7 +53,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 3  # no near copies; of equal scores the first; ids by record; the best of a budget
+    version = 4  # no near copies; of equal scores the first; ids by item and record; the best of a budget
 
     name: str
     config: Config
@@ -141,7 +141,7 @@ class Select(Stage[Selected]):
             choice, tally = _choose(*arguments)
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
-        write_texts(folder, (taken.line() for taken in in_order))
+        write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
         counts = {name: dict(files) for name, files in index.counts.items()} if index else {}
         return Outcome(
             Selected(

@@ -30,7 +30,7 @@ class Listed:
 
 def numbered(texts: Iterable[str], first: int = 0, apart: int = 1) -> Listed:
     """Texts with ids."""
-    return Listed([Document(text, first + apart * n, 0, n + 1) for n, text in enumerate(texts)])
+    return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)])
 
 
 def given(pool: Any, target: Sequence[str] = (), **more: Any) -> Given:
