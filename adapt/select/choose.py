@@ -1,19 +1,21 @@
 """From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
-from adapt.select.base import Given, Selection
-from adapt.select.highest import Ranked, Room, best, scored
+from adapt.select.base import DocumentPool, Given, Room, Selection
+from adapt.select.highest import Ranked, as_it_is, best, permitted
 from adapt.select.near import Distinct
-from adapt.select.pool import Document, Pool
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
@@ -46,7 +48,7 @@ class Budget:
 class Taken:
     """A document that was taken."""
 
-    document: Document
+    document: "Document"
     score: float
     tokens: int
 
@@ -86,7 +88,7 @@ def choose(
     alike: Alike,
     count: CountTokens,
 ) -> Choice:
-    """Chooses documents of `given.pool`, a Pool.
+    """Chooses documents of a pool.
 
     Args:
         selections: each but the last passes on so much as `keep` says, or, if it is a filter, all that may be taken.
@@ -99,7 +101,7 @@ def choose(
     Raises:
         ConfigError, DataError: a selection cannot select here.
     """
-    pool = cast("Pool", given.pool)
+    pool = given.pool
     passed: list[int] = []
     for selection in selections[:-1]:
         selection.learn(replace(given, pool=pool))
@@ -109,7 +111,7 @@ def choose(
     last, times = selections[-1], SPARE
     last.learn(replace(given, pool=pool))
     while True:
-        found = best(last, pool, given.target, budget.room(times), kept=lambda document: document)
+        found = best(last, pool, given.target, budget.room(times), as_it_is)
         choice = _fill(found.held, budget, Distinct(alike), count)
         if choice.is_full or found.is_all:
             return replace(choice, passed=tuple(passed))
@@ -117,12 +119,11 @@ def choose(
         log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
 
 
-def _passed_on(selection: Selection, pool: Iterable[str], target: Sequence[str], room: Room) -> np.ndarray:
+def _passed_on(selection: Selection, pool: DocumentPool, target: Sequence[str], room: Room) -> np.ndarray:
     """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
     if selection.is_filter():
-        ids = array("q", (document.id for _, _, document in scored(selection, pool, target)))
-        return np.array(ids, np.int64)
-    found = best(selection, pool, target, room, kept=lambda document: document.id)
+        return permitted(selection, pool, target)
+    found = best(selection, pool, target, room, attrgetter("id"))
     return np.array([entry.held for entry in found.held], np.int64)
 
 
