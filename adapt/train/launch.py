@@ -5,8 +5,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from adapt.runtime import address_of, await_resources, gpus_per_worker, hide_unreserved_gpus, hush
-from adapt.train.allocator import ONE_ARENA
+from adapt.runtime import (
+    PROCESS_ENVIRONMENT,
+    address_of,
+    await_resources,
+    gpus_per_worker,
+    hide_unreserved_gpus,
+    hush,
+)
 from adapt.train.checkpoints.retain import mend_run, prune
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
@@ -67,7 +73,9 @@ def _trainer(job: TrainingRun) -> Any:
     gpus = gpus_per_worker(resources)
     # typed as anything, since Ray declares what its first version took
     callbacks: list[Any] = [EndAtOnce(Path(job.folder))]
-    environment: dict[str, Any] = {"worker_runtime_env": {"env_vars": ONE_ARENA}}
+    environment: dict[str, Any] = {}
+    if address_of(resources):  # on a Ray of our own all processes have it, and one that waits idle can be taken
+        environment["worker_runtime_env"] = {"env_vars": PROCESS_ENVIRONMENT}
     trainer = TorchTrainer(
         train_loop_per_worker,
         train_loop_config={"job": job},
