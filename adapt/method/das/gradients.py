@@ -38,7 +38,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     batches = batches_of(rows, measuring.options.importance_batch)
     parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config)
     sums: Sums = reduce(add, parts)
-    if not all(each.isfinite().all() for each in sums.units.values()):
+    if not all(sizes.isfinite().all() for sizes in sums.units.values()):
         raise TrainingError(
             "gradients are not finite, so importance cannot be measured",
             "check the loss of the training before; a smaller training.learning_rate may help",

@@ -98,4 +98,4 @@ def injected(model: Any, p: float) -> Injected | None:
 def has_dropout(model: Any) -> bool:
     """Whether anything in a model drops out while it trains."""
     attention = (getattr(model.config, name, None) for name in ALIASES["attention_dropout"])
-    return any(attention) or any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
+    return any(attention) or any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())
