@@ -11,7 +11,7 @@ from torch import Tensor
 
 from adapt.finetune.cut import keep
 from adapt.finetune.grouped import SEQUENCE, Grouped
-from adapt.model.packed import Packed, sent
+from adapt.model.packing.packed import Packed, sent
 from adapt.task.data import IGNORED, Facts, Split
 
 

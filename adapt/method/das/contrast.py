@@ -23,11 +23,11 @@ from torch.nn.functional import cross_entropy, normalize
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Injected
 from adapt.method.gather import counted, gathered
-from adapt.model.dropout import draw_again, random_state
-from adapt.model.head import loss_and_states, states_of
-from adapt.model.packed import Packed, sent
-from adapt.model.states import document_means
-from adapt.model.units import Gates, Kind, Values
+from adapt.model.layers.units import Gates, Kind, Values
+from adapt.model.outputs.head import loss_and_states, states_of
+from adapt.model.outputs.states import document_means
+from adapt.model.packing.dropout import draw_again, random_state
+from adapt.model.packing.packed import Packed, sent
 from adapt.objective.base import Corrupted
 
 Views = tuple[Tensor, ...]

@@ -52,9 +52,9 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 
     from adapt.method.das.measure import gate_sizes
     from adapt.method.das.views import injected
-    from adapt.model.dropout import use_quick_dropout
+    from adapt.model.layers.units import Gates
     from adapt.model.load import load_model
-    from adapt.model.units import Gates
+    from adapt.model.packing.dropout import use_quick_dropout
 
     config, pretrained = measuring.config, measuring.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout

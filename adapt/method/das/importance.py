@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from adapt.errors import ModelError, StageError
-from adapt.model.pattern import layers_of
-from adapt.model.units import KINDS, Kind, unit_counts
+from adapt.model.layers.pattern import layers_of
+from adapt.model.layers.units import KINDS, Kind, unit_counts
 from adapt.runner.files import file_aside
 
 IMPORTANCE_FILE = "importance.safetensors"

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from adapt.method.das.tokens import TokenGradients
-from adapt.model.packed import sent
-from adapt.model.units import Gates, Kind, ones
+from adapt.model.layers.units import Gates, Kind, ones
+from adapt.model.packing.packed import sent
 from adapt.objective.base import Batch, Corrupted
 
 

@@ -11,15 +11,15 @@ from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
-from adapt.model.families import check_units
+from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from adapt.method.das.contrast import Contrast
     from adapt.method.das.soft_mask import SoftMask
+    from adapt.model.layers.units import Values
     from adapt.model.size import ModelSize
-    from adapt.model.units import Values
     from adapt.objective.base import Corrupted, Objective
     from adapt.runner import Finished, Stage
 
@@ -141,7 +141,7 @@ class Das(Method):
         from adapt.method.das.normalize import with_floor
         from adapt.method.das.soft_mask import SoftMask
         from adapt.method.das.views import injected
-        from adapt.model.units import Gates
+        from adapt.model.layers.units import Gates
 
         das, folder = self.options, setting.past.get(IMPORTANCE)
         importance = load_importance(folder, model) if folder else None

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from adapt.model.units import KINDS, Kind, Values, ones
+from adapt.model.layers.units import KINDS, Kind, Values, ones
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6

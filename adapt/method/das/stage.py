@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the
     from transformers import PreTrainedModel
 
     from adapt.corpus.shards.tokens import TokenStream
-    from adapt.model.units import Kind
+    from adapt.model.layers.units import Kind
 
 About = Literal["general", "domain"]
 EPOCH = 2**32

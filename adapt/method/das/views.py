@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
-from adapt.model.dropout import QuickDropout
-from adapt.model.pattern import layers_of
+from adapt.model.layers.pattern import layers_of
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.dropout import QuickDropout
 from adapt.model.size import ALIASES
-from adapt.model.states import last_hidden_state
 from adapt.objective.base import Batch, Corrupted
 
 
