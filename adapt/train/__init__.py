@@ -10,8 +10,7 @@
 - `zero`: what DeepSpeed is told.
 - `optimizer`: AdamW, and what decays.
 - `schedule`: how long a run is, and the learning rate at each step.
-- `precision`: which arithmetic a machine can do.
-- `agree`: what all ranks must do alike.
+- `precision`: which arithmetic a machine can do, and all ranks together.
 - `options`: what is done to a model before it trains.
 - `compiler`: whether torch.compile can work here.
 - `allocator`: freed memory is kept.

@@ -28,7 +28,6 @@ from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
-from adapt.train.agree import agreed_precision
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
@@ -40,6 +39,7 @@ from adapt.train.guard import die_with_parent, only_run
 from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
 from adapt.train.options import apply_options
+from adapt.train.precision import agreed_precision
 from adapt.train.schedule import branch_step
 from adapt.train.threads import use_threads
 from adapt.train.tracking.cores import StarvationNotice
