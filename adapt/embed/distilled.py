@@ -62,5 +62,5 @@ class DistilledMeans:
         """A text without a known token has the vector 0."""
         vectors = self._model.encode(list(texts), batch_size=at_once, use_multiprocessing=False)
         tokens = [each.ids for each in self._model.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
-        unknown = sum(ids.count(self._model.unk_token_id) for ids in tokens)
+        unknown = sum(number == self._model.unk_token_id for ids in tokens for number in ids)
         return EmbeddedTexts(np.asarray(vectors, np.float32), sum(map(len, tokens)), unknown)

@@ -69,7 +69,7 @@ class TopicTraining:
     @property
     def steps_an_epoch(self) -> int:
         """Batches have two documents or more, which normalization needs."""
-        texts = self.counts.shape[0]
+        texts = int(self.counts.shape[0])
         return max(1, min(-(-texts // self.options.batch_size), texts // 2))
 
     @property
@@ -175,7 +175,7 @@ def _over_ranks(own: Tensor) -> Tensor:
     """The sum over all ranks, through which gradients pass."""
     from torch.distributed.nn.functional import all_reduce
 
-    found: Tensor = all_reduce(own)  # type: ignore[no-untyped-call]
+    found: Tensor = all_reduce(own)
     return found
 
 
