@@ -19,8 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-ENC_1 = -20.0
-"""Weight of the second layer in a document's vector; the first one and theta have 1."""
+MIXES = {"mixed": 0.0, "published": -20.0}
+"""Weight of h1 in a document's vector, beside h0 and theta, which have 1.
+
+VAMPIRE's code mixes its layers by the softmax of (1, -20, 1): half h0, half theta, and nothing of h1. The script of
+kNN-TAPT takes the three numbers for the weights themselves, so that -20 h1 outweighs all else.
+"""
 NOISE = 1e-3
 """Added to variances where logits are normalized, as in the published code."""
 Summed = Callable[[Tensor], Tensor]
@@ -137,11 +141,11 @@ class TopicVae(nn.Module):
         lost = divergence(posterior.mean, posterior.log_variance).sum() * weight - log_likelihood(logits, bags)
         return lost / documents
 
-    def vectors(self, bags: SparseBags) -> Tensor:
-        """The vectors of documents: h0 - 20 h1 + theta [n, topics], as kNN-TAPT compares them. Nothing is drawn."""
+    def vectors(self, bags: SparseBags, mix: str) -> Tensor:
+        """The vectors of documents: h0 and theta, and as much of h1 as MIXES says [n, topics]. Nothing is drawn."""
         posterior = self.posterior(bags)
         one, two = posterior.layers
-        return one + ENC_1 * two + posterior.mean.softmax(-1)
+        return one + MIXES[mix] * two + posterior.mean.softmax(-1)
 
     @property
     def topics(self) -> Tensor:

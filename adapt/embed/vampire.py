@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class VampireOptions:
     """Training ends after so many epochs without topics that are more coherent (NPMI). The best are kept."""
     annealing_steps: PositiveInt = 1000
     """Steps over which the weight of the divergence rises from 0 to 1."""
+    mix: Literal["mixed", "published"] = "mixed"
+    """What a vector has of the layers: `mixed` is h0 + theta, `published` h0 - 20 h1 + theta (`adapt.embed.vae`)."""
     sample_documents: PositiveInt = 100_000
     """Texts of each source that the model is trained on."""
 
@@ -100,5 +103,5 @@ class Vampire(Embedder):
         with torch.inference_mode():
             for start in range(0, len(texts), EMBEDDED_AT_ONCE):
                 bags = SparseBags.of(counts[start : start + EMBEDDED_AT_ONCE], self._device)
-                parts.append(self._model.vectors(bags).cpu().numpy())
+                parts.append(self._model.vectors(bags, self.options.mix).cpu().numpy())
         return EmbeddedTexts(np.concatenate(parts), len(texts), unknown)

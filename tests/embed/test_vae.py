@@ -7,7 +7,7 @@ from scipy.sparse import csr_matrix
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import batch_norm, cross_entropy
 
-from adapt.embed.vae import NOISE, Draw, SparseBags, TopicVae, divergence, log_likelihood
+from adapt.embed.vae import MIXES, NOISE, Draw, SparseBags, TopicVae, divergence, log_likelihood
 
 WORDS, TOPICS, DOCUMENTS = 12, 5, 6
 COUNTS = np.random.default_rng(0).poisson(0.7, (DOCUMENTS, WORDS)).astype(np.float32)
@@ -76,8 +76,15 @@ def test_the_background_is_the_mean_of_the_logits_and_not_taken_away_again() -> 
     assert 0.5 < logits.std(0).mean() < 1.05
 
 
-def test_a_documents_vector_is_the_first_layer_less_twenty_times_the_second_and_theta() -> None:
+@pytest.mark.parametrize(("mix", "weight"), [("mixed", 0), ("published", -20)])
+def test_a_documents_vector_is_the_first_layer_and_theta_and_some_of_the_second_layer(mix: str, weight: float) -> None:
     vae = model()
     one = torch.relu(DENSE @ vae.first.weight + vae.first_bias)
     two = torch.relu(vae.second(one))
-    torch.testing.assert_close(vae.vectors(BAGS), one - 20 * two + vae.mean(two).softmax(-1))
+    torch.testing.assert_close(vae.vectors(BAGS, mix), one + weight * two + vae.mean(two).softmax(-1))
+
+
+def test_layers_are_mixed_as_by_the_softmax_of_vampires_code() -> None:
+    """By cosine, which knows no scale."""
+    shares = torch.tensor([1.0, -20.0, 1.0]).softmax(-1)
+    torch.testing.assert_close(2 * shares, torch.tensor([1.0, MIXES["mixed"], 1.0]), atol=1e-8, rtol=0)
