@@ -1,7 +1,7 @@
 """Training, from Ray Train to the step of a rank.
 
 - `job`: what the driver tells the workers, and the files through which they answer.
-- `launch`: hands a job to Ray Train.
+- `ranks`: hands a function to Ray Train; `launch`: hands it a job.
 - `local`: Ray Train's controller on a Ray of our own.
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
