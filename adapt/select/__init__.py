@@ -15,6 +15,7 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `grams`: texts as hashed n-grams.
 - `random`, `dsir`, `classifier`, `perplexity`: a selection each.
 - `gain`: what a selection is beside a random one.
+- `layout`: how far texts lie apart, and a map of them.
 - `nearness`: the figures of that.
 """
 
