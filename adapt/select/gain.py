@@ -10,19 +10,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from math import ceil
 
 import numpy as np
 
-from adapt.config import Config, CorpusConfig
-from adapt.corpus.files.manifest import Manifest
+from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 from adapt.model.locate import Pretrained
 from adapt.select.classifier import regression
 from adapt.select.grams import gram_counts, grams
-from adapt.select.pool import Pool
-from adapt.select.random import sampled
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
@@ -34,10 +29,6 @@ MEASURED_TOKENS = 20_000
 """Tokens of each sample that a model's loss is measured on, to within a document."""
 EXCERPT = 400
 """Characters of an example."""
-FILES, LOOKED_AT = 20, 100_000
-"""Files and documents of a pool that a sample of it is drawn from."""
-SHOWN = 11
-"""The stream that draws the sample."""
 
 
 @dataclass(frozen=True)
@@ -92,24 +83,6 @@ def distinct_shares(samples: Sequence[Sequence[str]]) -> list[float]:
     pairs = [_pairs(texts) for texts in samples]
     most = min(map(len, pairs))
     return [len(np.unique(runs[:most])) / max(most, 1) for runs in pairs]
-
-
-def pool_sample(manifest: Manifest, corpus: CorpusConfig, count: int, seed: int) -> list[str]:
-    """Texts of a pool at random, of at most LOOKED_AT documents: the first ones of FILES files that lie evenly.
-
-    So its cost is bounded. Documents of dev and test, which a selection leaves out, are among them.
-
-    Args:
-        manifest: the pool's files.
-        corpus: how they are read.
-        count: how many texts.
-        seed: of the draw.
-    """
-    parts = manifest.parts
-    places = np.unique(np.linspace(0, len(parts) - 1, min(FILES, len(parts))).round().astype(int)).tolist()
-    of_each = ceil(LOOKED_AT / max(len(places), 1))
-    texts = (text for place in places for text in islice(Pool(Manifest([parts[place]]), corpus), of_each))
-    return sampled(texts, count, seed, SHOWN)
 
 
 def sample_losses(config: Config, pretrained: Pretrained, samples: Mapping[str, Sequence[str]]) -> dict[str, float]:

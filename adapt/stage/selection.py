@@ -108,13 +108,11 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
         """Vectors of some texts of each set, and of some of the pool."""
-        from adapt.select.gain import pool_sample
+        from adapt.advise.sample import sample_corpus
         from adapt.select.layout import SAMPLE, word_vectors
 
-        pool = self.chosen.pool
-        return word_vectors(
-            {"pool": pool_sample(pool.manifest, pool.corpus, SAMPLE, self.config.seed), **mixed}, self.config.seed
-        )
+        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
+        return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
 
     def _measured(
         self,

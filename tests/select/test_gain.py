@@ -10,13 +10,11 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from adapt.config import Config, CorpusConfig, EvaluationConfig
-from adapt.corpus.files.manifest import build_manifest
+from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.texts_loss import loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.runner.digest import Digests
 from adapt.select import gain
 from adapt.select.gain import (
     BUCKETS,
@@ -24,12 +22,11 @@ from adapt.select.gain import (
     examples,
     in_random_order,
     kl_divergence,
-    pool_sample,
     sample_losses,
     separability,
 )
 from adapt.select.grams import gram_counts
-from tests.samples import sentences, write
+from tests.samples import sentences
 
 TARGET = [f"gradient layer {text}" for text in sentences(60, seed=1, shortest=4, longest=9)]
 LIKE = [f"gradient layer {text}" for text in sentences(60, seed=2, shortest=4, longest=9)]
@@ -90,22 +87,6 @@ def cosine(one: str, other: str) -> float:
         counts.append(Counter([*words, *itertools.pairwise(words)]))
     product = sum(count * counts[1][run] for run, count in counts[0].items())
     return product / math.prod(math.sqrt(sum(count**2 for count in each.values())) for each in counts)
-
-
-def test_a_sample_of_the_pool_is_of_files_that_lie_evenly_and_of_a_bounded_number_of_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(9):
-        write(tmp_path / f"{number}.jsonl", [{"text": f"file {number}, text {text}, of many"} for text in range(50)])
-    corpus = CorpusConfig(paths=str(tmp_path))
-    manifest = build_manifest(corpus, Digests())
-    found = pool_sample(manifest, corpus, 100, 0)
-    assert len(set(found)) == 100
-    assert found == pool_sample(manifest, corpus, 100, 0) != pool_sample(manifest, corpus, 100, 1)
-    monkeypatch.setattr(gain, "FILES", 3)
-    monkeypatch.setattr(gain, "LOOKED_AT", 30)
-    few = pool_sample(manifest, corpus, 100, 0)
-    assert sorted(few) == sorted(f"file {number}, text {text}, of many" for number in (0, 4, 8) for text in range(10))
 
 
 def test_losses_are_measured_on_the_first_texts_of_so_many_tokens(
