@@ -13,7 +13,7 @@ from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.listing import Files
-from adapt.stage.prepare import Prepared
+from adapt.stage.prepare import Prepare, Prepared
 from adapt.stage.reading import without
 from adapt.stage.target import Target
 from adapt.stage.task_texts import TaskTexts, write_texts
@@ -53,7 +53,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 4  # no near copies; of equal scores the first; ids by item and record; the best of a budget
+    version = 5  # no near copies, none of general text; of equal scores the first; ids by item; the best of a budget
 
     name: str
     config: Config
@@ -113,17 +113,18 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.screening.clean import Sieve
-        from adapt.corpus.screening.decontaminate import evaluation_index
-        from adapt.corpus.screening.heldout import Measured
         from adapt.select.base import Given
+        from adapt.select.guards import MeasuredText, guards
         from adapt.select.pool import Pool
 
-        corpus, paths = without(self.pool.corpus, self.unseen, done), [done[text].path for text in self.measured]
-        index = evaluation_index(corpus) if corpus.decontaminate else None
-        pool = Pool(
-            self.pool.manifest, corpus, Sieve(index.many if index else None, Measured.of(paths).many if paths else None)
+        corpus = without(self.pool.corpus, self.unseen, done)
+        files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
+        guard = guards(
+            corpus,
+            [done[text].path for text in self.measured],
+            [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
+        pool = Pool(self.pool.manifest, corpus, guard.sieve)
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
@@ -142,7 +143,6 @@ class Select(Stage[Selected]):
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
-        counts = {name: dict(files) for name, files in index.counts.items()} if index else {}
         return Outcome(
             Selected(
                 documents=len(choice.taken),
@@ -152,7 +152,7 @@ class Select(Stage[Selected]):
                 passed=list(choice.passed),
                 dropped=dict(tally.dropped),
                 bad=dict(tally.bad),
-                evaluation_texts=counts,
+                evaluation_texts={name: dict(counts) for name, counts in guard.evaluation_texts.items()},
                 figures=list(choice.figures),
             )
         )

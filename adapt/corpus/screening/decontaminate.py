@@ -162,15 +162,19 @@ def _last_bits(runs: np.ndarray) -> np.ndarray:
     return table
 
 
-def evaluation_index(corpus: CorpusConfig) -> EvaluationIndex:
+def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] | None = None) -> EvaluationIndex:
     """The index of `corpus.decontaminate`, read from its files.
+
+    Args:
+        corpus: names the files.
+        further: texts of other sets, by name.
 
     Raises:
         DataError: as `adapt.corpus.screening.evaluation.read_set`.
     """
     sets = {evaluation.name: read_set(evaluation, corpus) for evaluation in corpus.decontaminate}
     index = build_index(
-        [(name, chain.from_iterable(by_file.values())) for name, by_file in sets.items()],
+        [*((name, chain.from_iterable(by_file.values())) for name, by_file in sets.items()), *(further or {}).items()],
         corpus.decontaminate_ngram,
         corpus.decontaminate_overlap,
     )
