@@ -10,8 +10,8 @@ import numpy as np
 
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
-from adapt.select.base import DocumentPool, Given, Room, Selection
-from adapt.select.highest import Ranked, as_it_is, best, permitted
+from adapt.select.base import Given, Room, Selection
+from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.near import Distinct
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ class Budget:
     documents: int | None = None
     tokens: int | None = None
     """Documents are taken until they have so many tokens, the one with which they reach that included."""
+    per_text: int | None = None
+    """`documents` for each text of the target, where that is how many they are."""
 
     def room(self, times: float) -> Room:
         """Room for so many times the budget."""
@@ -73,6 +75,8 @@ class Choice:
     """Whether the budget was filled."""
     passed: tuple[int, ...]
     """Documents that each selection but the last passed on."""
+    figures: tuple[dict[str, float], ...] = ()
+    """What each selection says of how it has chosen."""
 
     @property
     def tokens(self) -> int:
@@ -104,27 +108,36 @@ def choose(
     pool = given.pool
     passed: list[int] = []
     for selection in selections[:-1]:
-        selection.learn(replace(given, pool=pool))
-        ids = _passed_on(selection, pool, given.target, budget.room(keep))
+        selection.learn(given)
+        ids = _passed_on(selection, given, budget, keep)
         pool = pool.narrowed(ids)
+        given = replace(given, pool=pool, permitted=np.sort(ids))
         passed.append(len(ids))
     last, times = selections[-1], SPARE
-    last.learn(replace(given, pool=pool))
+    last.learn(given)
     while True:
+        offer = last.look_for(budget.room(times), budget.per_text)
         found = best(last, pool, given.target, budget.room(times), as_it_is)
         choice = _fill(found.held, budget, Distinct(alike), count)
-        if choice.is_full or found.is_all:
-            return replace(choice, passed=tuple(passed))
+        if choice.is_full or (found.is_all and offer != "more"):
+            figures = tuple(selection.figures() for selection in selections)
+            is_full = choice.is_full or offer == "enough"
+            return replace(choice, is_full=is_full, passed=tuple(passed), figures=figures)
         times *= 2
         log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
 
 
-def _passed_on(selection: Selection, pool: DocumentPool, target: Sequence[str], room: Room) -> np.ndarray:
+def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
     """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
     if selection.is_filter():
-        return permitted(selection, pool, target)
-    found = best(selection, pool, target, room, attrgetter("id"))
-    return np.array([entry.held for entry in found.held], np.int64)
+        return permitted_ids(selection, given.pool, given.target)
+    room, times = budget.room(keep), keep
+    while True:
+        offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)
+        found = best(selection, given.pool, given.target, room, attrgetter("id"))
+        if offer != "more" or not found.is_all:
+            return np.array([entry.held for entry in found.held], np.int64)
+        times *= 2
 
 
 def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: CountTokens) -> Choice:
