@@ -70,7 +70,7 @@ class SelectConfig:
     """Documents chosen of a pool: what jobs/select.py leaves, and TAPT, or DAPT in place of a corpus, trains on."""
 
     kind: str | list[Any] = "random"
-    """How documents are chosen: `random`, `dsir`, `classifier`, `perplexity`, or your own selection,
+    """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `perplexity`, or your own selection,
     `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
     `name: {option: value}`."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -93,6 +93,17 @@ class SelectConfig:
     """Budget: documents of so many tokens in all, to within one document."""
     keep: PositiveFloat = 10.0
     """In a list of selections, each but the last passes on so many times the budget."""
+    embedder: str = "tfidf"
+    """Whose vectors `knn` compares: `tfidf`, `static`, `transformer`, `vampire`, or your own embedder,
+    `package.module:Class` (docs/selection.md)."""
+    embedder_options: dict[str, Any] = field(default_factory=dict)
+    """Options of the embedder."""
+    index: Literal["auto", "flat", "ivf", "ivf_pq", "hnsw"] = "auto"
+    """How the nearest vectors are found: `flat` compares all, the others some; `auto` is flat up to a million documents
+    (docs/selection.md)."""
+    min_recall: Fraction = 0.95
+    """Share of the nearest documents that the index must find, measured on 200 texts of the target. It searches as
+    widely as that takes, and is refused where it cannot."""
     measure_loss: bool = True
     """jobs/select.py: also measure the model's held-out loss on what was chosen, on random documents and on the target,
     20,000 tokens of each, on the CPUs of this machine."""

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from adapt.config import ResourcesConfig
-from adapt.corpus.shards.prepare import MAX_UNKNOWN_FRACTION, WAITING_BYTES
+from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.corpus.watch import Piece, text_bytes, watched
 from adapt.embed.base import Embedder
+from adapt.embed.glance import check_known, refuse_unknown
 from adapt.embed.sources import TextSource
-from adapt.embed.written import chunk_file, known_counts, write_vectors
+from adapt.embed.written import chunk_file, known_counts, vector_files, write_vectors
 from adapt.errors import DataError
 from adapt.index.rows import scaled
 from adapt.runner.files import remove_asides
@@ -108,6 +109,8 @@ def embed_texts(
     from ray.data import ActorPoolStrategy, TaskPoolStrategy
 
     remove_asides(folder)
+    if not vector_files(folder):
+        check_known(source, embedder, folder, resources)
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -137,12 +140,7 @@ def embed_texts(
         counts.update({name: int(chunk[name]) for name in ("documents", "seen", "unknown")})
     if not counts["documents"]:
         raise DataError("there is no text to embed", "check the paths of the pool, its text_field, and its cleaning")
-    share = counts["unknown"] / max(counts["seen"], 1)
-    if share > MAX_UNKNOWN_FRACTION:
-        raise DataError(
-            f"the embedder knows nothing of {share:.0%} of what it was given",
-            "choose a model whose tokenizer knows this language and script, or an embedder that learns from the pool",
-        )
+    share = refuse_unknown(counts["seen"], counts["unknown"])
     return EmbeddedCounts(counts["documents"], max(int(chunk["dimension"]) for chunk in chunks), share)
 
 

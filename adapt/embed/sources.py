@@ -1,13 +1,11 @@
 """Texts with their ids, in chunks that tasks read side by side.
 
-An id is an int64. Of a pool it is the document's address: the number of the item that a task reads, times 2^32, plus
-the number of the document among those of the item that pass cleaning, from 0 on. So ids rise along the pool, and
-neither workers nor what is held out change them.
+The ids of a pool are those of `adapt.corpus.screening.item`, by which a selection names documents too.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,14 +14,14 @@ import pyarrow as pa
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.heldout import in_share, keys_of
-from adapt.corpus.screening.screen import screen_of
-from adapt.corpus.shards.prepare import Read, numbered_items
+from adapt.corpus.screening.item import item_texts
+from adapt.corpus.screening.screen import PASS, Screen, screen_of
+from adapt.corpus.shards.prepare import numbered_items
 from adapt.corpus.watch import Pace
 from adapt.errors import DataError
 
-ITEM_IDS = 2**32
-"""Ids of an item."""
 EMBEDDED_CHARACTERS = 1_000_000
 """Text of a chunk."""
 
@@ -64,7 +62,7 @@ class PoolSource:
     def reader(self, folder: Path) -> ReadChunks:
         """Reads as `prepare` does."""
         screen = screen_of(self.corpus, folder, measured=self.measured)
-        return ReadPool(Read(self.corpus, EMBEDDED_CHARACTERS, screen=screen), self.corpus.heldout_fraction)
+        return ReadPool(self.corpus, screen)
 
     def pace(self) -> Pace:
         """By the bytes of the files."""
@@ -94,18 +92,18 @@ class LinesSource:
 class ReadPool:
     """Reads an item of a pool."""
 
-    read: Read
-    heldout_fraction: float
+    corpus: CorpusConfig
+    screen: Screen = PASS
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
-        """Its chunks, with addresses for ids."""
-        first = int(batch["item"][0]) * ITEM_IDS
-        for table in self.read(batch):
-            (row,) = table.to_pylist()
-            heldout = in_share(keys_of(row["texts"]), self.heldout_fraction)
-            kept = list(compress(enumerate(row["texts"], start=first), ~heldout))
-            first += len(row["texts"])
-            yield chunk_table(row["item"], row["chunk"], kept, row["tally"])
+        """Its chunks; the last carries the item's counts."""
+        item, tally = int(batch["item"][0]), Tally()
+        with self.screen.of(item) as sieve:
+            texts = item_texts(item, str(batch["sources"][0]), self.corpus, tally, sieve)
+            for chunk, (some, is_last) in enumerate(_chunks(texts)):
+                heldout = in_share(keys_of([text for _, text in some]), self.corpus.heldout_fraction)
+                kept = list(compress(some, ~heldout))
+                yield chunk_table(item, chunk, kept, json.dumps(asdict(tally)) if is_last else "")
 
 
 def read_lines(batch: dict[str, Any]) -> Iterator[pa.Table]:
@@ -114,21 +112,33 @@ def read_lines(batch: dict[str, Any]) -> Iterator[pa.Table]:
     Raises:
         DataError: a line has no id or text.
     """
-    file, chunk, characters = str(batch["sources"][0]), 0, 0
-    texts: list[tuple[int, str]] = []
+    for chunk, (some, is_last) in enumerate(_chunks(_lines(str(batch["sources"][0])))):
+        yield chunk_table(0, chunk, some, "{}" if is_last else "")
+
+
+def _lines(file: str) -> Iterator[tuple[int, str]]:
     with open(file, encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 record = json.loads(line)
-                texts.append((int(record["id"]), str(record["text"])))
+                known = int(record["id"]), str(record["text"])
             except (ValueError, KeyError, TypeError) as error:
                 problem = f"{file}, line {number}, has no id and text: {error}"
                 raise DataError(problem, "write the file again") from error
-            characters += len(texts[-1][1])
-            if characters >= EMBEDDED_CHARACTERS:
-                yield chunk_table(0, chunk, texts, "")
-                texts, characters, chunk = [], 0, chunk + 1
-    yield chunk_table(0, chunk, texts, "{}")
+            yield known
+
+
+def _chunks(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[tuple[int, str]], bool]]:
+    """Ids and texts of each chunk, and whether it is the last, which may be empty."""
+    some: list[tuple[int, str]] = []
+    characters = 0
+    for number, text in texts:
+        some.append((number, text))
+        characters += len(text)
+        if characters >= EMBEDDED_CHARACTERS:
+            yield some, False
+            some, characters = [], 0
+    yield some, True
 
 
 def chunk_table(item: int, chunk: int, texts: Sequence[tuple[int, str]], tally: str) -> pa.Table:

@@ -41,6 +41,13 @@ class VectorPart:
             raise StorageError(f"{folder / ids_file(number)} does not fit its vectors", "build the index again")
         return cls(number, ids, rows, (ids_map, rows_map))
 
+    def positions_of(self, ids: np.ndarray) -> np.ndarray:
+        """Where the vectors with some ids (sorted) stand in the part, rising, int64; other parts' ids do not count."""
+        if not len(ids):
+            return np.zeros(0, np.int64)
+        places = np.minimum(np.searchsorted(ids, self.ids), len(ids) - 1)
+        return np.flatnonzero(ids[places] == self.ids)
+
     def let_go(self) -> None:
         """Gives back the memory that holds what was read of the files, which stay mapped.
 

@@ -67,34 +67,47 @@ class Proposer:
     """Memory of the GPU that holds the index, where one does."""
 
     @classmethod
-    def open(cls, plan: IndexPlan, folder: Path, number: int) -> "Proposer":
-        """Maps the file; or reads it onto a GPU, where faiss has one and can search such an index there."""
+    def open(cls, plan: IndexPlan, folder: Path, number: int, is_narrowed: bool = False) -> "Proposer":
+        """Maps the file; or reads it onto a GPU, where faiss has one and can search such an index there.
+
+        Args:
+            plan: what kind it is.
+            folder: of the index.
+            number: of the part.
+            is_narrowed: whether only some of the vectors may be found, which faiss heeds on the CPU alone.
+        """
         faiss = library()
         file = str(folder / candidates_file(number))
-        if faiss.get_num_gpus() and plan.kind == "ivf":
+        if faiss.get_num_gpus() and plan.kind == "ivf" and not is_narrowed:
             resources = faiss.StandardGpuResources()
             return cls(plan, faiss.index_cpu_to_gpu(resources, 0, faiss.read_index(file)), resources)
         flags = faiss.IO_FLAG_MMAP_IFC if plan.kind == "hnsw" else faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
         return cls(plan, faiss.read_index(file, flags))
 
-    def candidates(self, queries: np.ndarray, count: int, width: int) -> np.ndarray:
+    def candidates(self, queries: np.ndarray, count: int, width: int, among: np.ndarray | None = None) -> np.ndarray:
         """Positions in the part, int64 [q, m]; -1 where there are no more.
 
         Args:
             queries: of length 1, float16 [q, d].
             count: neighbours that are wanted.
             width: how widely to search.
+            among: positions of the vectors that may be found, rising; None for all.
         """
         faiss = library()
         asked = padded(queries.astype(np.float32), self.index.d)
-        depth = min(int(MORE[self.plan.kind] * count) + 16, self.index.ntotal)
+        depth = min(int(MORE[self.plan.kind] * count) + 16, self.index.ntotal if among is None else len(among))
+        if not depth:
+            return np.zeros((len(queries), 0), np.int64)
+        some = {} if among is None else {"sel": faiss.IDSelectorBatch(among)}
         if self.gpu is not None:
             self.index.nprobe = width
             found = self.index.search(asked, min(depth, 2048))
         elif self.plan.kind == "hnsw":
-            found = self.index.search(asked, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth)))
+            found = self.index.search(
+                asked, depth, params=faiss.SearchParametersHNSW(efSearch=max(width, depth), **some)
+            )
         else:
-            found = self.index.search(asked, depth, params=faiss.SearchParametersIVF(nprobe=width))
+            found = self.index.search(asked, depth, params=faiss.SearchParametersIVF(nprobe=width, **some))
         positions: np.ndarray = found[1]
         return positions
 

@@ -20,6 +20,10 @@ class Searchable(Protocol):
     def facts(self) -> IndexFacts:
         """What is known of it."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all vectors that may be found are compared."""
+
     def search(self, queries: np.ndarray, k: int, width: int | None = None) -> Nearest:
         """See `adapt.index.search`."""
 
@@ -54,9 +58,9 @@ def width_for(index: Searchable, queries: np.ndarray, k: int, min_recall: float)
     Raises:
         DataError: no width finds as many.
     """
-    plan = index.facts.plan
-    if plan.kind == "flat":
+    if index.is_exact:
         return Width(None, 1.0)
+    plan = index.facts.plan
     sample = queries[:: max(1, -(-len(queries) // SAMPLE_QUERIES))]
     truth = index.search_exactly(sample, k)
     width = FIRST_WIDTH[plan.kind]

@@ -18,19 +18,20 @@ MOST_ON_GPU = 2048
 """Neighbours that faiss can find there."""
 
 
-def nearest_of(part: VectorPart, queries: np.ndarray, count: int) -> Nearest:
+def nearest_of(part: VectorPart, queries: np.ndarray, count: int, among: np.ndarray | None = None) -> Nearest:
     """The nearest vectors of a part, all of them compared.
 
     Args:
         part: n vectors.
         queries: of length 1, float16 [q, d].
         count: how many are wanted.
+        among: positions in the part of the vectors that may be found, rising; None for all.
     """
-    size = len(part.ids)
+    size = len(part.ids) if among is None else len(among)
     found = nobody(len(queries), count)
     open_, depth = np.arange(len(queries)), min(size, count + count // 8 + 64)
     while len(open_) and size:
-        scores, positions = _scanned(part.rows, queries[open_].astype(np.float32), depth)
+        scores, positions = _scanned(part.rows, queries[open_].astype(np.float32), depth, among)
         distances, ids = ranked(part, queries[open_], positions, count)
         for whole, some in zip(found, (distances, ids), strict=True):
             whole[open_] = some
@@ -64,20 +65,22 @@ def _error(dimension: int) -> float:
     return 2.0 * dimension * 2.0**-24
 
 
-def _scanned(rows: np.ndarray, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+def _scanned(
+    rows: np.ndarray, queries: np.ndarray, depth: int, among: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Products in float32 [q, depth], and positions, of the `depth` rows with the largest."""
-    step = max(1, BLOCK_BYTES // (4 * rows.shape[1]))
-    buffer = np.empty((min(step, len(rows)), rows.shape[1]), np.float32)
+    step, size = max(1, BLOCK_BYTES // (4 * rows.shape[1])), len(rows) if among is None else len(among)
+    buffer = np.empty((min(step, size), rows.shape[1]), np.float32)
     scores = np.full((len(queries), depth), -np.inf, np.float32)
     positions = np.full((len(queries), depth), NOBODY, np.int64)
-    for start in range(0, len(rows), step):
-        block = buffer[: len(rows[start : start + step])]
-        block[:] = rows[start : start + step]
+    for start in range(0, size, step):
+        block = buffer[: min(step, size - start)]
+        block[:] = rows[start : start + step] if among is None else rows[among[start : start + step]]
         products, places = _largest(queries, block, min(depth, len(block)))
         scores, positions = np.hstack([scores, products]), np.hstack([positions, places + start])
         kept = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
         scores, positions = np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
-    return scores, positions
+    return scores, positions if among is None else np.append(among, NOBODY)[positions]
 
 
 def _largest(queries: np.ndarray, block: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

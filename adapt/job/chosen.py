@@ -8,6 +8,7 @@ from adapt.corpus.roles import selection_pool, selection_target
 from adapt.errors import ConfigError
 from adapt.job.evaluate import with_model
 from adapt.job.text import DomainText
+from adapt.job.vectors import vector_stages
 from adapt.runner import Stage
 from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Context
@@ -49,7 +50,7 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     Raises:
         ConfigError: there is no pool, no target, no budget or more than one; a selection or an option is not known.
         DataError: files do not exist.
-        ModelError: a model that a selection reads cannot be found, or has another tokenizer.
+        ModelError: a model that a selection or its embedder reads cannot be found, or has another tokenizer.
     """
     config, select = context.config, context.config.select
     steps = steps_of(select, config.seed)
@@ -57,16 +58,19 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     name = f"{config.name}-{way_of(steps)}"
     tasks = tasks_with_text(config)
     paths = dict.fromkeys(path for step in steps for path in step.selection.models())
+    pool, target = listed_files(context, selection_pool(config), f"{config.name}-pool"), target_of(context, tasks)
+    unseen, measured = unseen_texts(context, tasks), (general,) if general else ()
     return Select(
         name=name,
         config=config,
-        pool=listed_files(context, selection_pool(config), f"{config.name}-pool"),
-        target=target_of(context, tasks),
+        pool=pool,
+        target=target,
         tokens=context.tokens,
-        unseen=unseen_texts(context, tasks),
-        measured=(general,) if general else (),
+        unseen=unseen,
+        measured=measured,
         start=context.start if "" in paths else None,
         others={path: with_model(context, path).start for path in paths if path},
+        vectors=vector_stages(context, steps, pool, target, unseen, measured),
         like=like,
     )
 
@@ -76,7 +80,8 @@ def random_beside(context: Context, chosen: Select) -> Select:
     config = context.config
     random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
     name = f"{config.name}-random"
-    return replace(chosen, name=name, config=replace(config, select=random), start=None, others={}, like=chosen)
+    config = replace(config, select=random)
+    return replace(chosen, name=name, config=config, start=None, others={}, vectors=None, like=chosen)
 
 
 def tasks_with_text(config: Config) -> list[TaskConfig]:

@@ -14,7 +14,8 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `tokens`: how many tokens texts have.
 - `choose`: from the pool to what is taken.
 - `grams`: texts as hashed n-grams.
-- `random`, `dsir`, `classifier`, `perplexity`: a selection each.
+- `vectors`: the vectors that some selections compare, and the documents near the target.
+- `random`, `dsir`, `classifier`, `perplexity`, `knn`: a selection each.
 - `gain`: what a selection is beside a random one.
 - `layout`: how far texts lie apart, and a map of them.
 - `nearness`: the figures of that.

@@ -3,9 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from adapt.config import Config
     from adapt.model.locate import Pretrained
 
@@ -16,6 +19,33 @@ NEVER = float("-inf")
 @dataclass(frozen=True)
 class NoOptions:
     """A selection with nothing to set."""
+
+
+VectorsOf = Literal["pool", "target"]
+Offer = Literal["all", "more", "enough"]
+"""What has got a score. `all`: every document that may be taken; `more`: with more room further ones would have one;
+`enough`: those that are wanted, even if they do not fill the budget."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many of the best texts are held; what is None does not count."""
+
+    documents: int | None = None
+    characters: int | None = None
+    """The best texts that have so many characters together, and no more of them than that takes."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Where the vectors are that stages have made; those of pool and target can be compared."""
+
+    pool: Path
+    """Folder of an index (`adapt.index`), by the ids of the documents."""
+    target: Path | None
+    """Folder of those of the target (`adapt.embed.written`), where a selection has asked for them."""
+    space: str
+    """What made the vectors of the target."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +60,10 @@ class Given:
     """The job's."""
     models: Mapping[str, "Pretrained"] = field(default_factory=dict)
     """Those that `Selection.models` names."""
+    vectors: Vectors | None = None
+    """Those that `Selection.vectors` names."""
+    permitted: "np.ndarray | None" = None
+    """Ids of the documents of the pool, int64, sorted, where selections before this one have narrowed it; else None."""
 
 
 class Selection(ABC):
@@ -55,6 +89,10 @@ class Selection(ABC):
         """The models that it reads, by path; "" is the one that the job begins with. Their content enters the key."""
         return ()
 
+    def vectors(self) -> tuple[VectorsOf, ...]:
+        """Whose vectors it reads. Stages make them before."""
+        return ()
+
     def packages(self) -> tuple[str, ...]:
         """The packages that decide its scores; see `adapt.runner.packages`."""
         return ()
@@ -69,6 +107,22 @@ class Selection(ABC):
         Raises:
             ConfigError, DataError: it cannot select from this pool for this target.
         """
+
+    def look_for(self, room: Room, per_text: int | None) -> Offer:
+        """Comes before every reading of the scores. One that must search for documents looks for so many.
+
+        Args:
+            room: how many of the documents with the highest scores will be held.
+            per_text: the budget, where it is so many documents for each text of the target.
+
+        Raises:
+            DataError: there are not as many.
+        """
+        return "all"
+
+    def figures(self) -> dict[str, float]:
+        """What the record keeps of how it has chosen."""
+        return {}
 
     @abstractmethod
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:

@@ -1,7 +1,7 @@
 """From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, cast
@@ -10,10 +10,10 @@ import numpy as np
 
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
-from adapt.select.base import Given, Selection
-from adapt.select.highest import Ranked, Room, best, scored
+from adapt.select.base import Given, Room, Selection
+from adapt.select.highest import Ranked, best, scored
 from adapt.select.near import Distinct
-from adapt.select.pool import Document, Narrowed, Pool
+from adapt.select.pool import Document, Pool
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
@@ -30,6 +30,8 @@ class Budget:
     documents: int | None = None
     tokens: int | None = None
     """Documents are taken until they have so many tokens, the one with which they reach that included."""
+    per_text: int | None = None
+    """`documents` for each text of the target, where that is how many they are."""
 
     def room(self, times: float) -> Room:
         """Room for so many times the budget."""
@@ -50,11 +52,13 @@ class Taken:
     score: float
     tokens: int
 
-    def line(self) -> dict[str, Any]:
-        """Its line of TEXTS_FILE."""
-        document = self.document
-        place = {"id": document.id, "part": document.part, "record": document.record}
-        return {**place, "score": self.score, "text": str(document)}
+    def line(self, place: Mapping[str, int]) -> dict[str, Any]:
+        """Its line of TEXTS_FILE.
+
+        Args:
+            place: where it came from; see `Pool.place`.
+        """
+        return {"id": self.document.id, **place, "score": self.score, "text": str(self.document)}
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Choice:
     """Whether the budget was filled."""
     passed: tuple[int, ...]
     """Documents that each selection but the last passed on."""
+    figures: tuple[dict[str, float], ...] = ()
+    """What each selection says of how it has chosen."""
 
     @property
     def tokens(self) -> int:
@@ -97,31 +103,40 @@ def choose(
     Raises:
         ConfigError, DataError: a selection cannot select here.
     """
-    pool = cast("Pool | Narrowed", given.pool)
+    pool = cast("Pool", given.pool)
     passed: list[int] = []
     for selection in selections[:-1]:
-        selection.learn(replace(given, pool=pool))
-        ids = _passed_on(selection, pool, given.target, budget.room(keep))
+        selection.learn(given)
+        ids = _passed_on(selection, given, budget, keep)
         pool = pool.narrowed(ids)
+        given = replace(given, pool=pool, permitted=np.sort(ids))
         passed.append(len(ids))
     last, times = selections[-1], SPARE
-    last.learn(replace(given, pool=pool))
+    last.learn(given)
     while True:
+        offer = last.look_for(budget.room(times), budget.per_text)
         found = best(last, pool, given.target, budget.room(times), kept=lambda document: document)
         choice = _fill(found.held, budget, Distinct(alike), count)
-        if choice.is_full or found.is_all:
-            return replace(choice, passed=tuple(passed))
+        if choice.is_full or (found.is_all and offer != "more"):
+            figures = tuple(selection.figures() for selection in selections)
+            is_full = choice.is_full or offer == "enough"
+            return replace(choice, is_full=is_full, passed=tuple(passed), figures=figures)
         times *= 2
         log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
 
 
-def _passed_on(selection: Selection, pool: Iterable[str], target: Sequence[str], room: Room) -> np.ndarray:
+def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
     """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
     if selection.is_filter():
-        ids = array("q", (document.id for _, _, document in scored(selection, pool, target)))
+        ids = array("q", (document.id for _, _, document in scored(selection, given.pool, given.target)))
         return np.array(ids, np.int64)
-    found = best(selection, pool, target, room, kept=lambda document: document.id)
-    return np.array([entry.held for entry in found.held], np.int64)
+    room, times = budget.room(keep), keep
+    while True:
+        offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)
+        found = best(selection, given.pool, given.target, room, kept=lambda document: document.id)
+        if offer != "more" or not found.is_all:
+            return np.array([entry.held for entry in found.held], np.int64)
+        times *= 2
 
 
 def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: CountTokens) -> Choice:

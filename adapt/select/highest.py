@@ -7,7 +7,7 @@ from itertools import tee, zip_longest
 from typing import Any, NamedTuple
 
 from adapt.errors import DataError
-from adapt.select.base import NEVER, Selection
+from adapt.select.base import NEVER, Room, Selection
 
 
 class Ranked(NamedTuple):
@@ -19,15 +19,6 @@ class Ranked(NamedTuple):
     characters: int
     held: Any
     """The text, or what is kept of it."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """How many of the best texts are held; what is None does not count."""
-
-    documents: int | None = None
-    characters: int | None = None
-    """The best texts that have so many characters together, and no more of them than that takes."""
 
 
 @dataclass

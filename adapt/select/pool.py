@@ -1,101 +1,86 @@
-"""The documents to choose from: cleaned, without those that must not be seen, each with where it stands."""
+"""The documents to choose from: cleaned, without those that must not be seen, each with the id that finds it again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import OPEN, Sieve, Tally, clean_numbered
+from adapt.corpus.files.sources import ItemPlace, items_of, places_of
+from adapt.corpus.screening.clean import OPEN, Sieve, Tally
+from adapt.corpus.screening.item import id_at, item_texts, place_of
 
 
 class Document(str):
     """A text of a pool."""
 
-    __slots__ = ("id", "part", "record")
+    __slots__ = ("id",)
     id: int
-    """The number of its record among all records of the pool, from 0: whatever else is dropped, it stays."""
-    part: int
-    """The number of its file in the manifest, from 0."""
-    record: int
-    """The number of its record in that file, from 1."""
+    """Its address; see `adapt.corpus.screening.item`."""
 
-    def __new__(cls, text: str, id: int, part: int, record: int) -> "Document":
-        """Joins a text and its place."""
+    def __new__(cls, text: str, id: int) -> "Document":
+        """Joins a text and its id."""
         document = super().__new__(cls, text)
-        document.id, document.part, document.record = id, part, record
+        document.id = id
         return document
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Document, (str(self), self.id, self.part, self.record)
+        return Document, (str(self), self.id)
 
 
 @dataclass
 class Pool:
-    """Documents that are read anew at every iteration; memory holds some at a time.
-
-    Their order, and so their ids, is that of the files: how reading is cut into pieces changes nothing.
-    """
+    """Documents that are read anew at every iteration, in the order of the files; memory holds some at a time."""
 
     manifest: Manifest
     corpus: CorpusConfig
     sieve: Sieve = OPEN
+    ids: np.ndarray | None = None
+    """The documents that it has, int64, sorted; None for all. Only items with one of them are read."""
     tally: Tally = field(default_factory=Tally)
     """Counts of the last iteration."""
 
     def __iter__(self) -> Iterator[Document]:
         self.tally = Tally()
-        before_part = 0
-        for part_number, part in enumerate(self.manifest.parts):
-            before = before_part
-            for piece in (piece for item in items_of(Manifest([part]), self.corpus) for piece in slices_of(item)):
-                records = _Counted(read_slice(piece, self.corpus))
-                for number, text in clean_numbered(records, self.corpus, self.tally, piece.place, self.sieve):
-                    record = before + number
-                    yield Document(text, record - 1, part_number, record - before_part)
-                before += records.count
-            before_part = before
+        for item, sources in enumerate(items_of(self.manifest, self.corpus)):
+            wanted = self._wanted(item)
+            if wanted is None or wanted:
+                tally = Tally()
+                for id, text in item_texts(item, sources, self.corpus, tally, self.sieve):
+                    if wanted is None or id in wanted:
+                        yield Document(text, id)
+                self.tally.add(tally)
 
-    def narrowed(self, ids: np.ndarray) -> "Narrowed":
+    def narrowed(self, ids: np.ndarray) -> "Pool":
         """The pool with some of its documents alone.
 
         Args:
-            ids: of the documents that stay, int64.
+            ids: of the documents that stay, int64; others of them are no error.
         """
-        return Narrowed(self, np.unique(ids))
+        some = np.unique(ids)
+        kept = some if self.ids is None else np.intersect1d(self.ids, some)
+        return replace(self, ids=kept, tally=Tally())
 
+    def place(self, document: Document) -> dict[str, int]:
+        """Where a document came from.
 
-@dataclass(frozen=True)
-class Narrowed:
-    """Some documents of a pool, in its order."""
+        Returns:
+            `part`, the number of its file in the manifest, from 0; `start`, where its item begins there
+                (`ItemPlace`); and `record`, the number of its record from there on, from 1.
+        """
+        item, record = place_of(document.id)
+        return {**self._places[item]._asdict(), "record": record + 1}
 
-    pool: Pool
-    ids: np.ndarray
-    """Sorted, each once: int64."""
+    def _wanted(self, item: int) -> set[int] | None:
+        """Its documents of an item; None for all."""
+        if self.ids is None:
+            return None
+        first, last = np.searchsorted(self.ids, [id_at(item, 0), id_at(item + 1, 0)])
+        return set(self.ids[first:last].tolist())
 
-    def __iter__(self) -> Iterator[Document]:
-        place = 0
-        for document in self.pool:
-            if place < len(self.ids) and document.id == self.ids[place]:
-                place += 1
-                yield document
-
-    def narrowed(self, ids: np.ndarray) -> "Narrowed":
-        """Fewer of them."""
-        return replace(self, ids=np.unique(ids))
-
-
-class _Counted:
-    """Records, and how many have been taken."""
-
-    def __init__(self, records: Iterator[Any]) -> None:
-        self._records = records
-        self.count = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for record in self._records:
-            self.count += 1
-            yield record
+    @cached_property
+    def _places(self) -> list[ItemPlace]:
+        return places_of(self.manifest, self.corpus)

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
+from typing import TYPE_CHECKING
 
 from adapt.select.base import Selection
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BLOCK = 4096
 
@@ -29,12 +33,25 @@ def draws(seed: int, stream: int = 0) -> Iterator[float]:
     """
     import numpy as np
 
+    for first in range(0, 2**62, BLOCK):
+        yield from draws_at(np.arange(first, first + BLOCK), seed, stream).tolist()
+
+
+def draws_at(places: "np.ndarray", seed: int, stream: int = 0) -> "np.ndarray":
+    """Uniform numbers in (0, 1) for some places, or ids: float64 [n].
+
+    Args:
+        places: int64 [n].
+        seed: of the job.
+        stream: see `draws`.
+    """
+    import numpy as np
+
     from adapt.splitmix import mix
 
     start = mix(np.array([(seed + (stream << 32)) % 2**64], np.uint64))
-    for first in range(0, 2**62, BLOCK):
-        numbers = mix(start ^ np.arange(first, first + BLOCK, dtype=np.uint64))
-        yield from (((numbers >> np.uint64(11)) + 0.5) / 2.0**53).tolist()  # 53 bits: neither 0 nor 1
+    numbers: np.ndarray = mix(start ^ places.astype(np.uint64))
+    return ((numbers >> np.uint64(11)) + 0.5) / 2.0**53  # 53 bits: neither 0 nor 1
 
 
 def sampled(pool: Iterable[str], count: int, seed: int, stream: int) -> list[str]:

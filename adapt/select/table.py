@@ -14,6 +14,7 @@ SELECTIONS = {
     "random": "adapt.select.random:Random",
     "dsir": "adapt.select.dsir:Dsir",
     "classifier": "adapt.select.classifier:ByClassifier",
+    "knn": "adapt.select.knn:NearestNeighbours",
     "perplexity": "adapt.select.perplexity:ByPerplexity",
 }
 """The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""

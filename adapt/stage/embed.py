@@ -33,6 +33,7 @@ class Embed(Stage[Embedded]):
     """The vectors of some texts."""
 
     kind = "embed"
+    version = 2  # ids count records
 
     name: str
     embedding: Embedding

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.identity import dedup_identity
@@ -17,9 +17,10 @@ from adapt.stage.prepare import Prepare, Prepared
 from adapt.stage.reading import without
 from adapt.stage.target import Target
 from adapt.stage.task_texts import TaskTexts, write_texts
+from adapt.stage.vectors import VectorStages
 
 if TYPE_CHECKING:
-    from adapt.model.locate import Pretrained
+    from adapt.select.base import Given
     from adapt.select.choose import Budget, Choice
     from adapt.select.pool import Pool
 
@@ -43,6 +44,8 @@ class Selected:
     """Records of the pool that cannot be read, by reason."""
     evaluation_texts: dict[str, Any]
     """Evaluation texts that were looked for in the pool, by set and file."""
+    figures: list[dict[str, float]]
+    """What each selection says of how it has chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,9 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 4  # no near copies; of equal scores the first; ids by record; the best of a budget; none of general text
+    version = (
+        5  # ids by item and record; no near copies, also of general text; of equal scores the first; the best of all
+    )
 
     name: str
     config: Config
@@ -66,6 +71,8 @@ class Select(Stage[Selected]):
     """The model that the job begins with, where the selection reads it."""
     others: Mapping[str, Start]
     """Further models that it reads, by path."""
+    vectors: VectorStages | None = None
+    """The vectors that it reads."""
     like: "Select | None" = None
     """A selection whose number of tokens is the budget."""
 
@@ -94,11 +101,12 @@ class Select(Stage[Selected]):
             "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
             "seed": config.seed,
             **(by_model if models else {}),
+            **({"min_recall": select.min_recall} if self.vectors else {}),
         }
 
     def needs(self) -> Mapping[str, float] | None:
-        """It takes one CPU; where a model scores, a device."""
-        return None if self.start else {"CPU": 1}
+        """It takes one CPU; where a model scores, a device; and all of the cluster where an index is searched."""
+        return None if self.start or self.vectors else {"CPU": 1}
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
         """Scores the pool and writes what was taken.
@@ -107,6 +115,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
+        from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
         from adapt.select.pool import Pool
 
@@ -122,7 +131,9 @@ class Select(Stage[Selected]):
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
         models = {path: start.made(done) for path, start in starts.items()}
-        arguments = (self.config, pool, target, self.tokens, models, budget)
+        vectors = self.vectors.made(done) if self.vectors else None
+        given = Given(pool, target, self.config, models, vectors)
+        arguments = (given, self.tokens, budget)
         if models:
             from adapt.evaluate.ready import call_on_device
             from adapt.runtime import connect
@@ -133,7 +144,7 @@ class Select(Stage[Selected]):
             choice, tally = _choose(*arguments)
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
-        write_texts(folder, (taken.line() for taken in in_order))
+        write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
         return Outcome(
             Selected(
                 documents=len(choice.taken),
@@ -144,6 +155,7 @@ class Select(Stage[Selected]):
                 dropped=dict(tally.dropped),
                 bad=dict(tally.bad),
                 evaluation_texts={name: dict(counts) for name, counts in guard.evaluation_texts.items()},
+                figures=list(choice.figures),
             )
         )
 
@@ -153,7 +165,9 @@ class Select(Stage[Selected]):
         select = self.config.select
         if self.like:
             return Budget(tokens=done[self.like].result.tokens)
-        return Budget(select.per_example * texts if select.per_example else select.documents, select.tokens)
+        if select.per_example:
+            return Budget(select.per_example * texts, per_text=select.per_example)
+        return Budget(select.documents, select.tokens)
 
 
 def measuring_what(config: Config) -> dict[str, Any]:
@@ -161,26 +175,18 @@ def measuring_what(config: Config) -> dict[str, Any]:
     return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
-def _choose(
-    config: Config,
-    pool: "Pool",
-    target: list[str],
-    tokens: Tokens,
-    models: Mapping[str, "Pretrained"],
-    budget: "Budget",
-) -> tuple["Choice", Any]:
+def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> tuple["Choice", Any]:
     """What is taken, and the counts of the pool. Where models score, a Ray task of its own calls this."""
     from adapt.corpus.dedup.deduplicate import Alike
-    from adapt.select.base import Given
     from adapt.select.choose import choose
     from adapt.select.table import steps_of
     from adapt.select.tokens import TokenCounter
 
+    config, pool = given.config, given.pool
     selections = [step.selection for step in steps_of(config.select, config.seed)]
     alike = Alike.of(replace(config.corpus, deduplicate="near"))
-    given = Given(pool, target, config, models)
     count = TokenCounter(tokens.pretrained, tokens.form.ends)
-    return choose(selections, given, budget, config.select.keep, alike, count), pool.tally
+    return choose(selections, given, budget, config.select.keep, alike, count), cast("Pool", pool).tally
 
 
 def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: CorpusConfig, is_control: bool) -> None:

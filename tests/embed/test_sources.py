@@ -10,9 +10,10 @@ import pytest
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.screening.heldout import is_heldout
+from adapt.corpus.screening.item import ITEM_IDS
 from adapt.corpus.shards.prepare import numbered_items
 from adapt.embed import sources
-from adapt.embed.sources import ITEM_IDS, ReadPool, read_lines
+from adapt.embed.sources import ReadPool, read_lines
 from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
@@ -30,16 +31,20 @@ def read(reader: Any, items: list[dict[str, Any]]) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("characters", [1, 300, 10**6])
 @pytest.mark.parametrize("heldout", [0.0, 0.3])
-def test_a_documents_id_is_its_item_and_its_number_there(tmp_path: Path, characters: int, heldout: float) -> None:
+def test_a_documents_id_is_its_item_and_its_record_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, characters: int, heldout: float
+) -> None:
+    monkeypatch.setattr(sources, "EMBEDDED_CHARACTERS", characters)
     for number in range(2):
-        some = [{"text": text} for text in [*TEXTS[number::2], "!"]]  # the last one is too short
+        some = [{"text": text} for text in ["!", *TEXTS[number::2], "!"]]  # the first and the last are too short
         write(tmp_path / f"{number}.jsonl", some)
     corpus = replace(CorpusConfig(), paths=str(tmp_path), heldout_fraction=heldout)
     items = numbered_items(build_manifest(corpus, Digests()), corpus)
-    reader = ReadPool(sources.Read(corpus, characters), heldout)
-    expected = [(number * ITEM_IDS + place, text) for number in range(2) for place, text in enumerate(TEXTS[number::2])]
+    expected = [
+        (number * ITEM_IDS + place, text) for number in range(2) for place, text in enumerate(TEXTS[number::2], start=1)
+    ]
     kept = [(number, text) for number, text in expected if not is_heldout(text, heldout)]
-    assert read(reader, items) == kept
+    assert read(ReadPool(corpus), items) == kept
     assert len(kept) == 30 if heldout == 0 else 5 < len(kept) < 30
 
 

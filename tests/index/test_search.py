@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapt.errors import DataError
+from adapt.index import search
 from adapt.index.build import IndexFacts, index_vectors
 from adapt.index.merge import NOBODY, merge_nearest
 from adapt.index.search import VectorIndex
@@ -72,6 +73,31 @@ def test_what_cannot_be_found_is_refused(index: VectorIndex) -> None:
         index.search(np.full((1, 16), np.nan), 3)
     with pytest.raises(DataError, match=r"holds vectors of the embedder toy, and is asked for .* of another"):
         VectorIndex.open(index.folder, "another")
+
+
+@pytest.mark.parametrize("share", [2, 40, 1200])
+def test_of_some_vectors_the_nearest_are_found_as_if_there_were_no_others(
+    index: VectorIndex, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by lists and graphs, where there are too many to compare all."""
+    ids = ids_for(VECTORS)
+    only = np.sort(np.random.default_rng(0).choice(ids, len(ids) // share, replace=False))
+    k = min(3, len(only))
+    truth = brute_force(VECTORS[only - FIRST_ID], only, QUERIES, k)
+    narrowed = VectorIndex.open(index.folder, only=only)
+    assert narrowed.is_exact
+    np.testing.assert_array_equal(narrowed.search(QUERIES, k)[1], truth[1])
+    monkeypatch.setattr(search, "FLAT_VECTORS", 0)
+    wide = VectorIndex.open(index.folder, only=only)
+    assert wide.is_exact == (index.facts.kind == "flat")
+    distances, found = wide.search(QUERIES, k, width=1000)
+    if index.facts.kind == "ivf_pq":
+        assert np.isin(found, only).all()
+    else:
+        np.testing.assert_array_equal(found, truth[1])
+        np.testing.assert_array_equal(distances, truth[0])
+    with pytest.raises(DataError, match=f"{len(only) + 1} neighbours are wanted, and the index holds {len(only)} "):
+        narrowed.search(QUERIES, len(only) + 1)
 
 
 def test_a_folder_without_a_finished_index_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from adapt.errors import DataError
 from adapt.index.search import VectorIndex
 from adapt.index.shards import ShardedIndex
-from tests.index.made import built, clustered
+from tests.index.made import built, clustered, ids_for
 
 
 def test_actors_find_what_one_process_finds(tmp_path: Path, ray_cluster: None) -> None:
@@ -16,8 +16,11 @@ def test_actors_find_what_one_process_finds(tmp_path: Path, ray_cluster: None) -
     queries = clustered(30, seed=1)
     index, sharded = VectorIndex.open(tmp_path), ShardedIndex.start(tmp_path, 2, "toy", cpus=0.5)
     assert len(sharded.actors) == 2
+    only = ids_for(clustered(1200))[::5]
+    narrowed = VectorIndex.open(tmp_path, only=only)
     for whole, found in (
         (index.search(queries, 9), sharded.search(queries, 9)),
+        (narrowed.search(queries, 9), ShardedIndex.start(tmp_path, 2, only=only, cpus=0.5).search(queries, 9)),
         (index.search_exactly(queries, 9), sharded.search_exactly(queries, 9)),
     ):
         np.testing.assert_array_equal(found[0], whole[0])

@@ -1,12 +1,15 @@
 """Pools in memory, for the tests."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from adapt.config import Config
-from adapt.select.base import Given, Selection
+from adapt.embed.written import chunk_file, write_vectors
+from adapt.index.build import index_vectors
+from adapt.select.base import Given, Selection, Vectors
 from adapt.select.highest import highest
 from adapt.select.pool import Document
 
@@ -27,11 +30,20 @@ class Listed:
 
 def numbered(texts: Iterable[str], first: int = 0, apart: int = 1) -> Listed:
     """Texts with ids."""
-    return Listed([Document(text, first + apart * n, 0, n + 1) for n, text in enumerate(texts)])
+    return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)])
 
 
 def given(pool: Any, target: Sequence[str] = (), **more: Any) -> Given:
     return Given(cast("Iterable[str]", pool), target, more.pop("config", Config()), **more)
+
+
+def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray, kind: str = "flat") -> Vectors:
+    """Vectors as stages leave them: an index of the pool's, and those of the target."""
+    for name in ("pool", "target"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    index_vectors([(ids, pool)], folder / "pool", "toy", pool.shape[1], kind=kind, part_vectors=len(ids))
+    write_vectors(folder / "target" / chunk_file(0, 0), np.arange(len(target)), target.astype(np.float16), {})
+    return Vectors(folder / "pool", folder / "target", "toy")
 
 
 def ranked(selection: Selection, pool: Any, target: Sequence[str], **more: Any) -> list[tuple[int, float]]:

@@ -71,7 +71,7 @@ def test_ids_above_what_float32_can_tell_apart_survive() -> None:
     pool = numbered(TEXTS, first)
     taken = [each.document.id for each in chosen(pool, longest(), longest(), documents=20).taken]
     assert sorted(taken) == sorted(first + TEXTS.index(text) for text in sorted(TEXTS, key=len, reverse=True)[:20])
-    assert [each.line()["id"] for each in chosen(numbered(TEXTS, 2**40, 2**20), longest(), documents=3).taken] == [
+    assert [each.line({})["id"] for each in chosen(numbered(TEXTS, 2**40, 2**20), longest(), documents=3).taken] == [
         2**40 + 2**20 * TEXTS.index(text) for text in sorted(TEXTS, key=len, reverse=True)[:3]
     ]
 

@@ -1,17 +1,24 @@
-"""The documents of a pool: where each came from, whatever is dropped and however reading is cut."""
+"""The documents of a pool: the id and the place of each, whatever is dropped, and the way back to its text."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files import sources
-from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.files.manifest import Manifest, build_manifest
+from adapt.corpus.screening.item import ITEM_IDS, id_at, place_of
+from adapt.corpus.shards.prepare import numbered_items
+from adapt.embed import sources as embedded
+from adapt.embed.sources import ReadPool
+from adapt.embed.written import read_vectors, write_vectors
+from adapt.errors import AdaptError
 from adapt.runner.digest import Digests
+from adapt.select.choose import Taken
 from adapt.select.pool import Document, Pool
 from tests.samples import write
 
@@ -36,19 +43,27 @@ def pool_of(corpus: CorpusConfig) -> Pool:
     return Pool(build_manifest(corpus, Digests()), corpus)
 
 
-def places(pool: Any) -> list[tuple[str, int, int, int]]:
-    return [(str(text), text.id, text.part, text.record) for text in pool]
+def places(pool: Pool) -> list[tuple[str, int, int]]:
+    """Text, file and record of each document."""
+    found = []
+    for text in pool:
+        place = pool.place(text)
+        assert place["start"] == 0
+        found.append((str(text), place["part"], place["record"]))
+    return found
 
 
 def test_a_document_knows_its_record_whatever_is_dropped(corpus: CorpusConfig) -> None:
-    found = places(pool_of(corpus))
     kept = [number for number in range(12) if number % 3 != 2]
-    assert [text for text, *_ in found] == [TEXTS[number] for number in kept]
-    assert [(part, record) for *_, part, record in found] == [(number // 4, number % 4 + 1) for number in kept]
-    assert [id for _, id, *_ in found] == [
-        number + (number >= 8) for number in kept
-    ]  # the broken line has a number too
-    assert places(pool_of(replace(corpus, cleaning=[])))[3:5] == [(TEXTS[3], 3, 0, 4), (TEXTS[4], 4, 1, 1)]
+    assert places(pool_of(corpus)) == [(TEXTS[number], number // 4, number % 4 + 1) for number in kept]
+    assert [document.id for document in pool_of(corpus)] == [number // 4 * ITEM_IDS + number % 4 for number in kept]
+    assert places(pool_of(replace(corpus, cleaning=[])))[3:5] == [(TEXTS[3], 0, 4), (TEXTS[4], 1, 1)]
+
+
+def test_a_broken_line_has_a_number_too(corpus: CorpusConfig, tmp_path: Path) -> None:
+    file = tmp_path / "pool" / "0.jsonl"
+    file.write_text("no record\n" + file.read_text())
+    assert places(pool_of(corpus))[:2] == [(TEXTS[0], 0, 2), (TEXTS[1], 0, 3)]
 
 
 def test_every_iteration_reads_the_same_and_counts_it_anew(corpus: CorpusConfig) -> None:
@@ -57,33 +72,78 @@ def test_every_iteration_reads_the_same_and_counts_it_anew(corpus: CorpusConfig)
     assert (pool.tally.kept, pool.tally.dropped, pool.tally.bad) == (8, {"too short": 4}, {"malformed JSON": 1})
 
 
-def test_how_reading_is_cut_changes_nothing(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = places(pool_of(corpus))
+def test_a_large_file_is_several_items_and_a_document_knows_where_its_own_begins(
+    corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [str(text) for text in pool_of(corpus)]
     monkeypatch.setattr(sources, "ITEM_BYTES", 70)
     pool = pool_of(corpus)
     assert len(sources.items_of(pool.manifest, corpus)) > 6
-    assert places(pool) == whole
+    found = list(pool)
+    assert [str(text) for text in found] == whole
+    assert len({text.id for text in found}) == len(found)
+    for text in found:
+        place = pool.place(text)
+        content = Path(pool.manifest.parts[place["part"]].path).read_bytes()
+        begin = content.index(b"\n", place["start"] - 1) + 1 if place["start"] else 0  # a line is its first byte's
+        line = content[begin:].split(b"\n")[place["record"] - 1]
+        assert json.loads(line)["text"] == text
 
 
-def test_one_file_or_several_give_the_same_ids(corpus: CorpusConfig, tmp_path: Path) -> None:
-    joined = "".join((tmp_path / "pool" / f"{number}.jsonl").read_text() for number in range(3))
-    (tmp_path / "all.jsonl").write_text(joined)
-    one = places(pool_of(replace(corpus, paths=str(tmp_path / "all.jsonl"))))
-    assert [each[:2] for each in one] == [each[:2] for each in places(pool_of(corpus))]
+def test_items_and_ids_follow_from_the_manifest_alone(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many cores and workers there are, and whatever reading leaves out."""
+    pool = pool_of(corpus)
+    items, ids = numbered_items(pool.manifest, corpus), {str(text): text.id for text in pool}
+    monkeypatch.setattr("os.cpu_count", lambda: 99)
+    other = replace(corpus, cleaning=[], heldout_fraction=0.5, deduplicate="near")
+    assert numbered_items(pool.manifest, other) == items
+    more = {str(text): text.id for text in Pool(pool.manifest, other)}
+    assert len(more) > len(ids)
+    assert ids.items() <= more.items()
 
 
 def test_a_narrowed_pool_has_the_documents_of_those_ids_in_the_pools_order(corpus: CorpusConfig) -> None:
     pool = pool_of(corpus)
-    some = pool.narrowed(np.array([10, 0, 4, 4, 99]))
-    assert [text.id for text in some] == [0, 4, 10]
-    assert [text.id for text in some.narrowed(np.array([4, 10]))] == [4, 10]
+    ids = [document.id for document in pool]
+    some = pool.narrowed(np.array([ids[6], ids[0], ids[3], ids[3], 99, 2**60]))
+    assert [text.id for text in some] == [ids[0], ids[3], ids[6]]
+    assert [text.id for text in some.narrowed(np.array([ids[3], ids[4], ids[6]]))] == [ids[3], ids[6]]
     assert list(pool.narrowed(np.zeros(0, np.int64))) == []
 
 
-def test_a_document_is_its_text_and_goes_to_other_processes_with_its_place() -> None:
-    import pickle
+def test_a_text_is_found_by_its_id_and_no_other_file_is_read(corpus: CorpusConfig, tmp_path: Path) -> None:
+    pool = pool_of(corpus)
+    wanted = {document.id: str(document) for document in pool if pool.place(document)["part"] == 1}
+    for number in (0, 2):
+        (tmp_path / "pool" / f"{number}.jsonl").unlink()
+    assert {text.id: str(text) for text in pool.narrowed(np.array(list(wanted)))} == wanted
+    with pytest.raises(AdaptError):
+        list(pool)
 
-    document = pickle.loads(pickle.dumps(Document("a text", 2**40, 3, 4)))
-    assert document == "a text"
-    assert (document.id, document.part, document.record) == (2**40, 3, 4)
+
+def test_the_vectors_and_the_documents_of_a_pool_have_the_same_ids(
+    corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "ITEM_BYTES", 100)
+    monkeypatch.setattr(embedded, "EMBEDDED_CHARACTERS", 40)
+    pool = pool_of(corpus)
+    reader, items = ReadPool(corpus), numbered_items(pool.manifest, corpus)
+    tables = [table for item in items for table in reader({name: [value] for name, value in item.items()})]
+    rows = [table.to_pylist()[0] for table in tables]
+    found = [pair for row in rows for pair in zip(row["ids"], row["texts"], strict=True)]
+    assert len(items) > 4
+    assert found == [(document.id, str(document)) for document in pool]
+
+
+@pytest.mark.parametrize("id", [2**24 + 1, 2**32 - 1, 2**32 + 1, 2**53 + 1, 2**62 + 1])
+def test_ids_survive_files_arrays_and_other_processes(id: int, tmp_path: Path) -> None:
+    """Also those that float32 and float64 cannot tell apart from their neighbours."""
+    document = pickle.loads(pickle.dumps(Document("a text", id)))
+    assert (document, document.id) == ("a text", id)
     assert json.dumps(document) == '"a text"'
+    line = json.loads(json.dumps(Taken(document, 0.5, 2).line({"part": 0, "start": 0, "record": 1})))
+    assert (line["id"], line["text"]) == (id, "a text")
+    write_vectors(tmp_path / "v.parquet", np.array([id - 1, id]), np.ones((2, 3), np.float16), {})
+    assert read_vectors(tmp_path / "v.parquet")[0].tolist() == [id - 1, id]
+    assert Pool(Manifest([]), CorpusConfig()).narrowed(np.array([id, id - 1])).ids == pytest.approx([id - 1, id], abs=0)
+    assert id_at(*place_of(id)) == id

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, ModelConfig, SelectConfig, StorageConfig, TaskConfig
+from adapt.corpus.screening.item import place_of
 from adapt.errors import DataError
 from adapt.job.chosen import random_beside, select_documents
 from adapt.model.tokenizer import load_tokenizer
@@ -57,7 +58,7 @@ def select(
     """What the stage takes, and its record."""
     done = ensure(built(config, *measured, transductive=transductive), Context.of(config).store)
     lines = lines_of(done.path)
-    assert [set(line) for line in lines] == [{"id", "part", "record", "score", "text"}] * len(lines)
+    assert [set(line) for line in lines] == [{"id", "part", "start", "record", "score", "text"}] * len(lines)
     assert [line["id"] for line in lines] == sorted(line["id"] for line in lines)
     return [line["text"] for line in lines], done
 
@@ -195,8 +196,10 @@ def test_the_same_is_taken_of_one_file_and_of_several(config: Config, tmp_path: 
         (tmp_path / "parts" / f"{number}.jsonl").write_text("".join(lines[start : (7, 7, 30, 99)[number]]))
     parts, other = select(choosing(documents(config, 12), pool_paths=str(tmp_path / "parts")))
     assert parts == whole
-    assert [line["id"] for line in lines_of(other.path)] == [line["id"] for line in lines_of(done.path)]
-    assert {line["part"] for line in lines_of(other.path)} <= {0, 2, 3}
+    starts = (0, 7, 7, 30)
+    for line, same in zip(lines_of(other.path), lines_of(done.path), strict=True):
+        assert starts[line["part"]] + line["record"] == same["record"] == same["id"] + 1
+        assert place_of(line["id"])[1] + 1 == line["record"]
 
 
 class Alike(Selection):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.files.docstrings import package_sources, read_docstrings
@@ -66,6 +66,26 @@ def items_of(manifest: Manifest, corpus: CorpusConfig) -> list[str]:
         For each item its slices as JSON (see `slices_of`).
     """
     return [json.dumps([asdict(slice) for slice in item]) for part in manifest.parts for item in _items(part, corpus)]
+
+
+class ItemPlace(NamedTuple):
+    """Where an item stands."""
+
+    part: int
+    """The number of its part in the manifest, from 0."""
+    start: int
+    """Where it begins in that part: a byte of a file, a shard of a dataset, a module of a package."""
+
+
+def places_of(manifest: Manifest, corpus: CorpusConfig) -> list[ItemPlace]:
+    """Where each of the items of `items_of` stands."""
+    found = []
+    for number, part in enumerate(manifest.parts):
+        modules = 0
+        for item in _items(part, corpus):
+            found.append(ItemPlace(number, modules if corpus.source == "docstrings" else item[0].start))
+            modules += len(item)
+    return found
 
 
 def slices_of(item: str) -> list[Slice]:

@@ -4,5 +4,6 @@
 - `evaluation`: the texts of evaluation sets.
 - `decontaminate`: documents that share runs of words with them leave.
 - `clean`: passes texts through the blocks and checks, and counts what leaves for which reason.
+- `item`: the documents of an item that pass, each with its id.
 - `screen`: brings a reading task what it needs for that.
 """

@@ -18,9 +18,10 @@ from adapt.config import CorpusConfig
 from adapt.console import log
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.files.sources import items_of
+from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.heldout import MEASURED
+from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
@@ -131,7 +132,7 @@ class Read:
         item, tally = int(batch["item"][0]), Tally()
         texts: list[str] = []
         characters = chunk = 0
-        for text in self._texts(item, slices_of(batch["sources"][0]), tally):
+        for text in self._texts(item, str(batch["sources"][0]), tally):
             texts.append(text)
             characters += len(text)
             if characters >= self.chunk_characters:
@@ -139,12 +140,12 @@ class Read:
                 texts, characters, chunk = [], 0, chunk + 1
         yield _row(item, chunk, texts, tally)
 
-    def _texts(self, item: int, slices: list[Slice], tally: Tally) -> Iterator[str]:
+    def _texts(self, item: int, sources: str, tally: Tally) -> Iterator[str]:
         writer = IdWriter(self.ids, item) if self.ids else None
+        on_id = writer.add if writer else None
         with self.screen.of(item) as sieve:
-            for slice in slices:
-                records = read_slice(slice, self.corpus, self.entity_field, writer.add if writer else None)
-                yield from clean(records, self.corpus, tally, slice.place, sieve)
+            for _, text in item_texts(item, sources, self.corpus, tally, sieve, self.entity_field, on_id):
+                yield text
         if writer:
             writer.close()
 
