@@ -185,7 +185,15 @@ def test_only_the_numbers_of_a_version_that_count_change_keys(config: Config, mo
 
 
 FOLLOWING = {
-    *("torch", "transformers", "numpy", "scipy", "deepspeed", "xxhash"),  # calculate what is asked for, up to rounding
+    *(
+        "torch",
+        "transformers",
+        "numpy",
+        "scipy",
+        "deepspeed",
+        "xxhash",
+        "model2vec",
+    ),  # calculate what is asked for, up to rounding
     *("ray", "rich", "jsonargparse", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib"),  # reports

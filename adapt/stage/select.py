@@ -53,9 +53,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = (
-        5  # ids by item and record; no near copies, also of general text; of equal scores the first; the best of all
-    )
+    version = 5  # no near copies, none of general text; of equal scores the first; ids by item; the best of a budget
 
     name: str
     config: Config

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from adapt.errors import ConfigError
-from adapt.model.packed import Documents, Packed, sent
-from adapt.model.states import document_states, hidden_states, last_hidden_state
+from adapt.model.outputs.states import document_states, hidden_states, last_hidden_state
+from adapt.model.packing.packed import Documents, Packed, sent
 
 
 class _Piece(NamedTuple):

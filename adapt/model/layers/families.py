@@ -97,7 +97,7 @@ def pattern_of(kind: str) -> Pattern:
     if kind not in PATTERNS:
         raise ModelError(
             f"the units of {kind} models are not known (known: {', '.join(sorted(PATTERNS))})",
-            f"set method.kind to plain, or add a Pattern for {kind!r} to adapt/model/families.py, and a test",
+            f"set method.kind to plain, or add a Pattern for {kind!r} to adapt/model/layers/families.py, and a test",
         )
     return PATTERNS[kind]
 

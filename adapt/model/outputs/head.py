@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
-from adapt.model.cross_entropy import linear_cross_entropy
+from adapt.model.layers.masked import in_use
 from adapt.model.limits import first_position
-from adapt.model.masked import in_use
-from adapt.model.packed import Packed
+from adapt.model.outputs.cross_entropy import linear_cross_entropy
+from adapt.model.packing.packed import Packed
 
 ATTRIBUTE = "_target_gather"
 
@@ -111,7 +111,7 @@ def loss_and_states(model: nn.Module, packed: Packed, positions: Tensor, targets
 def states_of(model: nn.Module, packed: Packed) -> Tensor:
     """The last hidden states alone, [N, H], by a call of the whole model whose head has nothing to do.
 
-    Unlike `adapt.model.states.last_hidden_state` it takes a wrapped model, and the wrapper does its work.
+    Unlike `adapt.model.outputs.states.last_hidden_state` it takes a wrapped model, and the wrapper does its work.
     """
     with gather_of(getattr(model, "module", model)).keeping() as kept:
         _forward(model, packed, packed.input_ids.new_zeros(0))

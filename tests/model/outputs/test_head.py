@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 from transformers import BertModel, PreTrainedModel
 
 from adapt.errors import ModelError
-from adapt.model.head import gather_of, loss_and_states, loss_at, losses_at, predict_at, states_of
-from adapt.model.packed import Packed
-from adapt.model.states import last_hidden_state
+from adapt.model.outputs.head import gather_of, loss_and_states, loss_at, losses_at, predict_at, states_of
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.packed import Packed
 from tests.model.families import FAMILIES, VOCABULARY, documents, packed, plain, ready
 
 LENGTHS = 12, 5, 9

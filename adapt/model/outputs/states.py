@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt.model.head import no_mask
 from adapt.model.limits import first_position
-from adapt.model.packed import Packed
+from adapt.model.outputs.head import no_mask
+from adapt.model.packing.packed import Packed
 
 
 def hidden_states(model: nn.Module, packed: Packed, segments: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from adapt.errors import ModelError
-from adapt.model.packed import Packed
-from adapt.model.pattern import layers_of
-from adapt.model.states import hidden_states
-from adapt.model.units import KINDS, Gates, Kind, by_parameter, ones, unit_counts
+from adapt.model.layers.pattern import layers_of
+from adapt.model.layers.units import KINDS, Gates, Kind, by_parameter, ones, unit_counts
+from adapt.model.outputs.states import hidden_states
+from adapt.model.packing.packed import Packed
 from tests.model.families import FAMILIES, WIDTH, documents, ready
 
 TOKENS = torch.cat(documents(9, 6))
@@ -238,4 +238,4 @@ def test_an_unknown_architecture_is_named() -> None:
     model.config.model_type = "mamba"
     with pytest.raises(ModelError, match="the units of mamba models are not known") as caught:
         layers_of(model)
-    assert "adapt/model/families.py" in caught.value.fix
+    assert "adapt/model/layers/families.py" in caught.value.fix

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from adapt.model.pattern import Layer, inputs, is_transposed, layers_of, outputs
+from adapt.model.layers.pattern import Layer, inputs, is_transposed, layers_of, outputs
 
 __all__ = ["KINDS", "Gates", "Kind", "Values", "by_parameter", "is_transposed", "layers_of", "ones", "unit_counts"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adapt.finetune.cut import keep
+from adapt.finetune.examples import keep
 
 CLS, SEP = 101, 102
 

@@ -14,8 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from adapt.model.dropout import dropout as quick_dropout
-from adapt.model.packed import Bucket, Documents
+from adapt.model.packing.dropout import dropout as quick_dropout
+from adapt.model.packing.packed import Bucket, Documents
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from adapt.model.families import Pattern, pattern_of
+from adapt.model.layers.families import Pattern, pattern_of
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, linear
 
-from adapt.model import cross_entropy as module
-from adapt.model.cross_entropy import linear_cross_entropy, pieces
+from adapt.model.outputs import cross_entropy as module
+from adapt.model.outputs.cross_entropy import linear_cross_entropy, pieces
 
 ROWS, WIDTH, WORDS = 13, 6, 40
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from adapt.model.dropout import QuickDropout, dropout, use_quick_dropout
+from adapt.model.packing.dropout import QuickDropout, dropout, use_quick_dropout
 from tests.model.families import plain
 
 COUNT = 100_003

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapt.model.packed import Documents, Packed
+from adapt.model.packing.packed import Documents, Packed
 
 
 def test_rows_are_joined_without_their_filling_and_positions_start_anew():
