@@ -115,7 +115,7 @@ def index_parts(
     _check_apart(folder, len(sizes))
     plan = plan_index(sum(sizes), dimension, memory_bytes, queries, kind)  # type: ignore[arg-type]
     if plan.kind != "flat":
-        train_candidates(plan, _taken(folder, sizes, training_positions(sum(sizes), plan)), folder)
+        train_candidates(plan, _rows(folder, sizes, training_positions(sum(sizes), plan)), folder)
         spread(AddCandidates(folder), range(len(sizes)))
     facts = IndexFacts(embedder, dimension, tuple(sizes), plan.kind, plan.lists)
     facts.save(folder)
@@ -133,8 +133,12 @@ class AddCandidates:
         add_candidates(VectorPart.open(self.folder, number), self.folder)
 
 
-def _taken(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarray:
-    """Rows by their positions among those of all parts, rising."""
+def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:
+    """Vectors of an index, of length 1, by their positions among those of all parts, rising: float16 [n, d]."""
+    return _rows(folder, IndexFacts.load(folder).parts, positions)
+
+
+def _rows(folder: Path, sizes: Sequence[int], positions: np.ndarray) -> np.ndarray:
     ends = list(accumulate(sizes))
     chosen = []
     for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):

@@ -29,7 +29,7 @@ class NearestNeighbours(Selection):
     Options = NoOptions
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Of both."""
+        """Those of both."""
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:

@@ -15,6 +15,8 @@ SELECTIONS = {
     "dsir": "adapt.select.dsir:Dsir",
     "classifier": "adapt.select.classifier:ByClassifier",
     "knn": "adapt.select.knn:NearestNeighbours",
+    "tsds": "adapt.select.tsds:TransportMass",
+    "semdedup": "adapt.select.semdedup:WithoutCopies",
     "perplexity": "adapt.select.perplexity:ByPerplexity",
 }
 """The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""

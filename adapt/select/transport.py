@@ -74,7 +74,7 @@ class Surroundings:
         full = self.full(level)[:, None]
         columns = np.arange(width)[None]
         given = np.where(columns < full, self.shares, 0.0) / level
-        plan: np.ndarray = (given + (columns == full) * (1.0 - given.sum(1, keepdims=True))) / texts
+        plan: np.ndarray = (given + (columns == full) * np.maximum(1.0 - given.sum(1, keepdims=True), 0.0)) / texts
         return plan
 
 

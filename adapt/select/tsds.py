@@ -51,7 +51,7 @@ class TransportMass(Selection):
     Options = TsdsOptions
 
     def vectors(self) -> tuple[VectorsOf, ...]:
-        """Of both."""
+        """Those of both."""
         return ("pool", "target")
 
     def learn(self, given: Given) -> None:
@@ -80,7 +80,7 @@ class TransportMass(Selection):
         self._known, places = np.unique(ids[masses > 0], return_inverse=True)
         self._mass = np.bincount(places, masses[masses > 0])
         self._level, self._reached = level, float(around.full(level).mean() + 1)
-        return "all" if k == most and around.are_used_up(level).all() else "more"
+        return "all" if k == most and wanted >= len(self._densities[0]) else "more"
 
     def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
         """Log mass with noise."""

@@ -1,6 +1,6 @@
 """What selections by vectors share: the vectors of pool and target, and scores that documents have by their ids."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import ceil
 from typing import Any, NamedTuple
@@ -113,16 +113,23 @@ def scores_by_id(pool: Iterable[str], ids: np.ndarray, scores: np.ndarray, other
 
     Args:
         pool: documents, which have ids.
-        ids: of those with a score of their own, sorted, int64 [n].
+        ids: of those with a score of their own, sorted, at least one, int64 [n].
         scores: theirs, float64 [n].
         others: that of all others.
     """
+
+    def known(wanted: np.ndarray) -> np.ndarray:
+        places = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        return np.where(ids[places] == wanted, scores[places], others)
+
+    return of_ids(pool, known)
+
+
+def of_ids(pool: Iterable[str], function: Callable[[np.ndarray], np.ndarray]) -> Iterator[float]:
+    """What a function says of the ids of a pool's documents, of some at a time."""
     documents: Iterator[Any] = iter(pool)
     while some := [document.id for document in islice(documents, DOCUMENTS_AT_ONCE)]:
-        wanted = np.array(some, np.int64)
-        places = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
-        known = ids[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
-        yield from np.where(known, scores[places] if len(ids) else others, others).tolist()
+        yield from function(np.array(some, np.int64)).tolist()
 
 
 def _opened(given: Given) -> Searchable:

@@ -96,7 +96,7 @@ def test_a_users_own_is_taken_with_its_options() -> None:
             "zzz",
             {},
             "select.kind: there is no 'zzz'",
-            "use classifier, dsir, knn, perplexity, random, or package.module:Class",
+            "use classifier, dsir, knn, perplexity, random, semdedup, tsds, or package.module:Class",
         ),
         ("random", {"seed": 1}, "unknown key seed in select.options of random", "there is nothing to set"),
         ("my_selections:Holds", {"wrod": "a"}, "unknown key wrod in select.options", "did you mean word?"),

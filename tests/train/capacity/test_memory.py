@@ -320,7 +320,8 @@ def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path
 
 def test_constants_of_the_model_code() -> None:
     """They are written down twice, because that code loads torch."""
-    from adapt.model.packing import attention, cross_entropy
+    from adapt.model.outputs import cross_entropy
+    from adapt.model.packing import attention
 
     assert (LONG, SCORES) == (attention.LONG, cross_entropy.PIECE_BYTES)
 
