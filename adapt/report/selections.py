@@ -26,16 +26,17 @@ NOTE = (
     "predicted token."
 )
 EXAMPLES_FILE = "examples.json"
-OPEN = 3
-"""Maps that are shown at once; further ones are folded."""
+OPEN, MOST = 3, 12
+"""Maps that are shown at once, and with those that are folded: each takes some 130 KB of the page."""
 
 
 def selection_blocks(selections: Sequence[tuple[str, Record]]) -> list[Block]:
     """A table of all selections, a map of each, and documents to read.
 
     Args:
-        selections: records of stage `selection`, each with what it is called.
+        selections: records of stage `selection`, each with what it is called; one that comes again is shown once.
     """
+    selections = list({record.key: (label, record) for label, record in reversed(selections)}.values())[::-1]
     if not selections:
         return []
     rows: list[list[Cell | str]] = []
@@ -45,7 +46,8 @@ def selection_blocks(selections: Sequence[tuple[str, Record]]) -> list[Block]:
                 shown = label if name == "selection" else f"{label}, {name}"
                 rows.append([shown, *(_figure(figures[key], form) for key, (_, form) in COLUMNS.items())])
     header = ["text", *(title for title, _ in COLUMNS.values())]
-    maps = [drawn for label, record in selections if (drawn := selection_map(label, record))]
+    chosen = [(label, record) for label, record in selections if record.metrics.get("random")][:MOST]
+    maps = [drawn for label, record in chosen if (drawn := selection_map(label, record))]
     read = [table for label, record in selections if (table := _examples(label, record))]
     return [
         Table(header, rows, "Selections", NOTE),
