@@ -1,5 +1,6 @@
 """The nearest documents of every text of a target, against brute force over all pairs."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def scored(situation: Given, documents: int | None = None, per_text: int | None 
     room = Room(documents=documents if per_text is None else per_text * len(TARGET), **more)
     offer = selection.look_for(room, per_text)
     return selection, offer, np.array(list(selection.scores(situation.pool, situation.target)))
+
+
+def test_it_goes_to_the_processes_that_score_without_its_index(situation: Given) -> None:
+    selection, _, scores = scored(situation, per_text=3)
+    other = pickle.loads(pickle.dumps(selection))
+    assert list(other.scores(situation.pool, situation.target)) == scores.tolist()
+    assert "faiss" not in repr(vars(other._near))
 
 
 @pytest.mark.parametrize("k", [1, 3, 40, 120])
