@@ -133,8 +133,9 @@ def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path)
 def test_the_selection_of_the_page_prefers_what_resembles_the_target(mine):
     from adapt.select.highest import highest
     from adapt.select.table import selection_of
+    from tests.select.pools import numbered
 
     selection = selection_of(**settings()["select"], seed=0)
-    pool = ["gradients of layers", "nothing alike here", "gradients everywhere"]
+    pool = numbered(["gradients of layers", "nothing alike here", "gradients everywhere"])
     taken = highest(selection, pool, ["gradients of deep layers"], 1)
     assert [text for _, text, _ in taken] == ["gradients of layers"]

@@ -27,6 +27,8 @@ kNN-TAPT takes the three numbers for the weights themselves, so that -20 h1 outw
 """
 NOISE = 1e-3
 """Added to variances where logits are normalized, as in the published code."""
+MOST_LOG_VARIANCE = 10.0
+"""Of z: a document of thousands of odd words would else overflow the divergence, or spoil Adam's moments for good."""
 Summed = Callable[[Tensor], Tensor]
 """Sums a tensor over the ranks, and its gradient too."""
 
@@ -111,7 +113,7 @@ class TopicVae(nn.Module):
         """The distribution of each document's z."""
         one = relu(self.first(bags.words, bags.starts, bags.counts) + self.first_bias)
         two = relu(self.second(one))
-        return Posterior((one, two), self.mean(two), self.log_variance(two))
+        return Posterior((one, two), self.mean(two), self.log_variance(two).clamp(max=MOST_LOG_VARIANCE))
 
     def logits(self, theta: Tensor, documents: int, summed: Summed = alone) -> Tensor:
         """The words' logits [n, words].

@@ -20,13 +20,13 @@ def loss_on(
     device: torch.device,
 ) -> float:
     """Mean held-out loss on some texts [nats a predicted token]; see `losses_on`."""
-    losses, counts = losses_on(tokens, 0, model, tokenizer, config, device)
+    losses, counts = losses_on(tokens, range(len(tokens)), model, tokenizer, config, device)
     return float(losses.sum() / max(counts.sum(), 1))
 
 
 def losses_on(
     tokens: Sequence[np.ndarray],
-    first: int,
+    numbers: Sequence[int],
     model: torch.nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     config: Config,
@@ -36,7 +36,7 @@ def losses_on(
 
     Args:
         tokens: of each text, with special tokens.
-        first: number of the first text, the others follow; a text's number decides its masks.
+        numbers: of the texts, from 0 to 2^43 - 1; a text's number decides its masks.
         model: a language model.
         tokenizer: its own.
         config: `evaluation` and `objective`. Of masking objectives, single tokens are masked: words, spans and
@@ -45,5 +45,5 @@ def losses_on(
     """
     causal = config.objective.kind == "causal"
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, SAMPLE_SEED)
-    sample = Heldout(list(range(first, first + len(tokens))), list(tokens))
+    sample = Heldout(list(numbers), list(tokens))
     return heldout_losses(model, objective, sample, config.evaluation, device)

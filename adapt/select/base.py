@@ -1,17 +1,20 @@
 """What a selection is: a score for every document of a pool, of which those with the highest are taken."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
 
     from adapt.config import Config
     from adapt.model.locate import Pretrained
+    from adapt.select.pool import Document
 
+T = TypeVar("T")
+Seen = TypeVar("Seen", covariant=True)
 NEVER = float("-inf")
 """The score of a document that must not be taken, however large the budget."""
 
@@ -48,12 +51,45 @@ class Vectors:
     """What made the vectors of the target."""
 
 
+class Look(Protocol[Seen]):
+    """Looks at documents that are read in one go, in any process."""
+
+    def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
+        """What it sees; None now and then, so that progress can be told.
+
+        Args:
+            documents: some that follow each other.
+            hint: what is known by now.
+        """
+
+
+class DocumentPool(Protocol):
+    """The documents to choose from, too many to be held: `adapt.select.pool.Pool`. Every pass reads them anew."""
+
+    def __iter__(self) -> "Iterator[Document]":
+        """All documents, in this process, in order."""
+
+    def each(self, function: "Callable[[Iterator[Document]], T]", on_device: bool = False) -> "Iterator[T]":
+        """What a function makes of some documents at a time (an item), side by side on the cluster, in order.
+
+        Args:
+            function: goes to the processes that read, and its answers come back: both must survive pickling.
+            on_device: whether it needs a GPU, where the cluster has one; it is then kept with what it has loaded.
+        """
+
+    def visit(self, look: "Look[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False) -> "Iterator[T]":
+        """The same for what shows progress meanwhile, and is told what is known when an item is about to be read."""
+
+    def narrowed(self, ids: "np.ndarray") -> "DocumentPool":
+        """Some of the documents alone, by their ids, int64."""
+
+
 @dataclass(frozen=True)
 class Given:
     """What a selection may look at before it scores."""
 
-    pool: Iterable[str]
-    """The texts to choose from, too many to be held. Every iteration reads them anew, in the same order."""
+    pool: DocumentPool
+    """The documents to choose from."""
     target: Sequence[str]
     """Texts that those that are selected should resemble: of the tasks' train examples, or of select.target_paths."""
     config: "Config"
@@ -68,6 +104,10 @@ class Given:
 
 class Selection(ABC):
     """A way of selecting. `select.kind` names it.
+
+    What it has learnt goes to the processes that score, so it must survive pickling; nothing comes back from there. A
+    score depends on its document, the target and what was learnt alone, and numbers that are drawn, on `document.id`
+    (`adapt.select.random.draws_at`): so the same is selected by one process and by many.
 
     Args:
         options: an instance of its `Options`.
@@ -102,7 +142,7 @@ class Selection(ABC):
         return False
 
     def learn(self, given: Given) -> None:  # noqa: B027 most selections need no look at the pool before they score
-        """Comes before the scores. It may read the pool, as often as it needs.
+        """Comes before the scores. It may read the pool, as often as it needs; by `given.pool.each` on the cluster.
 
         Raises:
             ConfigError, DataError: it cannot select from this pool for this target.
@@ -125,10 +165,10 @@ class Selection(ABC):
         return {}
 
     @abstractmethod
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
-        """A score for each text of the pool, in its order, read once and as it comes; higher is taken first.
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
+        """A score for each of some documents of the pool, in their order, as they come; higher is taken first.
 
         Args:
-            pool: texts, too many to be held.
+            pool: documents that follow each other; they are texts with an `id`. It is called for each item.
             target: texts that those that are selected should resemble.
         """

@@ -1,19 +1,21 @@
 """From a pool to what is taken of it: each selection in turn narrows the pool, the last fills the budget."""
 
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
 from adapt.select.base import Given, Room, Selection
-from adapt.select.highest import Ranked, best, scored
+from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.near import Distinct
-from adapt.select.pool import Document, Pool
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
@@ -48,7 +50,7 @@ class Budget:
 class Taken:
     """A document that was taken."""
 
-    document: Document
+    document: "Document"
     score: float
     tokens: int
 
@@ -90,7 +92,7 @@ def choose(
     alike: Alike,
     count: CountTokens,
 ) -> Choice:
-    """Chooses documents of `given.pool`, a Pool.
+    """Chooses documents of a pool.
 
     Args:
         selections: each but the last passes on so much as `keep` says, or, if it is a filter, all that may be taken.
@@ -103,7 +105,7 @@ def choose(
     Raises:
         ConfigError, DataError: a selection cannot select here.
     """
-    pool = cast("Pool", given.pool)
+    pool = given.pool
     passed: list[int] = []
     for selection in selections[:-1]:
         selection.learn(given)
@@ -115,7 +117,7 @@ def choose(
     last.learn(given)
     while True:
         offer = last.look_for(budget.room(times), budget.per_text)
-        found = best(last, pool, given.target, budget.room(times), kept=lambda document: document)
+        found = best(last, pool, given.target, budget.room(times), as_it_is)
         choice = _fill(found.held, budget, Distinct(alike), count)
         if choice.is_full or (found.is_all and offer != "more"):
             figures = tuple(selection.figures() for selection in selections)
@@ -128,12 +130,11 @@ def choose(
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
     """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
     if selection.is_filter():
-        ids = array("q", (document.id for _, _, document in scored(selection, given.pool, given.target)))
-        return np.array(ids, np.int64)
+        return permitted_ids(selection, given.pool, given.target)
     room, times = budget.room(keep), keep
     while True:
         offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)
-        found = best(selection, given.pool, given.target, room, kept=lambda document: document.id)
+        found = best(selection, given.pool, given.target, room, attrgetter("id"))
         if offer != "more" or not found.is_all:
             return np.array([entry.held for entry in found.held], np.int64)
         times *= 2

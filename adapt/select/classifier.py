@@ -8,7 +8,7 @@ what is like the target and shares few words with it.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from adapt.select.base import Given, Selection
 from adapt.select.grams import gram_chunks, grams
 from adapt.select.highest import highest
 from adapt.select.random import sampled
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 NEGATIVE = 2
 """The stream that draws the negative texts."""
@@ -60,7 +63,7 @@ class ByClassifier(Selection):
             DataError: one side has too few texts.
         """
         positive = list(given.target)
-        negative = sampled(given.pool, self.options.sample, self.seed, NEGATIVE)
+        negative = [str(text) for text in sampled(given.pool, self.options.sample, self.seed, NEGATIVE)]
         for texts, name in ((positive, "target"), (negative, "pool")):
             if len(texts) < FEWEST:
                 raise DataError(
@@ -70,12 +73,12 @@ class ByClassifier(Selection):
         self._train(positive, negative)
         for number in range(2, self.options.rounds + 1):
             count = round(self.options.recalled * len(given.target))
-            recalled = [str(text) for _, text, _ in highest(self, given.pool, given.target, count)]
+            recalled = [text for _, text, _ in highest(self, given.pool, given.target, count)]
             known = set(recalled)
             log(f"classifier: round {number} of {self.options.rounds}, with {len(recalled)} documents of the pool")
             self._train([*positive, *recalled], [text for text in negative if text not in known] or negative)
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Log odds of the target."""
         for some in gram_chunks(pool, self.options.ngram, self.options.buckets):
             yield from (some.matrix(self.options.buckets) @ self.weights + self.bias).tolist()

@@ -14,7 +14,9 @@ more than all others.)
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from itertools import islice, tee
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -22,7 +24,10 @@ from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.errors import DataError
 from adapt.select.base import Given, Selection
 from adapt.select.grams import gram_chunks, gram_counts
-from adapt.select.random import draws
+from adapt.select.random import draws_at
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 GUMBEL = 1
 """The stream of the noise."""
@@ -57,20 +62,21 @@ class Dsir(Selection):
         """
         options = self.options
         target = gram_counts(given.target, options.ngram, options.buckets)
-        pool = gram_counts(given.pool, options.ngram, options.buckets)
+        count = partial(gram_counts, longest=options.ngram, buckets=options.buckets)
+        pool = sum(given.pool.each(count), np.zeros(options.buckets))
         for counts, name in ((target, "target"), (pool, "pool")):
             if not counts.any():
                 raise DataError(f"the {name} of the selection has no words", "give it text with words, or drop it")
         self.ratios = log_ratios(target, pool, options.smoothing)
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Log weights with noise."""
-        noise = draws(self.seed, GUMBEL)
-        for some in gram_chunks(pool, self.options.ngram, self.options.buckets):
+        documents, counted = tee(pool)
+        for some in gram_chunks(counted, self.options.ngram, self.options.buckets):
             weights = some.sums(self.ratios)
             if self.options.weight == "mean":
                 weights /= np.maximum(some.sizes(), 1)
-            drawn = np.fromiter(noise, np.float64, some.texts)
+            drawn = draws_at([document.id for document in islice(documents, some.texts)], self.seed, GUMBEL)
             yield from (weights - self.options.noise * np.log(-np.log(drawn))).tolist()
 
 

@@ -13,15 +13,23 @@ that the adaptation has made likelier. Both predict the same tokens in the same 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adapt.config import Fraction, PositiveInt
 from adapt.errors import ConfigError, DataError
 from adapt.select.base import NEVER, Given, Selection
-from adapt.select.random import draws, sampled
+from adapt.select.random import draws_at, sampled
+from adapt.splitmix import mix
+
+if TYPE_CHECKING:
+    from adapt.config import Config
+    from adapt.evaluate.ready import Ready
+    from adapt.model.locate import Pretrained
+    from adapt.select.pool import Document
 
 BAND, WITHIN = 3, 4
 """The streams that draw the documents which the band's ends are found on, and those of the band that are taken."""
@@ -64,7 +72,7 @@ class ByPerplexity(Selection):
         return self.options.reference is None
 
     def learn(self, given: Given) -> None:
-        """Loads the models, and finds the ends of the band.
+        """Finds the ends of the band. The models are loaded by those who score.
 
         Raises:
             ConfigError: the band is empty.
@@ -76,68 +84,90 @@ class ByPerplexity(Selection):
                 f"select.options of perplexity: low is {options.low:g} and high is {options.high:g}",
                 "let low be smaller than high",
             )
-        self.losses = [Losses(given, path, options.max_tokens) for path in self.models()]
+        self._models, self._config = dict(given.models), given.config
         if options.reference is None:
-            losses = self._first(sampled(given.pool, options.sample, self.seed, BAND))
+            ids = [document.id for document in sampled(given.pool, options.sample, self.seed, BAND)]
+            sample = given.pool.narrowed(np.array(ids, np.int64))
+            losses = np.concatenate([np.zeros(0), *sample.each(self.known_losses, on_device=True)])
             if not len(losses):
                 raise DataError("no document of the pool has a token to predict", "check select.pool_text_field")
             self.low, self.high = np.quantile(losses, [options.low, options.high])
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Differences of losses; in a band, random numbers."""
-        drawn, first, waiting = draws(self.seed, WITHIN), 0, iter(pool)
-        while texts := [str(text) for text in islice(waiting, AT_ONCE)]:
-            losses = [of(texts, first) for of in self.losses]
-            first += len(texts)
-            numbers = np.fromiter(drawn, np.float64, len(texts))
+        waiting = iter(pool)
+        while some := list(islice(waiting, AT_ONCE)):
+            losses = [of(some) for of in self._losses]
             if self.options.reference is None:
-                scores = np.where((losses[0] >= self.low) & (losses[0] <= self.high), numbers, NEVER)
+                drawn = draws_at([document.id for document in some], self.seed, WITHIN)
+                scores = np.where((losses[0] >= self.low) & (losses[0] <= self.high), drawn, NEVER)
             else:
                 scores = losses[1] - losses[0]
             yield from np.where(np.isnan(losses[0]), NEVER, scores).tolist()
 
-    def _first(self, texts: Sequence[str]) -> np.ndarray:
-        """The losses of the job's model on some texts, without those that have none."""
-        losses = np.concatenate(
-            [np.zeros(0), *(self.losses[0](texts[n : n + AT_ONCE], n) for n in range(0, len(texts), AT_ONCE))]
-        )
-        found: np.ndarray = losses[~np.isnan(losses)]
-        return found
+    def known_losses(self, documents: "Iterable[Document]") -> np.ndarray:
+        """The losses of the job's model on some documents, without those that have none, float64."""
+        waiting, found = iter(documents), [np.zeros(0)]
+        while some := list(islice(waiting, AT_ONCE)):
+            found.append(self._losses[0](some))
+        losses = np.concatenate(found)
+        known: np.ndarray = losses[~np.isnan(losses)]
+        return known
+
+    @cached_property
+    def _losses(self) -> "list[Losses]":
+        """Of each model; loaded in the process that scores."""
+        return [Losses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]
 
 
 class Losses:
     """The losses of a model.
 
     Args:
-        given: has the model and the objective.
-        path: of the model, as `Selection.models` names it.
+        pretrained: the model.
+        config: the job's; has the objective.
         most: tokens of a text.
     """
 
-    def __init__(self, given: Given, path: str, most: int) -> None:
-        from adapt.evaluate.ready import ready
+    def __init__(self, pretrained: "Pretrained", config: "Config", most: int) -> None:
         from adapt.model.literal import load_text_tokenizer
         from adapt.model.tokenize.quick import QuickTokenizer
 
-        self._ready = ready(given.models[path], given.config.objective.kind == "causal")
-        self._config, self._most = given.config, most
+        self._ready = _loaded(pretrained, config.objective.kind == "causal")
+        self._config, self._most = config, most
         self._special = self._ready.tokenizer.all_special_ids
-        self._quick = QuickTokenizer(load_text_tokenizer(given.models[path]).backend_tokenizer)
+        self._quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
 
-    def __call__(self, texts: Sequence[str], first: int) -> np.ndarray:
-        """The mean loss of each text [nats a predicted token], float64 [texts]; NaN where there is nothing to predict.
+    def __call__(self, documents: "Sequence[Document]") -> np.ndarray:
+        """The mean loss of each document [nats a predicted token], float64 [n]; NaN where nothing can be predicted.
 
         Args:
-            texts: some that follow each other.
-            first: number of the first of them.
+            documents: texts; their ids decide their masks.
         """
         from adapt.evaluate.texts_loss import losses_on
         from adapt.model.tokenize.ragged import IDS
 
-        tokens = [ids[: self._most].astype(np.int64) for ids in self._quick(texts).lists(IDS)]
+        tokens = [
+            ids[: self._most].astype(np.int64) for ids in self._quick([str(text) for text in documents]).lists(IDS)
+        ]
         model, tokenizer, device = self._ready.model, self._ready.tokenizer, self._ready.device
-        losses, counts = losses_on(tokens, first, model, tokenizer, self._config, device)
+        numbers = mask_numbers([document.id for document in documents])
+        losses, counts = losses_on(tokens, numbers, model, tokenizer, self._config, device)
         has_tokens = [not np.isin(ids, self._special).all() for ids in tokens]
         known = (counts > 0) & np.array(has_tokens, bool)
-        found: np.ndarray = np.divide(losses, counts, out=np.full(len(texts), np.nan), where=known)
+        found: np.ndarray = np.divide(losses, counts, out=np.full(len(documents), np.nan), where=known)
         return found
+
+
+@lru_cache(maxsize=2)
+def _loaded(pretrained: "Pretrained", causal: bool) -> "Ready":
+    """A model, which a process keeps for the next pass."""
+    from adapt.evaluate.ready import ready
+
+    return ready(pretrained, causal)
+
+
+def mask_numbers(ids: Sequence[int]) -> list[int]:
+    """A number below 2^40 for each id, by which masks are drawn: their addresses hold no larger ones."""
+    numbers: np.ndarray = mix(np.array(ids, np.uint64)) >> np.uint64(24)
+    return [int(number) for number in numbers]

@@ -1,17 +1,25 @@
 """The documents to choose from: cleaned, without those that must not be seen, each with the id that finds it again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from adapt.config import CorpusConfig
+from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import ItemPlace, items_of, places_of
 from adapt.corpus.screening.clean import OPEN, Sieve, Tally
 from adapt.corpus.screening.item import id_at, item_texts, place_of
+from adapt.corpus.spread import Cluster
+from adapt.corpus.watch import Pace, Piece, reading
+from adapt.select.base import Look
+
+T = TypeVar("T")
+SMALL_BYTES = 16 * MIB
+"""A pool of fewer is read by this process alone: Ray would take longer to start."""
 
 
 class Document(str):
@@ -31,28 +39,74 @@ class Document(str):
         return Document, (str(self), self.id)
 
 
+class Item(NamedTuple):
+    """What is read in one go, and what whoever reads it is told."""
+
+    number: int
+    sources: str
+    wanted: frozenset[int] | None
+    """Ids of the documents that are looked at; None for all."""
+    hint: Any
+
+
 @dataclass
 class Pool:
-    """Documents that are read anew at every iteration, in the order of the files; memory holds some at a time."""
+    """Documents that are read anew at every pass, in the order of the files; memory holds some at a time."""
 
     manifest: Manifest
     corpus: CorpusConfig
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
     """The documents that it has, int64, sorted; None for all. Only items with one of them are read."""
+    cluster: Cluster | None = None
+    """What reads it, unless it is small; None for this process."""
     tally: Tally = field(default_factory=Tally)
-    """Counts of the last iteration."""
+    """Counts of the last pass."""
 
     def __iter__(self) -> Iterator[Document]:
         self.tally = Tally()
-        for item, sources in enumerate(items_of(self.manifest, self.corpus)):
-            wanted = self._wanted(item)
-            if wanted is None or wanted:
-                tally = Tally()
-                for id, text in item_texts(item, sources, self.corpus, tally, self.sieve):
-                    if wanted is None or id in wanted:
-                        yield Document(text, id)
-                self.tally.add(tally)
+        for item in self._items(lambda: None):
+            tally = Tally()
+            documents = item_texts(item.number, item.sources, self.corpus, tally, self.sieve)
+            yield from (Document(text, id) for id, text in documents if item.wanted is None or id in item.wanted)
+            self.tally.add(tally)
+
+    def each(self, function: Callable[[Iterator[Document]], T], on_device: bool = False) -> Iterator[T]:
+        """What a function makes of the documents of each item, in the order of the items.
+
+        Args:
+            function: goes to the processes that read, and its answers come back: both must survive pickling.
+            on_device: whether it needs a GPU, where the cluster has one; it is then kept with what it has loaded.
+        """
+        return self.visit(Whole(function), on_device=on_device, purpose="learning from the pool")
+
+    def visit(
+        self,
+        look: Look[T],
+        hint: Callable[[], Any] = lambda: None,
+        on_device: bool = False,
+        purpose: str = "scoring the pool",
+    ) -> Iterator[T]:
+        """What is seen in each item, in the order of the items. Progress is shown meanwhile.
+
+        Args:
+            look: what looks at the documents of an item; see `each`.
+            hint: gives what is told to it, when an item is about to be read.
+            on_device: see `each`.
+            purpose: the name of the progress.
+        """
+        pace, self.tally = self._pace, Tally()
+        items, visit = self._items(hint), Visit(self.corpus, self.sieve, look)
+        cluster = None if self.is_small and not on_device else self.cluster
+        with reading(purpose) as line:
+            for sights in cluster.spread(visit, items, on_device) if cluster else map(visit, items):
+                for sight in sights:
+                    if sight.tally:
+                        self.tally.add(sight.tally)
+                    pace.add(sight.piece)
+                    line.update(pace.documents, pace.text_bytes, pace.done, pace.total)
+                    if sight.seen is not None:
+                        yield sight.seen
 
     def narrowed(self, ids: np.ndarray) -> "Pool":
         """The pool with some of its documents alone.
@@ -74,13 +128,98 @@ class Pool:
         item, record = place_of(document.id)
         return {**self._places[item]._asdict(), "record": record + 1}
 
-    def _wanted(self, item: int) -> set[int] | None:
-        """Its documents of an item; None for all."""
+    def _items(self, hint: Callable[[], Any]) -> Iterator[Item]:
+        for number, sources in enumerate(self._sources):
+            wanted = self._wanted(number)
+            if wanted is None or wanted:
+                yield Item(number, sources, wanted, hint())
+
+    def _wanted(self, item: int) -> frozenset[int] | None:
         if self.ids is None:
             return None
         first, last = np.searchsorted(self.ids, [id_at(item, 0), id_at(item + 1, 0)])
-        return set(self.ids[first:last].tolist())
+        return frozenset(self.ids[first:last].tolist())
+
+    @cached_property
+    def _sources(self) -> list[str]:
+        return items_of(self.manifest, self.corpus)
 
     @cached_property
     def _places(self) -> list[ItemPlace]:
         return places_of(self.manifest, self.corpus)
+
+    @property
+    def _pace(self) -> Pace:
+        """The way through the items that are read."""
+        items = [{"item": number, "sources": sources} for number, sources in enumerate(self._sources)]
+        pace = Pace.of(items, self.manifest, self.corpus)
+        is_read = [self._wanted(number) != frozenset() for number in range(len(items))]
+        return replace(pace, sizes=[size * read for size, read in zip(pace.sizes, is_read, strict=True)])
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process has read it before others have started."""
+        read = [size for size in self._pace.sizes if size]
+        return len(read) <= 1 or (self.corpus.source == "files" and sum(read) <= SMALL_BYTES)
+
+
+class Sight(NamedTuple):
+    """How far a visit has come."""
+
+    piece: Piece
+    seen: Any
+    """None for nothing yet."""
+    tally: Tally | None
+    """Counts of the item, at its end."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Looks at an item in one go."""
+
+    function: Callable[[Iterator[Document]], Any]
+
+    def __call__(self, documents: Iterator[Document], hint: Any) -> Iterator[Any]:
+        """The function's answer."""
+        yield self.function(documents)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Reads items and looks at their documents; in whatever process."""
+
+    corpus: CorpusConfig
+    sieve: Sieve
+    look: Look[Any]
+
+    def __call__(self, item: Item) -> Iterator[Sight]:
+        """What is seen of an item; all of it is read."""
+        read = _Read(self, item)
+        for seen in self.look(iter(read), item.hint):
+            yield Sight(read.piece(), seen, None)
+        for _ in read:
+            pass
+        yield Sight(read.piece(is_last=True), None, read.tally)
+
+
+class _Read:
+    """The documents of an item, counted."""
+
+    def __init__(self, visit: Visit, item: Item) -> None:
+        self.tally = Tally()
+        self._item, self._documents, self._bytes = item, 0, 0
+        self._texts = item_texts(item.number, item.sources, visit.corpus, self.tally, visit.sieve)
+
+    def __iter__(self) -> Iterator[Document]:
+        wanted = self._item.wanted
+        for id, text in self._texts:
+            self._documents += 1
+            self._bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            if wanted is None or id in wanted:
+                yield Document(text, id)
+
+    def piece(self, is_last: bool = False) -> Piece:
+        """What was read since the last one."""
+        read = Piece(self._item.number, self._documents, self._bytes, is_last)
+        self._documents = self._bytes = 0
+        return read

@@ -36,6 +36,10 @@ class Nearby:
         self._widths: dict[int, Width] = {}
         """By number of neighbours, measured on the rows that were asked for first."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Goes to the processes that score without its index, which they do not search."""
+        return {**vars(self), "_index": None}
+
     @property
     def recall(self) -> float:
         """The least share of the true neighbours that a search has found, measured on a sample."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.identity import dedup_identity
@@ -22,7 +22,6 @@ from adapt.stage.vectors import VectorStages
 if TYPE_CHECKING:
     from adapt.select.base import Given
     from adapt.select.choose import Budget, Choice
-    from adapt.select.pool import Pool
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 5  # no near copies, none of general text; of equal scores the first; ids by item; the best of a budget
+    version = 6  # no near copies, none of general text; of equal scores the first; ids by item, and draws by id
 
     name: str
     config: Config
@@ -103,8 +102,11 @@ class Select(Stage[Selected]):
         }
 
     def needs(self) -> Mapping[str, float] | None:
-        """It takes one CPU; where a model scores, a device; and all of the cluster where an index is searched."""
-        return None if self.start or self.vectors else {"CPU": 1}
+        """It takes one CPU; all of the cluster where a model scores, an index is searched, or the pool is large."""
+        from adapt.select.pool import Pool
+
+        is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
+        return {"CPU": 1} if is_small and not self.start and not self.vectors else None
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
         """Scores the pool and writes what was taken.
@@ -113,6 +115,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
+        from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
         from adapt.select.pool import Pool
@@ -124,22 +127,14 @@ class Select(Stage[Selected]):
             [done[text].path for text in self.measured],
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
-        pool = Pool(self.pool.manifest, corpus, guard.sieve)
+        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
         models = {path: start.made(done) for path, start in starts.items()}
         vectors = self.vectors.made(done) if self.vectors else None
-        given = Given(pool, target, self.config, models, vectors)
-        arguments = (given, self.tokens, budget)
-        if models:
-            from adapt.evaluate.ready import call_on_device
-            from adapt.runtime import connect
-
-            connect(self.config.resources)
-            choice, tally = call_on_device(_choose, self.config.resources, *arguments)
-        else:
-            choice, tally = _choose(*arguments)
+        choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens, budget)
+        tally = pool.tally
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
@@ -173,18 +168,18 @@ def measuring_what(config: Config) -> dict[str, Any]:
     return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
 
 
-def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> tuple["Choice", Any]:
-    """What is taken, and the counts of the pool. Where models score, a Ray task of its own calls this."""
+def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
+    """What is taken."""
     from adapt.corpus.dedup.deduplicate import Alike
     from adapt.select.choose import choose
     from adapt.select.table import steps_of
     from adapt.select.tokens import TokenCounter
 
-    config, pool = given.config, given.pool
+    config = given.config
     selections = [step.selection for step in steps_of(config.select, config.seed)]
     alike = Alike.of(replace(config.corpus, deduplicate="near"))
     count = TokenCounter(tokens.pretrained, tokens.form.ends)
-    return choose(selections, given, budget, config.select.keep, alike, count), cast("Pool", pool).tally
+    return choose(selections, given, budget, config.select.keep, alike, count)
 
 
 def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: CorpusConfig, is_control: bool) -> None:

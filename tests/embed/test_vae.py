@@ -51,6 +51,16 @@ def test_the_loss_is_minus_likelihood_and_the_weighed_divergence_of_what_was_dra
     torch.testing.assert_close(vae(BAGS, draw, 0.3, DOCUMENTS), lost / DOCUMENTS)
 
 
+def test_a_document_of_thousands_of_words_leaves_the_loss_finite() -> None:
+    vae = model()
+    with torch.no_grad():
+        vae.first.weight.fill_(0.5)
+        vae.second.weight.fill_(0.5)
+        vae.log_variance.weight.fill_(0.5)
+        bags = SparseBags.of(csr_matrix(1000 * COUNTS))
+        assert torch.isfinite(vae(bags, Draw.by_seed(0, DOCUMENTS, TOPICS, 0.4), 1.0, DOCUMENTS))
+
+
 def test_dropout_leaves_out_its_share_and_keeps_the_mean() -> None:
     draw = Draw.by_seed(0, 400, 50, 0.49)
     assert (draw.kept == 0).double().mean() == pytest.approx(0.49, abs=0.02)

@@ -1,8 +1,8 @@
 """Pools in memory, for the tests."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,28 +13,39 @@ from adapt.select.base import Given, Selection, Vectors
 from adapt.select.highest import highest
 from adapt.select.pool import Document
 
+T = TypeVar("T")
+
 
 class Listed:
-    """Documents of a list, which can be read as often as one likes; it counts how often that was."""
+    """Documents of a list, some at a time, in this process; it counts how often they were read."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self.documents, self.passes = documents, 0
+    def __init__(self, documents: Sequence[Document], at_once: int = 10**9) -> None:
+        self.documents, self.at_once, self.passes = documents, at_once, 0
 
     def __iter__(self) -> Iterator[Document]:
         self.passes += 1
         return iter(self.documents)
 
+    def each(self, function: Callable[[Iterator[Document]], T], on_device: bool = False) -> Iterator[T]:
+        return self.visit(lambda documents, _: iter([function(documents)]))
+
+    def visit(self, look: Any, hint: Callable[[], Any] = lambda: None, on_device: bool = False) -> Iterator[Any]:
+        self.passes += 1
+        for first in range(0, max(len(self.documents), 1), self.at_once):
+            some = iter(self.documents[first : first + self.at_once])
+            yield from (seen for seen in look(some, hint()) if seen is not None)
+
     def narrowed(self, ids: np.ndarray) -> "Listed":
-        return Listed([each for each in self.documents if each.id in set(ids.tolist())])
+        return Listed([each for each in self.documents if each.id in set(ids.tolist())], self.at_once)
 
 
-def numbered(texts: Iterable[str], first: int = 0, apart: int = 1) -> Listed:
+def numbered(texts: Iterable[str], first: int = 0, apart: int = 1, at_once: int = 10**9) -> Listed:
     """Texts with ids."""
-    return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)])
+    return Listed([Document(text, first + apart * n) for n, text in enumerate(texts)], at_once)
 
 
 def given(pool: Any, target: Sequence[str] = (), **more: Any) -> Given:
-    return Given(cast("Iterable[str]", pool), target, more.pop("config", Config()), **more)
+    return Given(pool, target, more.pop("config", Config()), **more)
 
 
 def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray, kind: str = "flat") -> Vectors:
@@ -47,6 +58,6 @@ def embedded(folder: Path, pool: np.ndarray, ids: np.ndarray, target: np.ndarray
 
 
 def ranked(selection: Selection, pool: Any, target: Sequence[str], **more: Any) -> list[tuple[int, float]]:
-    """Places and scores of all texts that may be taken, the best first."""
+    """Ids and scores of all documents that may be taken, the best first."""
     selection.learn(given(pool, target, **more))
-    return [(place, score) for place, _, score in highest(selection, pool, target, 10**9)]
+    return [(id, score) for id, _, score in highest(selection, pool, target, 10**9)]

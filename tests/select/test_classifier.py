@@ -52,13 +52,13 @@ def test_the_ranking_is_that_of_scikit_learn_on_the_same_features(longest: int) 
 
 def test_negative_texts_are_a_random_sample_of_the_pool() -> None:
     texts = [str(number) for number in range(1000)]
-    some = sampled(iter(texts), 100, 0, 2)
+    some = sampled(numbered(texts), 100, 0, 2)
     assert len(set(some)) == 100
     assert some == sorted(some, key=int)
     assert 350 < np.mean([int(text) for text in some]) < 650
-    assert some == sampled(iter(texts), 100, 0, 2)
-    assert some != sampled(iter(texts), 100, 1, 2)
-    assert sampled(texts[:5], 100, 0, 2) == texts[:5]
+    assert some == sampled(numbered(texts), 100, 0, 2)
+    assert some != sampled(numbered(texts), 100, 1, 2)
+    assert sampled(numbered(texts[:5]), 100, 0, 2) == texts[:5]
 
 
 def test_a_further_round_finds_what_only_shares_words_with_the_best() -> None:

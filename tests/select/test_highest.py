@@ -1,6 +1,7 @@
 """What a selection takes of a pool; and the random one, which is uniform."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,18 +9,20 @@ import pytest
 from scipy.stats import chisquare
 
 from adapt.errors import DataError
-from adapt.select.base import NEVER, NoOptions, Selection
-from adapt.select.highest import Room, best, highest
-from adapt.select.random import BLOCK, Random
+from adapt.select.base import NEVER, NoOptions, Room, Selection
+from adapt.select.highest import best, highest
+from adapt.select.pool import Document
+from adapt.select.random import AT_ONCE, Random
 from tests.select.longest import Longest
+from tests.select.pools import Listed, numbered
 
 
 def chosen(texts: Iterable[str], count: int, seed: int = 0, kind: type[Selection] = Random) -> list[tuple[int, str]]:
-    return sorted((place, text) for place, text, _ in highest(kind(NoOptions(), seed), texts, [], count))
+    return sorted((id, text) for id, text, _ in highest(kind(NoOptions(), seed), numbered(texts), [], count))
 
 
 def test_so_many_different_texts_are_taken() -> None:
-    texts = [f"text {number}" for number in range(BLOCK + 100)]
+    texts = [f"text {number}" for number in range(AT_ONCE + 100)]
     found = chosen(texts, 50, 3)
     assert len({place for place, _ in found}) == 50
     assert all(texts[place] == text for place, text in found)
@@ -32,7 +35,7 @@ def test_the_seed_decides_and_a_larger_sample_holds_a_smaller_one() -> None:
     assert set(chosen(texts, 10, 1)) < set(chosen(texts, 30, 1))
 
 
-def test_a_random_sample_hangs_on_places_and_not_on_texts() -> None:
+def test_a_random_sample_hangs_on_ids_and_not_on_texts() -> None:
     """So that cleaning that changes letters alone takes the same documents."""
     texts = [str(number) for number in range(100)]
     assert [place for place, _ in chosen(texts, 9)] == [place for place, _ in chosen(["x"] * 100, 9)]
@@ -54,21 +57,21 @@ def test_every_text_has_the_same_chance() -> None:
 
 def test_the_longest_texts_come_first_of_equal_ones_the_first_of_the_pool() -> None:
     texts = ["ccc", "a", "bb", "dd", "eeee"]
-    found = highest(Longest(NoOptions(), 0), texts, [], 4)
+    found = highest(Longest(NoOptions(), 0), numbered(texts), [], 4)
     assert found == [(4, "eeee", 4.0), (0, "ccc", 3.0), (2, "bb", 2.0), (3, "dd", 2.0)]
 
 
 def test_ties_go_to_the_same_texts_however_many_are_held() -> None:
     texts = ["aa", "bb", "c", "dd", "ee"] * 20
-    whole = highest(Longest(NoOptions(), 0), texts, [], 100)
+    whole = highest(Longest(NoOptions(), 0), numbered(texts), [], 100)
     for count in range(1, 100):
-        assert highest(Longest(NoOptions(), 0), texts, [], count) == whole[:count]
+        assert highest(Longest(NoOptions(), 0), numbered(texts), [], count) == whole[:count]
 
 
 def test_room_in_characters_holds_the_best_texts_that_fill_it() -> None:
     texts = ["a" * size for size in (5, 1, 9, 3, 7, 7)]
     for characters, kept in ((1, [9]), (9, [9]), (10, [9, 7]), (17, [9, 7, 7]), (31, [9, 7, 7, 5, 3]), (99, None)):
-        found = best(Longest(NoOptions(), 0), texts, [], Room(characters=characters))
+        found = best(Longest(NoOptions(), 0), numbered(texts), [], Room(characters=characters))
         sizes = [len(entry.held) for entry in sorted(found.held, reverse=True)]
         assert sizes == (kept or [9, 7, 7, 5, 3, 1])
         assert found.is_all is (kept is None)
@@ -89,14 +92,14 @@ def test_a_selection_that_does_not_score_each_text_is_refused(some: list[float],
             return iter(some)
 
     with pytest.raises(DataError, match=f"Odd gives {word} scores than the pool has texts"):
-        highest(Odd(NoOptions(), 0), ["a", "b"], [], 2)
+        highest(Odd(NoOptions(), 0), numbered(["a", "b"]), [], 2)
 
 
 def test_what_must_never_be_taken_is_not_and_no_number_is_refused() -> None:
-    assert [text for _, text, _ in highest(Told(NoOptions(), 0), ["1", "-inf", "-5"], [], 9)] == ["1", "-5"]
+    assert [text for _, text, _ in highest(Told(NoOptions(), 0), numbered(["1", "-inf", "-5"]), [], 9)] == ["1", "-5"]
     assert float("-inf") == NEVER
     with pytest.raises(DataError, match="gives text 1 of the pool a score that is no number"):
-        highest(Told(NoOptions(), 0), ["1", "nan"], [], 9)
+        highest(Told(NoOptions(), 0), numbered(["1", "nan"]), [], 9)
 
 
 class Alike(Selection):
@@ -114,13 +117,46 @@ class Alike(Selection):
 
 def test_a_selection_sees_the_tasks_texts_and_reads_the_pool_once_as_it_comes() -> None:
     selection = Alike(NoOptions(), 0)
-    given: list[Any] = []
+    drawn: list[tuple[str, int]] = []
 
-    def pool() -> Iterator[str]:
-        for text in ("of genes", "the genes of cells", "stars", "cells"):
-            given.append((text, len(getattr(selection, "read", []))))
-            yield text
+    class Drawn(Listed):
+        def visit(self, look: Any, hint: Any = None, on_device: bool = False) -> Iterator[Any]:
+            yield from look(self._noted(), None)
 
-    found = highest(selection, pool(), ["genes and cells"], 2)
-    assert found == [(1, "the genes of cells", 2.0), (0, "of genes", 1.0)]
-    assert [read for _, read in given] == [0, 1, 2, 3]  # none is drawn before the one ahead of it has its score
+        def _noted(self) -> Iterator[Document]:
+            for document in self.documents:
+                drawn.append((str(document), len(getattr(selection, "read", []))))
+                yield document
+
+    texts = ("of genes", "the genes of cells", "stars", "cells")
+    pool = Drawn(numbered(texts).documents)
+    assert highest(selection, pool, ["genes and cells"], 2) == [(1, "the genes of cells", 2.0), (0, "of genes", 1.0)]
+    assert [read for _, read in drawn] == [0, 1, 2, 3]  # none is drawn before the one ahead of it has its score
+
+
+@pytest.mark.parametrize("room", [Room(documents=7), Room(characters=60), Room(documents=500)])
+def test_the_best_are_the_same_however_the_pool_is_divided(room: Room) -> None:
+    """With equal scores among them; and with a pool that is told what is held already, or is not."""
+    texts = [str(number % 13 / 4) + "x" * (number % 5) for number in range(300)]
+
+    class Leading(Told):
+        def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+            return (float(text.rstrip("x")) for text in pool)
+
+    whole = best(Leading(NoOptions(), 0), numbered(texts, 2**40), [], room)
+    by_hand = sorted(range(300), key=lambda n: (-float(texts[n].rstrip("x")), n))
+    expected = [2**40 + number for number in by_hand[: len(whole.held)]]
+    assert [-entry.before for entry in sorted(whole.held, reverse=True)] == expected
+    for at_once in (1, 7, 64, 299):
+        for is_told in (True, False):
+            pool = numbered(texts, 2**40, at_once=at_once)
+            if not is_told:
+                pool.visit = partial(_untold, pool.visit)  # type: ignore[method-assign]
+            parts = best(Leading(NoOptions(), 0), pool, [], room)
+            assert sorted(parts.held) == sorted(whole.held)
+            assert (parts.is_all, parts.characters) == (whole.is_all, whole.characters)
+    assert whole.is_all is (room.documents == 500)
+
+
+def _untold(visit: Any, look: Any, hint: Any, on_device: bool = False) -> Iterator[Any]:
+    return visit(look, on_device=on_device)

@@ -10,6 +10,7 @@ from adapt.errors import ConfigError
 from adapt.select.highest import highest
 from adapt.select.random import Random
 from adapt.select.table import SELECTIONS, selection_of, steps_of, way_of
+from tests.select.pools import numbered
 
 OWN = """
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def test_the_name_is_that_of_its_class() -> None:
 
 
 def test_a_users_own_is_taken_with_its_options() -> None:
-    pool = ["one of", "none", "of all of them"]
+    pool = numbered(["one of", "none", "of all of them"])
     assert highest(selection_of("my_selections:Holds", {}, 0), pool, [], 1) == [(2, "of all of them", 2.0)]
     other = selection_of("my_selections:Holds", {"word": "none", "times": 3}, 0)
     assert highest(other, pool, [], 1) == [(1, "none", 3.0)]
