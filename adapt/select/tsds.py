@@ -11,6 +11,7 @@ mass is passed on to farther ones (`adapt.select.transport`), as a smaller alpha
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from adapt.select.base import NEVER, Given, Offer, Room, Selection, VectorsOf
 from adapt.select.random import draws_at
 from adapt.select.transport import Surroundings, best_level, level_of_support
 from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 NOISE = 5
 """The stream of the draw."""
@@ -82,7 +86,7 @@ class TransportMass(Selection):
         self._level, self._reached = level, float(around.full(level).mean() + 1)
         return "all" if k == most and wanted >= len(self._densities[0]) else "more"
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Log mass with noise."""
         noise = -np.log(-np.log(draws_at(self._known, self.seed, NOISE)))
         return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)
