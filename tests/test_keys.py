@@ -88,7 +88,7 @@ class Seen:
     what: dict[str, Any]
 
 
-MADE_OF_JOBS = {"Trial", "Search"}
+MADE_OF_JOBS = {"Trial", "Search", "Confirm"}
 """Kinds that no job has, but that have jobs; `tests/tuning` has their keys."""
 
 

@@ -6,8 +6,10 @@
 - `propose`: which values a trial has, a function of its number and of the trials before.
 - `tpe`: proposals that learn.
 - `search`: the stage that holds all trials.
+- `ahead`: what they will take.
 - `trials`: their stages, as one heap of work.
 - `dispatch`: Ray Tune, which asks for trials.
+- `confirm`: the stage that runs the best of them with fresh seeds, and tests it.
 - `values`: the values of a trial in names and files.
 - `front`: the trials that none is better than.
 - `command`: the command line of jobs/tune.py.

@@ -96,3 +96,18 @@ def check_objectives(config: Config, trial: Trial) -> None:
             raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, known))
         if name.startswith("general") and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
+
+
+def check_fresh_seeds(config: Config) -> None:
+    """Refuses seeds that the search has seen.
+
+    Raises:
+        ConfigError: names them.
+    """
+    fresh, seen = config.tune.fresh_seeds, {config.seed, *config.finetune.seeds}
+    if used := sorted({*fresh} & seen):
+        raise ConfigError(f"tune.fresh_seeds: {used} are seeds of the trials", "use others, such as [1001, 1002, 1003]")
+    if len({*fresh}) < len(fresh) or not all(0 <= seed < 2**63 for seed in fresh):
+        raise ConfigError(
+            f"tune.fresh_seeds is {fresh}: with a seed twice, or out of range", "use different ones from 0 on"
+        )

@@ -11,7 +11,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -27,6 +26,9 @@ AS_IT_IS = 0
 """The number of the trial that changes no field. Proposals have the numbers after it."""
 WAITING = {"node:__internal_head__": 0.001}
 """What a process takes that only waits: Tune refuses to give one nothing."""
+
+DEATHS = 3
+"""How often the process of a trial is started again."""
 
 
 @dataclass
@@ -94,6 +96,10 @@ def dispatch(
             thread.join(0.05)
     if errors:
         raise errors[0]
+    for number in range(len(board.values)):  # whose process died, again and again
+        begin(number)
+    while len(board.answers) < len(board.values):
+        board.answers |= look()
 
 
 def _tune(board: Board, at_once: int, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
@@ -104,7 +110,8 @@ def _tune(board: Board, at_once: int, mailbox: Any, scratch: str, errors: list[B
     asked = tune.with_parameters(_asks, mailbox=mailbox)
     search = _InOrder(board)
     settings = tune.TuneConfig(search_alg=search, num_samples=-1, max_concurrent_trials=at_once, reuse_actors=True)
-    run = tune.RunConfig(storage_path=str(Path(scratch).absolute()), name="trials", verbose=0)
+    again = tune.FailureConfig(max_failures=DEATHS)
+    run = tune.RunConfig(storage_path=scratch, name="trials", verbose=0, failure_config=again)
     try:
         tune.Tuner(tune.with_resources(asked, WAITING), tune_config=settings, run_config=run).fit()
     except BaseException as error:

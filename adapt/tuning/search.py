@@ -13,7 +13,7 @@ from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding
 from adapt.stage.context import root_of
-from adapt.tuning.check import Configure, check_fields, check_objectives, is_lower_better
+from adapt.tuning.check import Configure, check_fields, check_fresh_seeds, check_objectives, is_lower_better
 from adapt.tuning.front import nondominated
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
@@ -22,6 +22,8 @@ from adapt.tuning.values import named_by_values, settings_of
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
+SUMS = ("export", "scores", "sequence", "trial")
+"""Kinds of stages whose cost is that of stages that they read."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class Search(Stage[Searched]):
         Raises:
             ConfigError: a field, a domain or an objective is wrong.
         """
+        check_fresh_seeds(self.config)
         space = read_space(self.space)
         check_objectives(self.config, self.trial({}))
         check_fields(space, self.space, self.configure, lambda config: trial_of(self.job, on_dev(config)))

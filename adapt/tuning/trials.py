@@ -14,11 +14,10 @@ from adapt.stage.running import room
 from adapt.stage.train import Train
 from adapt.tuning.dispatch import Answer, Board, dispatch
 from adapt.tuning.propose import Proposals
-from adapt.tuning.search import Search, TrialRow
+from adapt.tuning.search import SUMS, Search, TrialRow
 from adapt.tuning.trial import Trial
+from adapt.tuning.values import shown
 
-SUMS = ("export", "scores", "sequence", "trial")
-"""Kinds of stages whose cost is that of stages that they read."""
 HOPELESS = (ClusterError, StorageError)
 """Errors that all trials would have: no result of one, but the end of the search."""
 
@@ -167,8 +166,3 @@ def _line(row: TrialRow, objectives: list[str]) -> str:
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
     return f"trial {row.number}: {', '.join(f'{name} {row.figures[name].value:.4g}' for name in objectives)} ({values})"
-
-
-def shown(value: Any) -> str:
-    """A value for people."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

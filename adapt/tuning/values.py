@@ -30,6 +30,11 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
     return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
 
 
+def shown(value: Any) -> str:
+    """A value for people."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
