@@ -54,7 +54,13 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     try:
         job()
     except KeyboardInterrupt:
-        _fail(Interrupted("interrupted", "run the same command again: it goes on from the last checkpoint"), debug)
+        _fail(
+            Interrupted(
+                "interrupted",
+                "run the same command again: what is finished stays, and a training goes on from its last checkpoint",
+            ),
+            debug,
+        )
     except AdaptError as error:
         _fail(error, debug)
     except Exception as error:

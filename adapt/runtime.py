@@ -19,7 +19,16 @@ ENVIRONMENT = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
+PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""The environment of a process that trains on a CPU.
+
+Ray Train's workers train in a thread other than their first. By default glibc gives such a thread memory of its own in
+pieces of at most 64 MiB. Larger blocks, such as the gradient of an embedding, become mappings, returned when they are
+freed, whatever `adapt.train.allocator.keep_freed_memory` asks for. And OpenMP's threads wait for each other by turning
+in circles, on a core that whoever they wait for, a reader, or Ray may need. Both are read once, when a process starts.
+"""
 LOCAL_ENVIRONMENT = {
+    **PROCESS_ENVIRONMENT,
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, and nobody takes this machine away
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",

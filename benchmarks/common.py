@@ -129,9 +129,9 @@ def corpus_file(folder: Path, documents: int) -> Path:
     return path
 
 
-def job(arguments: list[str]) -> subprocess.Popen[str]:
-    """Starts `jobs/dapt.py`."""
-    command = [sys.executable, str(ROOT / "jobs" / "dapt.py"), *arguments]
+def job(arguments: list[str], kind: str = "dapt") -> subprocess.Popen[str]:
+    """Starts a job of jobs/."""
+    command = [sys.executable, str(ROOT / "jobs" / f"{kind}.py"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 

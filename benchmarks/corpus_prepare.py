@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.common import Options, Result, apart, main, workplace
 from benchmarks.corpora import model_folder, write_jsonl
 
-TARGETS = {"ratio_to_datasets": (">=", 1.5), "share_of_tokenizers_rate": (">=", 0.8)}
+TARGETS = {"ratio_to_datasets": (">=", 4.0), "share_of_tokenizers_rate": (">=", 2.5)}
 LENGTH = 512
 
 

@@ -92,8 +92,8 @@ def importance_batches(case: Case, most: int) -> dict[str, Work]:
         case: says the model, and what rows are.
         most: of the columns' rows are in the batch.
     """
-    from adapt.model.dropout import use_quick_dropout
-    from adapt.model.units import Gates
+    from adapt.model.layers.units import Gates
+    from adapt.model.packing.dropout import use_quick_dropout
 
     model, device = _model(case)
     if device.type == "cpu":

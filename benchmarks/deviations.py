@@ -23,7 +23,7 @@ from adapt.method.das.normalize import accumulate, normalize, normalize_tokens, 
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
 from adapt.method.table import method_of
-from adapt.model.units import Gates, Kind, ones
+from adapt.model.layers.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Objective
 from benchmarks.ours import alone
 from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts

@@ -36,8 +36,8 @@ def _difference(causal: bool, window: int | None, key_heads: int, buckets: bool)
     """Largest difference of outputs and gradients in bf16 from those in fp64."""
     import torch
 
-    from adapt.model import attention
-    from adapt.model.packed import Documents
+    from adapt.model.packing import attention
+    from adapt.model.packing.packed import Documents
 
     torch.manual_seed(0)
     lengths = [5, 1, 64, 130, 300, 12]

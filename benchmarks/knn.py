@@ -5,13 +5,14 @@
 the search alone, the same queries. `select_s`: the 500 nearest of 4,169 queries, as kNN-TAPT asks for ChemProt.
 `resident_gib_10m`: the most memory that a process which searches ten million holds, files that it maps included.
 `shards_identical`: 1, 2 and 4 shards find the same ids at the same distances. `--quick` has a fiftieth of the vectors,
-among which exact search is fast too, so that its speedup says nothing.
+among which exact search is fast too, so that its speedup says nothing. The full form takes 12 GB of temporary disk.
 """
 
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,15 +95,17 @@ def queries_for(count: int, size: int) -> np.ndarray:
 
 
 def _around(draw: np.random.Generator, count: int, size: int) -> np.ndarray:
-    """Vectors around centres, of which each is drawn anew from its number."""
-    clusters = max(10, count // CLUSTER_VECTORS)
-    chosen = draw.integers(clusters, size=size)
-    scale = DIMENSION**-0.5
-    found = draw.standard_normal((size, DIMENSION), np.float32) * np.float32(SPREAD * scale)
-    for cluster in np.unique(chosen):
-        centre = np.random.default_rng((3, int(cluster))).standard_normal(DIMENSION, np.float32)
-        found[chosen == cluster] += centre * np.float32(scale)
+    """Vectors around centres."""
+    centres = _centres(max(10, count // CLUSTER_VECTORS))
+    found = draw.standard_normal((size, DIMENSION), np.float32)
+    found *= np.float32(SPREAD * DIMENSION**-0.5)
+    found += centres[draw.integers(len(centres), size=size)]
     return found
+
+
+@cache
+def _centres(clusters: int) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((clusters, DIMENSION), np.float32) * np.float32(DIMENSION**-0.5)
 
 
 def built(folder: Path, count: int) -> tuple[float, float]:

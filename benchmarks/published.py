@@ -14,8 +14,8 @@ from torch.nn.functional import kl_div
 
 from adapt.method.das.contrast import info_nce
 from adapt.method.das.measure import Judged
-from adapt.model.states import last_hidden_state
-from adapt.model.units import Gates, Kind, Values, by_parameter, ones
+from adapt.model.layers.units import Gates, Kind, Values, by_parameter, ones
+from adapt.model.outputs.states import last_hidden_state
 from adapt.objective.base import Batch, Corrupted, Objective
 
 

@@ -1,10 +1,12 @@
-"""The slices of the tasks that docs/replication.md was made with: the first examples of the larger ones.
+"""The slices that docs/replication.md was made with: the first examples of the larger tasks, and of corpora a pool.
 
 python -m benchmarks.slices --data ../shared/data --out /tmp/data
 """
 
 import argparse
 import gzip
+import json
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -22,6 +24,9 @@ FIRST = {
     ("imdb", "test"): 1000,
 }
 """Examples of a split; all where none are named."""
+POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
+POOL_CHARACTERS = 3_000_000
+"""Of each of these corpora in the pool, to within a document."""
 
 
 def main() -> None:
@@ -38,6 +43,18 @@ def main() -> None:
             with gzip.open(source, "rb") as lines, gzip.GzipFile(target, "wb", mtime=0) as cut:
                 cut.writelines(islice(lines, FIRST.get((task, split))))
     (arguments.out / "corpora").symlink_to((arguments.data / "corpora").resolve())
+    with gzip.GzipFile(arguments.out / "pool.jsonl.gz", "wb", mtime=0) as pool:
+        for corpus in POOLED:
+            pool.writelines(first_documents(arguments.data / "corpora" / f"{corpus}.jsonl.gz"))
+
+
+def first_documents(corpus: Path) -> Iterator[bytes]:
+    """The lines of a corpus, until they have POOL_CHARACTERS."""
+    left = POOL_CHARACTERS
+    with gzip.open(corpus, "rb") as lines:
+        while left > 0 and (line := next(lines, None)):
+            left -= len(json.loads(line)["text"])
+            yield line
 
 
 if __name__ == "__main__":

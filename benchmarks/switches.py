@@ -30,13 +30,13 @@ def _changes(name: str | None) -> list[tuple[str, Any]]:
     if name == "documents":
         return [("adapt.objective.base.Packed.of", _rows_as_documents())]
     if name == "own attention":
-        return [("adapt.model.attention._attend", _torch_attention)]
+        return [("adapt.model.packing.attention._attend", _torch_attention)]
     if name == "dropout":
         from torch.nn.functional import dropout
 
         return [
             ("adapt.train.options.use_quick_dropout", lambda model: None),
-            ("adapt.model.attention.quick_dropout", lambda values, p: dropout(values, p)),
+            ("adapt.model.packing.attention.quick_dropout", lambda values, p: dropout(values, p)),
         ]
     return []
 
@@ -44,7 +44,7 @@ def _changes(name: str | None) -> list[tuple[str, Any]]:
 def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targets: Any) -> Any:
     import torch
 
-    from adapt.model.head import predict_at
+    from adapt.model.outputs.head import predict_at
 
     logits = predict_at(model, packed, torch.arange(packed.tokens, device=positions.device))
     return torch.nn.functional.cross_entropy(logits[positions].float(), targets, reduction="sum")
@@ -53,7 +53,7 @@ def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targ
 def _rows_as_documents() -> Any:
     import torch
 
-    from adapt.model.packed import Packed
+    from adapt.model.packing.packed import Packed
 
     of = Packed.of
 

@@ -14,10 +14,10 @@ from benchmarks.common import Options, Result, apart, main
 from benchmarks.texts import Case
 
 TARGETS = {
-    "grouped_base": (">=", 1.35),
-    "grouped_small": (">=", 2.0),
-    "lines_base": (">=", 2.0),
-    "lines_small": (">=", 3.3),
+    "grouped_base": (">=", 1.6),
+    "grouped_small": (">=", 2.8),
+    "lines_base": (">=", 3.5),
+    "lines_small": (">=", 7.0),
     "grouped_base_vs_defaults": (">=", 2.2),
     "grouped_small_vs_defaults": (">=", 3.0),
     "lines_base_vs_defaults": (">=", 2.2),

@@ -129,7 +129,7 @@ def test_debug_shows_the_stack_of_an_unexpected_error(capsys: pytest.CaptureFixt
 
 def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(fails_with(KeyboardInterrupt())) == 130
-    fix = "run the same command again: it goes on from the last checkpoint"
+    fix = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
     assert capsys.readouterr() == ("", f"Interrupted: interrupted\n  fix: {fix}\n")
 
 

@@ -21,8 +21,8 @@ CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
 CODE = ("adapt", "benchmarks", "cluster", "jobs")
 BESIDE = {"bad_input", "fuzz", "jobs"}
 """Folders of tests that mirror none of `adapt`: they test the whole from outside."""
-UNDIVIDED = {"adapt/stage", "adapt/model"}
-"""Larger folders that are one list: a kind of stage a file, and what can be asked of a model."""
+UNDIVIDED = {"adapt/stage"}
+"""Larger folders that are one list: a kind of stage a file."""
 
 
 def stated(pattern: str, text: str = PAGE) -> str:

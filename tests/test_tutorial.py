@@ -33,7 +33,7 @@ def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: 
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
         said.append((text, done))
 
-    first_plan, job, guesses, again, other_rate, other_resources = (
+    first_plan, job, guesses, again, other_rate, other_resources, chosen, curated = (
         done for text, done in said if "pydoc" not in text and "cat" not in text
     )
     assert json.loads(first_plan.stdout)["metrics"] == {"done": 0, "stages": 8}
@@ -47,3 +47,8 @@ def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: 
     assert "training" not in again.stderr.split("tutorial:")[0]
     assert "training.learning_rate: 0.0005 -> 0.0001" in " ".join(other_rate.stderr.split())
     assert json.loads(other_resources.stdout)["metrics"] == {"done": 8, "stages": 8}
+    selected = json.loads(chosen.stdout.splitlines()[-1])["metrics"]
+    assert selected["kl_reduction"] > 0
+    assert selected["dropped"]["in evaluation set dev-and-test"] > 0
+    assert 5000 <= selected["tokens"] < 5200
+    assert "task-pool" in curated.stderr

@@ -4,9 +4,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, CostAhead, is_limited
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
+from adapt.advise.selecting import propose
 from adapt.config.kinds import TAPT_LENGTH
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
@@ -102,11 +103,28 @@ def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
     script, more = {
         AS_IT_IS: ("finetune", []),
-        TAPT: ("tapt", _of_tapt(case)),
-        DAPT: ("dapt", one_pass),
-        BOTH: ("dapt", one_pass),
+        TAPT: ("tapt", [*_of_tapt(case), *_unselected(case)]),
+        SELECTED: ("tapt", _of_selection(case)),
+        DAPT: ("dapt", [*one_pass, *_unselected(case)]),
+        BOTH: ("dapt", [*one_pass, *_unselected(case)]),
     }[recipe]
     return shlex.join(["python", f"jobs/{script}.py", *arguments, *more])
+
+
+def _unselected(case: Case) -> list[str]:
+    """What keeps a job from selecting, where a pool is configured."""
+    return ["--select.pool_paths=[]"] if case.config.select.pool_paths else []
+
+
+def _of_selection(case: Case) -> list[str]:
+    """TAPT's rate, the selection that is proposed, and its number of passes."""
+    proposed = propose(case.config, case.evidence)
+    if proposed is None:
+        return []
+    kind = [f"--select.kind={proposed.kind}"] if case.config.select.kind == "random" else []
+    budget = [f"--{proposed.budget}"] if proposed.budget else []
+    own = [option for option in _of_tapt(case) if not option.startswith("--training.epochs=")]
+    return [*kind, *budget, f"--training.epochs={proposed.passes}", *own]
 
 
 def _of_tapt(case: Case) -> list[str]:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from adapt.advise.evidence import Evidence, TaskEvidence
+from adapt.advise.evidence import Evidence, TaskEvidence, TextEvidence
+from adapt.advise.selecting import ProposedSelection, propose
 from adapt.config import Config, FinetuneConfig, TrainingConfig
 from adapt.config.kinds import TAPT_LENGTH
 from adapt.method.table import method_of
@@ -15,7 +16,7 @@ from adapt.train.capacity.flops import Workload, forward_flops, training_flops, 
 from adapt.train.capacity.forecast import forecast
 from adapt.train.schedule import length_of
 
-AS_IT_IS, TAPT, DAPT, BOTH = "fine-tuning", "TAPT", "DAPT", "DAPT+TAPT"
+AS_IT_IS, TAPT, SELECTED, DAPT, BOTH = "fine-tuning", "TAPT", "TAPT on a selection", "DAPT", "DAPT+TAPT"
 """The recipes. If there are tasks, each recipe ends with fine-tuning."""
 TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
 """Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
@@ -44,6 +45,15 @@ class Costs:
     """The source of the device's speed."""
     refusal: str = ""
     """The message with which training would be refused as it is configured; empty if it would not."""
+    whole_pool: CostAhead | None = None
+    """The cost of one pass over the pool of which a part may be selected, without fine-tuning."""
+
+    def selection_share(self) -> float | None:
+        """The work of TAPT on a selection as a share of that of one pass over the whole pool."""
+        without, own = (self.recipes[name].flops if name in self.recipes else None for name in (AS_IT_IS, SELECTED))
+        if without is None or own is None or self.whole_pool is None or not self.whole_pool.flops:
+            return None
+        return (own - without) / self.whole_pool.flops
 
     def share(self, recipe: str, other: str) -> float | None:
         """One recipe's work as a share of another's, both without fine-tuning."""
@@ -69,6 +79,8 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
     if fine_tuning:
         tapt = _tapt(config, evidence, dimensions)
         made_of |= {AS_IT_IS: fine_tuning, TAPT: [tapt, *fine_tuning]}
+    if proposed := propose(config, evidence):
+        made_of[SELECTED] = [_selected(config, evidence, proposed, dimensions), *fine_tuning]
     if evidence.corpus:
         dapt = _dapt(config, evidence, dimensions)
         made_of |= {DAPT: [dapt, *fine_tuning], **({BOTH: [dapt, tapt, *fine_tuning]} if fine_tuning else {})}
@@ -77,7 +89,9 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
         ahead = forecast(config, dimensions, 1, None, store)
         rate, rate_from, refusal = ahead.rate, ahead.rate_from, ahead.refusal
     price = config.resources.price_per_device_hour
-    return Costs({name: _sum(parts, rate, price) for name, parts in made_of.items()}, rate_from, refusal)
+    recipes = {name: _sum(parts, rate, price) for name, parts in made_of.items()}
+    whole = _sum([_one_pass(config, evidence.candidates, dimensions)], rate, price) if evidence.candidates else None
+    return Costs(recipes, rate_from, refusal, whole)
 
 
 def is_limited(training: TrainingConfig) -> bool:
@@ -120,6 +134,23 @@ def _tapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
     tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
     pool = 0 if evidence.pool is None else evidence.pool.tokens
     return _training(config, None if pool is None else TAPT_EPOCHS * (tokens + pool), tokens / examples, dimensions)
+
+
+def _selected(
+    config: Config, evidence: Evidence, proposed: ProposedSelection, dimensions: ModelSize | None
+) -> CostAhead:
+    """The cost of one training on the text of all tasks and what is selected. Selecting takes CPUs and is not in it."""
+    tokens, examples = (sum(getattr(task, name) for task in evidence.tasks) for name in ("tokens", "examples"))
+    if proposed.tokens is None or proposed.documents is None:
+        return _training(config, None, None, dimensions)
+    length = (tokens + proposed.tokens) / (examples + proposed.documents)
+    return _training(config, proposed.passes * (tokens + proposed.tokens), length, dimensions)
+
+
+def _one_pass(config: Config, text: TextEvidence, dimensions: ModelSize | None) -> CostAhead:
+    return _training(
+        config, text.tokens, text.tokens / text.documents if text.tokens and text.documents else None, dimensions
+    )
 
 
 def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> CostAhead:

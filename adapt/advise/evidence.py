@@ -52,5 +52,7 @@ class Evidence:
     general: TextEvidence | None = None
     pool: TextEvidence | None = None
     """Unlabelled text of the task's kind (tapt.pool_paths)."""
+    candidates: TextEvidence | None = None
+    """A pool of which a part may be selected (select.pool_paths)."""
     overlap: float | None = None
     """Share of the most frequent words that as much text of corpus and of general text have in common."""

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from adapt.advise.costs import BOTH, DAPT, TAPT, Costs
+from adapt.advise.costs import BOTH, DAPT, SELECTED, TAPT, Costs
 from adapt.advise.evidence import Evidence, TaskEvidence
+from adapt.advise.selecting import propose
 from adapt.config import Config
 
 MUCH_CHEAPER = 0.1
@@ -48,6 +49,32 @@ def tapt_is_cheap(case: Case) -> Finding | None:
     if share is None or share > MUCH_CHEAPER:
         return None
     return Finding(f"here TAPT takes 1/{1 / share:.0f} of the work of DAPT", (TAPT,))
+
+
+def selection_gains(case: Case) -> Finding | None:
+    """If there is a pool beside a task, a part of it that is like the task is worth training on."""
+    proposed = propose(case.config, case.evidence)
+    if proposed is None:
+        return None
+    documents = "documents" if proposed.documents is None else f"{proposed.documents:,} documents"
+    tokens = "" if proposed.tokens is None else f" ({proposed.tokens / 1e6:,.2f} M tokens)"
+    reason = f"of the pool, select {documents}{tokens} by {proposed.kind}, and train on them {proposed.passes} times"
+    return Finding(reason, (SELECTED,))
+
+
+def selection_is_cheap(case: Case) -> Finding | None:
+    """If TAPT on a selection takes a small part of the work of a pass over the whole pool, that speaks for it."""
+    share = case.costs.selection_share()
+    if share is None or share > MUCH_CHEAPER:
+        return None
+    return Finding(f"here that takes 1/{1 / share:.0f} of the work of one pass over the whole pool", (SELECTED,))
+
+
+def pool_is_too_small(case: Case) -> Finding | None:
+    """If a pool is so small that selecting saves nothing, TAPT should have all of it."""
+    if not (case.evidence.candidates and case.evidence.tasks) or propose(case.config, case.evidence):
+        return None
+    return Finding("the pool is too small to select from: give all of it to TAPT (tapt.pool_paths)")
 
 
 def domain_is_near(case: Case) -> Finding | None:

@@ -35,7 +35,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
     Args:
         config: `objective`, `evaluation`, and `advice.max_documents`, the examples of a task that are looked at.
         pretrained: the model.
-        samples: of `corpus`, `general` and `pool`, those that there are.
+        samples: of `corpus`, `general`, `pool` and `candidates`, those that there are.
         tasks: folders of prepared tasks, by name.
 
     Raises:
@@ -48,7 +48,7 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
             )
     observer = _Observer(config, pretrained)
     texts = {name: observer.text(sample) for name, sample in samples.items()}
-    words = {name: sample.texts for name, sample in samples.items() if name != "pool"}
+    words = {name: sample.texts for name, sample in samples.items() if name in ("corpus", "general")}
     overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
     return Evidence(
         [observer.task(folder, words) for folder in tasks.values()], **texts, overlap=max(overlap, default=None)

@@ -61,10 +61,10 @@ def load_tagger(name: str) -> Tagger:
     """
     module, _, function = name.partition(":")
     tagger_source(name)
-    found = getattr(importlib.import_module(module), function, None)
-    if not callable(found):
+    named = getattr(importlib.import_module(module), function, None)
+    if not callable(named):
         raise ConfigError(f"objective.tagger {name}: {module} has no function {function!r}", "check its name")
-    tagger: Tagger = found
+    tagger: Tagger = named
     return tagger
 
 
@@ -80,7 +80,7 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
         DataError: it fails, or gives what are no places in the text; names the text.
     """
     tagger = load_tagger(name)
-    found = []
+    spans = []
     for text in texts:
         try:
             entities = parse_entities(tagger(text), len(text))
@@ -91,8 +91,8 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
                 f"objective.tagger {name} did not return pairs [start, end) for {text[:80]!r}",
                 "let it return whole numbers with 0 <= start < end <= len(text)",
             )
-        found.append(entities)
-    return found
+        spans.append(entities)
+    return spans
 
 
 def tagger_source(name: str) -> Path | None:

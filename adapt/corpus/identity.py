@@ -24,7 +24,8 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
         from adapt.corpus.screening.evaluation import evaluation_manifests  # numpy, which other plans do not need
 
         fields = {
-            each.name: {"text_field": each.text_field, "pair_field": each.pair_field} for each in corpus.decontaminate
+            evaluation.name: {"text_field": evaluation.text_field, "pair_field": evaluation.pair_field}
+            for evaluation in corpus.decontaminate
         }
         settings["decontaminate"] = {
             **{name: getattr(corpus, name) for name in _EVALUATION},

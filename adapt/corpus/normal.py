@@ -29,9 +29,9 @@ def normalised_texts(texts: Sequence[str]) -> list[bytes]:
     data = "\0".join(text for text in prepared if text is not None).encode().translate(_LOWER, _GONE)
     while b"  " in data:
         data = data.replace(b"  ", b" ")
-    found = iter(data.split(_BETWEEN))
+    pieces = iter(data.split(_BETWEEN))
     return [
-        normalised(text).encode("utf-8", "replace") if easy is None else next(found).strip(b" ")
+        normalised(text).encode("utf-8", "replace") if easy is None else next(pieces).strip(b" ")
         for text, easy in zip(texts, prepared, strict=True)
     ]
 
@@ -41,12 +41,12 @@ def _prepared(texts: Sequence[str]) -> list[str | None]:
 
     None stands for those that need more.
     """
-    found = [text if text.isascii() and "\0" not in text else None for text in texts]
+    prepared = [text if text.isascii() and "\0" not in text else None for text in texts]
     wide = [number for number, text in enumerate(texts) if not text.isascii()]
     for number, rare in zip(wide, _have_rare([texts[number] for number in wide]), strict=True):
         if not rare:
-            found[number] = unicodedata.normalize("NFKC", texts[number]).lower()
-    return found
+            prepared[number] = unicodedata.normalize("NFKC", texts[number]).lower()
+    return prepared
 
 
 def _have_rare(texts: Sequence[str]) -> np.ndarray:

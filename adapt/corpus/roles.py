@@ -54,14 +54,14 @@ def selection_target(config: Config) -> CorpusConfig:
 def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:
     """What a configuration trains on besides the text of tasks: by field, each source's name for folders and corpus."""
     corpus, name = config.corpus, config.name
-    found: dict[str, list[tuple[str, CorpusConfig]]] = {}
+    corpora: dict[str, list[tuple[str, CorpusConfig]]] = {}
     if corpus.paths or corpus.sources or corpus.source != "files":
-        sources = [(f"{name}-{source}" if source else name, each) for source, each in sources_of(corpus)]
-        found["corpus.sources" if corpus.sources else "corpus.paths"] = sources
+        sources = [(f"{name}-{source}" if source else name, as_corpus) for source, as_corpus in sources_of(corpus)]
+        corpora["corpus.sources" if corpus.sources else "corpus.paths"] = sources
     elif config.tapt.pool_paths:
-        found["tapt.pool_paths"] = [(f"{name}-pool", pooled_corpus(config))]
+        corpora["tapt.pool_paths"] = [(f"{name}-pool", pooled_corpus(config))]
     elif config.select.pool_paths:
-        found["select.pool_paths"] = [(f"{name}-pool", selection_pool(config))]
+        corpora["select.pool_paths"] = [(f"{name}-pool", selection_pool(config))]
     if config.mixture.replay_paths:
-        found["mixture.replay_paths"] = [(f"{name}-replay", replayed_corpus(config))]
-    return found
+        corpora["mixture.replay_paths"] = [(f"{name}-replay", replayed_corpus(config))]
+    return corpora

@@ -78,8 +78,8 @@ def ngrams(hashes: np.ndarray, n: int) -> np.ndarray:
     """
     number = max(0, len(hashes) - n + 1)
     run = np.full(number, n, np.uint64)
-    for place in range(n):
-        run = run * GOLDEN + hashes[place : place + number]  # wraps around, as arrays of uint64 do
+    for offset in range(n):
+        run = run * GOLDEN + hashes[offset : offset + number]  # wraps around, as arrays of uint64 do
     return mix(run)
 
 
@@ -104,5 +104,5 @@ def shingles(text: str, n: int) -> np.ndarray:
     Returns:
         uint64 [at least 1].
     """
-    found = words(text) or [text]
-    return ngrams(hashed(found), min(n, len(found)))
+    own_words = words(text) or [text]
+    return ngrams(hashed(own_words), min(n, len(own_words)))

@@ -136,10 +136,10 @@ def reading(stage: str) -> Iterator[Line]:
 
 def watched(rows: Iterable[Row], pace: Pace, stage: str, piece_of: Callable[[Row], Piece]) -> list[Row]:
     """All rows in the order in which they come, shown as they come."""
-    found = []
+    seen = []
     with reading(stage) as line:
         for row in rows:
-            found.append(row)
+            seen.append(row)
             pace.add(piece_of(row))
             line.update(pace.documents, pace.text_bytes, pace.done, pace.total)
-    return found
+    return seen

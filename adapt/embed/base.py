@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from adapt.config import what
+from adapt.config import ResourcesConfig, what
 from adapt.model.locate import Pretrained
 
 
@@ -48,6 +48,13 @@ class Embedder(ABC):
         """The options that determine the vectors, and the seed where anything is learnt."""
         return {**what(self.options), **({"seed": self.seed} if self.learns else {})}
 
+    def check(self) -> None:  # noqa: B027 (most embedders have nothing to refuse)
+        """Refuses, before anything is computed, what cannot work here.
+
+        Raises:
+            ConfigError: a package is missing.
+        """
+
     def learn(self, texts: Sequence[str], folder: Path) -> dict[str, float]:
         """Learns from a sample of the texts that will be compared, and writes what was learnt.
 
@@ -60,6 +67,23 @@ class Embedder(ABC):
 
         Raises:
             DataError: there is too little to learn from.
+        """
+        return {}
+
+    def train(self, folder: Path, resources: ResourcesConfig) -> dict[str, float]:
+        """Goes on learning from what `learn` wrote, on the cluster this process is connected to. Few embedders do.
+
+        A run that died is called again with the same folder, and goes on from what it finds there.
+
+        Args:
+            folder: of `learn`.
+            resources: workers, and what each reserves.
+
+        Returns:
+            Further figures.
+
+        Raises:
+            AdaptError: as `adapt.train.ranks.on_all_ranks`.
         """
         return {}
 

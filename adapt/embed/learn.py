@@ -1,10 +1,12 @@
-"""What an embedder learns, it learns from a bounded sample of the texts that will be compared, in one task.
+"""What an embedder learns, it learns from a bounded sample of the texts that will be compared.
 
+One task of the cluster learns from it, and workers train on what that wrote, where the embedder does so.
 The sample of a source are the texts with the smallest hashes: the same ones whatever the number of workers or the order
 in which files are read.
 """
 
 import heapq
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,9 +23,12 @@ from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.embed.base import Embedder
 from adapt.embed.sources import TextSource
 from adapt.errors import DataError
+from adapt.runner.files import write_atomically
 from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.splitmix import mix
 
+LEARNT_FILE = "learnt.json"
+"""Figures of what was learnt from the sample, written once all of that is there."""
 BYTES_A_TEXT = 16_000
 """So much of a source is looked at for each text of the sample: that is enough where texts are no longer on average."""
 
@@ -75,11 +80,21 @@ def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
 def learn_embedder(
     embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
 ) -> dict[str, float]:
-    """Lets an embedder learn from a sample of each source, in one task of the cluster.
+    """Lets an embedder learn from a sample of each source. A run that died goes on: the sample is taken once.
 
     Raises:
         DataError: there is no text, or too little.
+        AdaptError: as `adapt.train.ranks.on_all_ranks`, where the embedder trains.
     """
+    learnt = folder / LEARNT_FILE
+    if not learnt.exists():
+        write_atomically(learnt, json.dumps(_from_sample(embedder, sources, folder, resources)))
+    return {**json.loads(learnt.read_text()), **embedder.train(folder, resources)}
+
+
+def _from_sample(
+    embedder: Embedder, sources: Sequence[TextSource], folder: Path, resources: ResourcesConfig
+) -> dict[str, float]:
     import ray
 
     texts = [text for source in sources for text in sampled_texts(source, embedder.options.sample_documents, folder)]

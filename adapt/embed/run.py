@@ -17,7 +17,7 @@ from adapt.config import ResourcesConfig
 from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.corpus.watch import Piece, text_bytes, watched
 from adapt.embed.base import Embedder
-from adapt.embed.glance import check_known, refuse_unknown
+from adapt.embed.glance import check_known, look_first
 from adapt.embed.sources import TextSource
 from adapt.embed.written import chunk_file, known_counts, vector_files, write_vectors
 from adapt.errors import DataError
@@ -110,7 +110,7 @@ def embed_texts(
 
     remove_asides(folder)
     if not vector_files(folder):
-        check_known(source, embedder, folder, resources)
+        look_first(source, embedder, learnt, folder, resources)
     gpus, totals = gpus_per_worker(resources), ray.cluster_resources()
     cpus = max(1, int(totals.get("CPU", 1)))
     actors = max(1, int(totals.get("GPU", 0) / gpus)) if gpus else cpus
@@ -140,7 +140,8 @@ def embed_texts(
         counts.update({name: int(chunk[name]) for name in ("documents", "seen", "unknown")})
     if not counts["documents"]:
         raise DataError("there is no text to embed", "check the paths of the pool, its text_field, and its cleaning")
-    share = refuse_unknown(counts["seen"], counts["unknown"])
+    share = counts["unknown"] / max(counts["seen"], 1)
+    check_known(share)
     return EmbeddedCounts(counts["documents"], max(int(chunk["dimension"]) for chunk in chunks), share)
 
 

@@ -1,4 +1,7 @@
-"""Embedder `static`: the mean of the embeddings that a model has for a text's tokens. No layer is run."""
+"""Embedder `static`: the mean of the embeddings that a model has for a text's tokens. No layer is run.
+
+The model may be one of transformers, or embeddings that were distilled for this purpose (`distilled`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import numpy as np
 
 from adapt.config.fields import PositiveInt, how
 from adapt.embed.base import EmbeddedTexts, Embedder
+from adapt.embed.distilled import DistilledMeans, check_package, is_distilled
 from adapt.embed.tokens import TextTokens
+from adapt.model.locate import Pretrained
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,7 @@ class StaticOptions:
     """Whose embeddings are taken."""
 
     path: str | None = None
-    """Folder or Hugging Face id of the model; null is model.path."""
+    """Folder or Hugging Face id of a model, or of embeddings of model2vec; null is model.path."""
     texts_at_once: PositiveInt = how(1000)
     """Texts that are summed at once."""
 
@@ -31,23 +36,47 @@ class StaticMean(Embedder):
     reads_model = True
     packages = ("tokenizers",)
 
-    def load(self, folder: Path | None) -> None:
-        """Reads the model's embeddings."""
-        from adapt.model.base import load_base
+    def check(self) -> None:
+        """Looks for model2vec, where it is needed."""
+        if self.pretrained and is_distilled(self.pretrained.model):
+            check_package(self.pretrained.model)
 
+    def load(self, folder: Path | None) -> None:
+        """Reads the embeddings."""
         assert self.pretrained is not None
-        self._tokens = TextTokens(self.pretrained)
-        model: Any = load_base(self.pretrained.model, self.pretrained.trust_remote_code)
-        self._table = model.get_input_embeddings().weight.detach().float().numpy()
+        distilled = is_distilled(self.pretrained.model)
+        self._means = DistilledMeans(self.pretrained.model) if distilled else TokenMeans(self.pretrained)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
-        """A product of counts and embeddings. A text of nothing but special tokens has the vector 0."""
+        """The means. A text of nothing but special tokens has the vector 0."""
+        return self._means(texts, self.options.texts_at_once)
+
+
+class TokenMeans:
+    """Means of a model's input embeddings.
+
+    Args:
+        pretrained: the model.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+
+    def __init__(self, pretrained: Pretrained) -> None:
+        from adapt.model.base import load_base
+
+        self._tokens = TextTokens(pretrained)
+        model: Any = load_base(pretrained.model, pretrained.trust_remote_code)
+        self._table = model.get_input_embeddings().weight.detach().float().numpy()
+
+    def __call__(self, texts: Sequence[str], at_once: int) -> EmbeddedTexts:
+        """A product of counts and embeddings."""
         from scipy.sparse import csr_array
 
         tokens, seen, unknown = self._tokens.without_special(texts)
         vectors = np.zeros((len(texts), self._table.shape[1]), np.float32)
-        for start in range(0, len(texts), self.options.texts_at_once):
-            some = tokens[start : start + self.options.texts_at_once]
+        for start in range(0, len(texts), at_once):
+            some = tokens[start : start + at_once]
             lengths = np.array([len(each) for each in some])
             ids = np.concatenate(some).astype(np.int64)
             bounds = np.concatenate([[0], np.cumsum(lengths)])

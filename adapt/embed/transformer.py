@@ -46,8 +46,8 @@ class TransformerMean(Embedder):
         import torch
 
         from adapt.model.base import load_base
-        from adapt.model.features import check_layer
         from adapt.model.limits import max_sequence_length
+        from adapt.model.outputs.features import check_layer
 
         assert self.pretrained is not None
         self._tokens = TextTokens(self.pretrained)
@@ -60,7 +60,7 @@ class TransformerMean(Embedder):
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Passes the texts."""
-        from adapt.model.features import text_features
+        from adapt.model.outputs.features import text_features
 
         options = self.options
         tokens, seen, unknown = self._tokens.whole(texts)

@@ -10,8 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.ready import call_on_device, ready
 from adapt.evaluate.results import TaskNeighbours
-from adapt.model.features import text_features
 from adapt.model.locate import Pretrained
+from adapt.model.outputs.features import text_features
 from adapt.task.data import Split
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from adapt.evaluate.mlm_loss import Heldout
-from adapt.model.head import predict_at
-from adapt.model.packed import Packed
+from adapt.model.outputs.head import predict_at
+from adapt.model.packing.packed import Packed
 from adapt.objective.noise import uniform
 
 TOP = 3

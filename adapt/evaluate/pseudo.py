@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
 from adapt.evaluate.ready import Ready, call_on_device, ready
-from adapt.model.head import losses_at
 from adapt.model.locate import Pretrained
-from adapt.model.packed import Packed, sent
+from adapt.model.outputs.head import losses_at
+from adapt.model.packing.packed import Packed, sent
 from adapt.objective.causal import CausalLanguageModelling
 
 

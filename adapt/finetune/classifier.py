@@ -10,7 +10,7 @@ from adapt.config import FinetuneConfig
 from adapt.errors import ModelError
 from adapt.finetune.examples import ExampleBatch
 from adapt.finetune.head import LinearHead, TextHead
-from adapt.model.states import document_states, hidden_states, last_hidden_state
+from adapt.model.outputs.states import document_states, hidden_states, last_hidden_state
 
 
 class Classifier(nn.Module):

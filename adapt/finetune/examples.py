@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.finetune.cut import keep
 from adapt.finetune.grouped import SEQUENCE, Grouped
-from adapt.model.packed import Packed, sent
+from adapt.model.packing.packed import Packed, sent
 from adapt.task.data import IGNORED, Facts, Split
 
 
@@ -99,6 +98,45 @@ class Examples:
             return ExampleBatch(packed, segments, to_device(self.targets[chosen]), None)
         places = np.flatnonzero(self.targets[index] != IGNORED)
         return ExampleBatch(packed, segments, to_device(self.targets[index][places]), to_device(places))
+
+
+def keep(tokens: np.ndarray, max_length: int, closing: Collection[int]) -> np.ndarray:
+    """The numbers of the tokens that stay.
+
+    Texts are cut at their ends, of a pair the longer one first, so that an aspect or a question survives. Special
+    tokens that end a text stay.
+
+    Args:
+        tokens: of an example, [T], as the tokenizer made them of one text or of a pair.
+        max_length: how many may stay [tokens].
+        closing: ids of those special tokens.
+
+    Returns:
+        int64 [min(T, max_length)], ascending.
+    """
+    if len(tokens) <= max_length:
+        return np.arange(len(tokens))
+    closes = np.isin(tokens, list(closing))
+    border = _border(closes)
+    first, second = border, len(tokens) - border
+    room = min(first, max(max_length - second, max_length - max_length // 2))
+    parts = [_start_and_end(closes[:border], room), border + _start_and_end(closes[border:], max_length - room)]
+    return np.concatenate(parts)
+
+
+def _border(closes: np.ndarray) -> int:
+    """Where the second text begins: after the first run of closing tokens that follows an ordinary one."""
+    ends = np.flatnonzero(closes[:-1] & ~closes[1:]) + 1
+    after_text = [int(end) for end in ends if not closes[:end].all()]
+    return after_text[0] if after_text else len(closes)
+
+
+def _start_and_end(closes: np.ndarray, room: int) -> np.ndarray:
+    if room >= len(closes):
+        return np.arange(len(closes))
+    ordinary = np.flatnonzero(~closes)
+    ending = min(len(closes) - 1 - int(ordinary[-1]) if len(ordinary) else len(closes), room)
+    return np.concatenate((np.arange(room - ending), np.arange(len(closes) - ending, len(closes))))
 
 
 def _joined(values: list[np.ndarray], kept: list[np.ndarray]) -> np.ndarray:

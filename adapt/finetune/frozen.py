@@ -22,7 +22,7 @@ from adapt.finetune.predict import in_passes
 from adapt.finetune.problem import Problem
 from adapt.finetune.settings import FinetuneSettings
 from adapt.finetune.tune import Learned, loss_of, trained_numbers
-from adapt.model.states import last_hidden_state
+from adapt.model.outputs.states import last_hidden_state
 from adapt.task.data import IGNORED
 
 if TYPE_CHECKING:

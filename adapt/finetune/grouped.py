@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adapt.model.packed import Bucket, Documents, sent
+from adapt.model.packing.packed import Bucket, Documents, sent
 
 SEQUENCE = 64
 """The sequence is filled to a multiple of this [tokens]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from adapt.model.dropout import QuickDropout
+from adapt.model.packing.dropout import QuickDropout
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of new weights, as in BERT. Biases start at 0."""

@@ -7,6 +7,7 @@
 - `general`: the stages that a method asks for before and after a domain.
 - `vectors`: the stages that make vectors for selections.
 - `chosen`: what a job selects of a pool, or is given as selected.
+- `vectors`: the stages that make vectors, for selections that read them.
 - `dapt`: adapts a model to a domain.
 - `tapt`: adapts a model to the text of a task.
 - `select`: selects documents of a pool.

@@ -8,7 +8,7 @@ from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig
 from adapt.config.kinds import Kind
 from adapt.corpus.files.sources import sources_of
-from adapt.corpus.roles import general_corpus, pooled_corpus
+from adapt.corpus.roles import general_corpus, pooled_corpus, selection_pool
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.model.size import model_size
@@ -20,7 +20,7 @@ from adapt.stage.task import task_of
 
 
 def advise(context: Context) -> Look:
-    """The evidence: of samples of the corpus, of general text and of TAPT's pool, and of the tasks that there are.
+    """The evidence: of samples of the corpus, of general text and of pools, and of the tasks that there are.
 
     Raises:
         ConfigError: there is neither a corpus nor a task.
@@ -41,6 +41,8 @@ def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig
         yield "general", [("", general_corpus(config))]
     if config.tapt.pool_paths:
         yield "pool", [("", pooled_corpus(config))]
+    if config.select.pool_paths:
+        yield "candidates", [("", selection_pool(config))]
 
 
 def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfig]]) -> tuple[Files, ...]:

@@ -10,6 +10,7 @@ from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.merge.table import MERGERS, merging_of
 from adapt.model.instruct import is_instruct, warn_of_instruct
+from adapt.model.locate import looks_local
 from adapt.model.start import Start
 from adapt.runner import Finished
 from adapt.stage.context import Context
@@ -36,11 +37,12 @@ def merge(context: Context) -> Merge:
 
 def _named(context: Context, name: str) -> list[str]:
     """The folders that a pattern stands for, in the order of their names; any other name stands for itself."""
-    if name in context.made or not glob.has_magic(name):
+    if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
-    if found := sorted(glob.glob(str(Path(name).expanduser()))):
-        return found
-    raise ConfigError(f"merge.models: {name} matches nothing", "correct the pattern, or the name of the stage")
+    if folders := sorted(glob.glob(str(Path(name).expanduser()))):
+        return folders
+    what = "matches nothing" if glob.has_magic(name) else "does not exist"
+    raise ConfigError(f"merge.models: {name} {what}", "correct the path, or the name of the stage")
 
 
 def _check_residual(kind: str, models: Sequence[Start]) -> None:

@@ -1,1 +1,23 @@
-"""Models and tokenizers: find them, load them, predict with them, save them. No Ray and no DeepSpeed in here."""
+"""Models and tokenizers: find them, load them, predict with them, save them. No Ray and no DeepSpeed in here.
+
+- `locate`: where a checkpoint lies on disk, and its files.
+- `demo`: the checkpoint that comes with the package index.
+- `start`: the model that a stage begins with, there already or not.
+- `size`: how large a model is, before it is loaded.
+- `limits`: how long a sequence it takes.
+- `direction`: whether it looks to both sides.
+- `instruct`: whether it was taught to follow instructions.
+- `quiet`: keeps transformers from the terminal.
+- `tokenizer`: loads a tokenizer.
+- `match`: whether it is the model's own.
+- `literal`: tokenizers for which `[MASK]` in a text is text.
+- `tokenize/`: the same ids, faster.
+- `packing/`: documents one after another in a sequence, kept apart.
+- `outputs/`: what a model says of packed text: losses, scores, states and features.
+- `layers/`: the parts of a transformer's layers, by architecture.
+- `apart`: makes a model ready for packed sequences.
+- `load`: loads a model with its head.
+- `base`: loads it without.
+- `export`: saves it.
+- `card`: describes it.
+"""

@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from adapt.errors import ModelError
-from adapt.model import attention
-from adapt.model.head import answering, losses_at, predict_at
-from adapt.model.packed import Packed
+from adapt.model.outputs.head import answering, losses_at, predict_at
+from adapt.model.packing import attention
+from adapt.model.packing.packed import Packed
 
 _LENGTHS = 3, 5
 _ANSWER = 1000.0

@@ -7,10 +7,10 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from adapt.errors import ModelError
-from adapt.model import attention
 from adapt.model.load import check_complete, read_weights
-from adapt.model.packed import Packed
-from adapt.model.states import last_hidden_state
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing import attention
+from adapt.model.packing.packed import Packed
 from adapt.model.tokenizer import load_config
 
 UNUSED = "pooler."

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from adapt.model.head import loss_at, losses_at
-from adapt.model.packed import CPU, Packed, sent
+from adapt.model.outputs.head import loss_at, losses_at
+from adapt.model.packing.packed import CPU, Packed, sent
 
 _COLUMNS = "tokens", "lengths", "epochs", "rows", "starts"
 

@@ -6,7 +6,7 @@
 - `tradeoffs/`: what models gained on a domain, and forgot.
 - `trainings`: tables of pre-training.
 - `losses`: tables of losses and of similarity.
-- `selections`: tables of selected text.
+- `selections`, `selection_map`: selected text, as tables and as a map.
 - `lineage`: what was made of what.
 - `lineage_svg`: the drawing of that.
 - `sections`: all of these in reading order.

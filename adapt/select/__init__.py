@@ -8,6 +8,7 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `base`: what a selection is.
 - `table`: the selections by name, and lists of them.
 - `pool`: the documents to choose from, read as often as a selection asks.
+- `guards`: what must leave it first.
 - `highest`: those with the highest scores, in one pass.
 - `near`: no two near copies of a text.
 - `tokens`: how many tokens texts have.
@@ -18,6 +19,7 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `copies`: clusters of vectors and the copies in them, for `semdedup`.
 - `random`, `dsir`, `classifier`, `perplexity`, `knn`, `tsds`, `semdedup`: a selection each.
 - `gain`: what a selection is beside a random one.
+- `layout`: how far texts lie apart, and a map of them.
 - `nearness`: the figures of that.
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
 from adapt.select.base import Given, Room, Selection
-from adapt.select.highest import Ranked, as_it_is, best, permitted
+from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.near import Distinct
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def choose(
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:
     """Ids of the documents that are left to the next selection, int64: memory holds no texts."""
     if selection.is_filter():
-        return permitted(selection, given.pool, given.target)
+        return permitted_ids(selection, given.pool, given.target)
     room, times = budget.room(keep), keep
     while True:
         offer = selection.look_for(budget.room(times), ceil(keep * budget.per_text) if budget.per_text else None)

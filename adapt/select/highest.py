@@ -105,7 +105,7 @@ def best(
     return found
 
 
-def permitted(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> "np.ndarray":
+def permitted_ids(selection: Selection, pool: DocumentPool, target: Sequence[str]) -> "np.ndarray":
     """Ids of the documents that may be taken, int64, in their order; memory holds no texts.
 
     Raises:

@@ -13,7 +13,7 @@ that the adaptation has made likelier. Both predict the same tokens in the same 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from adapt.splitmix import mix
 
 if TYPE_CHECKING:
     from adapt.config import Config
+    from adapt.evaluate.ready import Ready
     from adapt.model.locate import Pretrained
     from adapt.select.pool import Document
 
@@ -115,7 +116,7 @@ class ByPerplexity(Selection):
 
     @cached_property
     def _losses(self) -> "list[Losses]":
-        """Of each model; loaded in the process that scores."""
+        """Those of each model, which is loaded in the process that scores."""
         return [Losses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]
 
 
@@ -129,11 +130,10 @@ class Losses:
     """
 
     def __init__(self, pretrained: "Pretrained", config: "Config", most: int) -> None:
-        from adapt.evaluate.ready import ready
         from adapt.model.literal import load_text_tokenizer
         from adapt.model.tokenize.quick import QuickTokenizer
 
-        self._ready = ready(pretrained, config.objective.kind == "causal")
+        self._ready = _loaded(pretrained, config.objective.kind == "causal")
         self._config, self._most = config, most
         self._special = self._ready.tokenizer.all_special_ids
         self._quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
@@ -157,6 +157,14 @@ class Losses:
         known = (counts > 0) & np.array(has_tokens, bool)
         found: np.ndarray = np.divide(losses, counts, out=np.full(len(documents), np.nan), where=known)
         return found
+
+
+@lru_cache(maxsize=2)
+def _loaded(pretrained: "Pretrained", causal: bool) -> "Ready":
+    """A model, which a process keeps for the next pass."""
+    from adapt.evaluate.ready import ready
+
+    return ready(pretrained, causal)
 
 
 def mask_numbers(ids: Sequence[int]) -> list[int]:

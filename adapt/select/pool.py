@@ -7,15 +7,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from adapt.config import CorpusConfig, ResourcesConfig
+from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import ItemPlace, items_of, places_of
 from adapt.corpus.screening.clean import OPEN, Sieve, Tally
 from adapt.corpus.screening.item import id_at, item_texts, place_of
-from adapt.corpus.spread import spread
+from adapt.corpus.spread import Cluster
 from adapt.corpus.watch import Pace, Piece, reading
-from adapt.select.base import Look
+from adapt.select.base import Inspection
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
@@ -58,8 +58,8 @@ class Pool:
     sieve: Sieve = OPEN
     ids: np.ndarray | None = None
     """The documents that it has, int64, sorted; None for all. Only items with one of them are read."""
-    resources: ResourcesConfig | None = None
-    """The cluster that reads it; None for this process, which reads it where it is small, too."""
+    cluster: Cluster | None = None
+    """What reads it, unless it is small; None for this process."""
     tally: Tally = field(default_factory=Tally)
     """Counts of the last pass."""
 
@@ -82,7 +82,7 @@ class Pool:
 
     def visit(
         self,
-        look: Look[T],
+        look: Inspection[T],
         hint: Callable[[], Any] = lambda: None,
         on_device: bool = False,
         purpose: str = "scoring the pool",
@@ -97,9 +97,9 @@ class Pool:
         """
         pace, self.tally = self._pace, Tally()
         items, visit = self._items(hint), Visit(self.corpus, self.sieve, look)
-        cluster = None if self.is_small and not on_device else self.resources
+        cluster = None if self.is_small and not on_device else self.cluster
         with reading(purpose) as line:
-            for sights in spread(visit, items, cluster, on_device) if cluster else map(visit, items):
+            for sights in cluster.spread(visit, items, on_device) if cluster else map(visit, items):
                 for sight in sights:
                     if sight.tally:
                         self.tally.add(sight.tally)
@@ -190,7 +190,7 @@ class Visit:
 
     corpus: CorpusConfig
     sieve: Sieve
-    look: Look[Any]
+    look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[Sight]:
         """What is seen of an item; all of it is read."""

@@ -40,8 +40,8 @@ class Nearby:
         """By number of neighbours, measured on the rows that were asked for first."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the index: a selection goes to the processes that score, where nobody searches."""
-        return {name: value for name, value in vars(self).items() if name != "_index"}
+        """Goes to the processes that score without its index, which they do not search."""
+        return {**vars(self), "_index": None}
 
     @property
     def recall(self) -> float:

@@ -76,16 +76,18 @@ class Embedding:
         """The embedder of a job. Without a `path` of its own, it reads the model that the context begins with.
 
         Raises:
-            ConfigError: there is none of this name, or an option is wrong.
+            ConfigError: there is none of this name, an option is wrong, or a package is missing.
             ModelError: there is no such model.
         """
-        embedder = embedder_of(kind, dict(options), context.config.seed)
+        seed = context.config.seed
+        embedder = embedder_of(kind, dict(options), seed)
         start = None
         if embedder.reads_model:
             model, path = context.config.model, getattr(embedder.options, "path", None)
             own = ModelConfig(path=path, trust_remote_code=model.trust_remote_code) if path else None
             start = located(own, context.digests) if own else context.start
-        return cls(kind, options, context.config.seed, start)
+        embedder_of(kind, dict(options), seed, start.pretrained if start else None).check()
+        return cls(kind, options, seed, start)
 
     @property
     def learns(self) -> bool:

@@ -28,7 +28,7 @@ class Look(Stage[Evidence]):
     """The model."""
     tokens: Tokens
     texts: Mapping[str, tuple[Files, ...]]
-    """`corpus`, `general` and `pool`, those that there are, each as its sources."""
+    """`corpus`, `general`, `pool` and `candidates`, those that there are, each as its sources."""
     tasks: Mapping[str, PrepareTask]
 
     def what(self) -> Mapping[str, Any]:

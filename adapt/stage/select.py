@@ -13,7 +13,7 @@ from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.listing import Files
-from adapt.stage.prepare import Prepared
+from adapt.stage.prepare import Prepare, Prepared
 from adapt.stage.reading import without
 from adapt.stage.target import Target
 from adapt.stage.task_texts import TaskTexts, write_texts
@@ -52,9 +52,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = (
-        4  # no near copies; of equal scores the first; ids by item and record, and draws by them; the best of a budget
-    )
+    version = 6  # no near copies, none of general text; of equal scores the first; ids by item, and draws by id
 
     name: str
     config: Config
@@ -104,11 +102,11 @@ class Select(Stage[Selected]):
         }
 
     def needs(self) -> Mapping[str, float] | None:
-        """It takes one CPU; where a model scores, an index is searched, or the pool is large, all of the cluster."""
+        """It takes one CPU; all of the cluster where a model scores, an index is searched, or the pool is large."""
         from adapt.select.pool import Pool
 
-        alone = not (self.start or self.vectors) and Pool(self.pool.manifest, self.pool.corpus).is_small
-        return {"CPU": 1} if alone else None
+        is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
+        return {"CPU": 1} if is_small and not self.start and not self.vectors else None
 
     def run(self, folder: Path, done: Done) -> Outcome[Selected]:
         """Scores the pool and writes what was taken.
@@ -117,16 +115,19 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.screening.clean import Sieve
-        from adapt.corpus.screening.decontaminate import evaluation_index
-        from adapt.corpus.screening.heldout import Measured
+        from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
+        from adapt.select.guards import MeasuredText, guards
         from adapt.select.pool import Pool
 
-        corpus, paths = without(self.pool.corpus, self.unseen, done), [done[text].path for text in self.measured]
-        index = evaluation_index(corpus) if corpus.decontaminate else None
-        sieve = Sieve(index.many if index else None, Measured.of(paths).many if paths else None)
-        pool = Pool(self.pool.manifest, corpus, sieve, resources=self.config.resources)
+        corpus = without(self.pool.corpus, self.unseen, done)
+        files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
+        guard = guards(
+            corpus,
+            [done[text].path for text in self.measured],
+            [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
+        )
+        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
@@ -137,7 +138,6 @@ class Select(Stage[Selected]):
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
-        counts = {name: dict(files) for name, files in index.counts.items()} if index else {}
         return Outcome(
             Selected(
                 documents=len(choice.taken),
@@ -147,7 +147,7 @@ class Select(Stage[Selected]):
                 passed=list(choice.passed),
                 dropped=dict(tally.dropped),
                 bad=dict(tally.bad),
-                evaluation_texts=counts,
+                evaluation_texts={name: dict(counts) for name, counts in guard.evaluation_texts.items()},
                 figures=list(choice.figures),
             )
         )

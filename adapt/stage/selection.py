@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.model.start import Start
@@ -16,13 +16,19 @@ from adapt.select.nearness import Nearness
 from adapt.stage.select import Select, measuring_what
 from adapt.stage.target import Target
 
-EXAMPLES_FILE = "examples.json"
+if TYPE_CHECKING:
+    import numpy as np
+
+EXAMPLES_FILE, MAP_FILE = "examples.json", "map.json"
 EXAMPLES = 20
 
 
 @dataclass(frozen=True)
 class SelectionJudged:
-    """What was taken, and what that gained. The folder holds `texts.jsonl` and, to be read, `examples.json`."""
+    """What was taken, and what that gained.
+
+    The folder holds `texts.jsonl`, `examples.json` to be read, and `map.json`: places of some texts, by set.
+    """
 
     way: str
     """The selections, in their order."""
@@ -44,6 +50,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     """A selection beside a random one."""
 
     kind = "selection"
+    version = 2  # distances, and a map
 
     name: str
     config: Config
@@ -65,7 +72,8 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
         """Links the texts and measures."""
-        from adapt.select.gain import examples
+        from adapt.select.gain import examples, in_random_order
+        from adapt.select.layout import map_places
 
         chosen, target = done[self.chosen], self.target.texts(done)
         link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
@@ -74,7 +82,11 @@ class JudgeSelection(Stage[SelectionJudged]):
         sets = {"selection": taken, "target": target}
         if self.control:
             sets["random"] = [line["text"] for line in lines_of(done[self.control].path)]
-        figures = self._measured(sets, done)
+        mixed = {name: in_random_order(texts, self.config.seed) for name, texts in sets.items()}
+        vectors = self._vectors(mixed)
+        figures = self._measured(sets, mixed, vectors, done)
+        places = {name: found.round(3).tolist() for name, found in map_places(vectors, self.config.seed).items()}
+        write_atomically(folder / MAP_FILE, json.dumps(places))
         found = examples(taken, scores, target, EXAMPLES)
         content = [{**asdict(example), "id": lines[example.rank - 1]["id"]} for example in found]
         write_atomically(folder / EXAMPLES_FILE, json.dumps(content, ensure_ascii=False, indent=1))
@@ -94,15 +106,36 @@ class JudgeSelection(Stage[SelectionJudged]):
             )
         )
 
-    def _measured(self, sets: Mapping[str, Sequence[str]], done: Done) -> dict[str, Nearness]:
-        """Figures of each set of texts; the target is one of them, and compared with itself in diversity and loss."""
+    def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
+        """Vectors of some texts of each set, and of some of the pool."""
+        from adapt.advise.sample import sample_corpus
+        from adapt.select.layout import SAMPLE, word_vectors
+
+        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
+        return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
+
+    def _measured(
+        self,
+        sets: Mapping[str, Sequence[str]],
+        mixed: Mapping[str, Sequence[str]],
+        vectors: "Mapping[str, np.ndarray]",
+        done: Done,
+    ) -> dict[str, Nearness]:
+        """Figures of each set of texts; the target is one of them, and compared with itself in diversity and loss.
+
+        Args:
+            sets: texts by name.
+            mixed: the same in random order.
+            vectors: of some of them.
+            done: has the model.
+        """
         from adapt.evaluate.similarity import word_overlaps
-        from adapt.select.gain import distinct_shares, in_random_order, kl_divergence, sample_losses, separability
+        from adapt.select.gain import distinct_shares, kl_divergence, sample_losses, separability
+        from adapt.select.layout import mean_distance
         from adapt.select.tokens import TokenCounter
 
         seed, target = self.config.seed, sets["target"]
         others = [name for name in sets if name != "target"]
-        mixed = {name: in_random_order(texts, seed) for name, texts in sets.items()}
         shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
         overlaps = dict(zip(others, shared, strict=True))
         distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
@@ -117,6 +150,7 @@ class JudgeSelection(Stage[SelectionJudged]):
                 auc=separability(target, texts, seed) if name in overlaps else None,
                 shared_words=overlaps.get(name),
                 distinct=distinct[name],
+                distance=mean_distance(vectors[name]) if name in vectors else None,
                 loss=losses.get(name),
             )
             for name, texts in sets.items()

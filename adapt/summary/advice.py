@@ -7,6 +7,7 @@ from adapt.console import duration, log
 from adapt.summary.tables import show
 
 Values = Mapping[str, Any]
+TEXTS = {"corpus": "corpus", "general": "general", "pool": "pool", "candidates": "pool to select from"}
 
 
 def show_advice(evidence: Values, advice: Values) -> None:
@@ -30,12 +31,12 @@ def show_advice(evidence: Values, advice: Values) -> None:
 
 def _show_texts(evidence: Values) -> None:
     rows = []
-    for name in ("corpus", "general", "pool"):
+    for name, label in TEXTS.items():
         if text := evidence[name]:
             about = "" if text["is_exact"] else "about "
             sizes = (_millions(text["bytes"], "MB"), _millions(text["tokens"], "M"))
             cells = (f"{about}{size}" if size else "not known" for size in sizes)
-            rows.append([name, *cells, f"{text['sampled']:,}", f"{text['fertility']:.2f}", f"{text['loss']:.2f}"])
+            rows.append([label, *cells, f"{text['sampled']:,}", f"{text['fertility']:.2f}", f"{text['loss']:.2f}"])
     if rows:
         _show(("text", "size", "tokens", "documents looked at", "pieces a word", "model's loss"), rows)
     if evidence["overlap"] is not None:

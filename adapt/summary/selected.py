@@ -14,6 +14,7 @@ COLUMNS = {
     "auc": ("AUC", "{:.3f}"),
     "shared_words": ("shared words", "{:.1%}"),
     "distinct": ("distinct word pairs", "{:.1%}"),
+    "distance": ("mean distance", "{:.3f}"),
     "loss": ("loss [nats]", "{:.3f}"),
 }
 SHOWN, WIDTH = 5, 100

@@ -1,7 +1,7 @@
 """Training, from Ray Train to the step of a rank.
 
 - `job`: what the driver tells the workers, and the files through which they answer.
-- `launch`: hands a job to Ray Train.
+- `ranks`: hands a function to Ray Train; `launch`: hands it a job.
 - `local`: Ray Train's controller on a Ray of our own.
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
@@ -10,8 +10,7 @@
 - `zero`: what DeepSpeed is told.
 - `optimizer`: AdamW, and what decays.
 - `schedule`: how long a run is, and the learning rate at each step.
-- `precision`: which arithmetic a machine can do.
-- `agree`: what all ranks must do alike.
+- `precision`: which arithmetic a machine can do, and all ranks together.
 - `options`: what is done to a model before it trains.
 - `compiler`: whether torch.compile can work here.
 - `allocator`: freed memory is kept.

@@ -2,13 +2,6 @@
 
 import ctypes
 
-ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""The environment of a process that trains in a thread other than its first, as Ray Train's workers do.
-
-By default glibc gives such a thread memory of its own in pieces of at most 64 MiB. Larger blocks, such as the gradient
-of an embedding, become mappings, returned when they are freed, whatever `keep_freed_memory` asks for. glibc reads this
-once, when the process starts.
-"""
 # glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 _NEVER = 2**31 - 1

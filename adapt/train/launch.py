@@ -1,16 +1,12 @@
-"""Stage `train`: hands a job to Ray Train, shows its progress, and turns what went wrong into a message."""
+"""Stage `train`: a training job on all ranks of the cluster."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
-from adapt.runtime import address_of, await_resources, gpus_per_worker, hide_unreserved_gpus, hush
-from adapt.train.allocator import ONE_ARENA
-from adapt.train.checkpoints.retain import mend_run, prune
-from adapt.train.failure import as_ours
-from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, PROGRESS_FILE, TrainingRun
-from adapt.train.tracking.watch import following
+from adapt.runtime import hide_unreserved_gpus
+from adapt.train.job import PROGRESS_FILE, TrainingRun
+from adapt.train.ranks import RankedRun, on_all_ranks
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:
@@ -26,66 +22,10 @@ def launch(job: TrainingRun) -> dict[str, Any]:
         StorageError: the disk is full, or may not be written.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
-    await_resources(job.config.resources)
-    folder = Path(job.folder)
-    run_folder = folder / CHECKPOINTS / job.run_name
-    mend_run(run_folder)
-    with following(folder / METRICS_FILE, folder / NOTICE_FILE):
-        _fit(_trainer(job), folder)
-    prune(run_folder, job.config.training.keep_checkpoints)
-    (folder / NOTICE_FILE).unlink(missing_ok=True)
+    folder, config = Path(job.folder), job.config
+    kept = config.training.keep_checkpoints
+    on_all_ranks(RankedRun(train_loop_per_worker, {"job": job}, folder, job.run_name, config.resources, kept))
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
-
-
-def _fit(trainer: Any, folder: Path) -> None:
-    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process."""
-    errors: list[BaseException] = []
-
-    def fit() -> None:
-        try:
-            trainer.fit()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=fit, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.2)  # short, so that ctrl-C is noticed
-    if errors:
-        raise as_ours(errors[0], folder) from errors[0]
-
-
-def _trainer(job: TrainingRun) -> Any:
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
-    from adapt.train.local import in_idle_processes
-    from adapt.train.verdict import EndAtOnce
-
-    hush()
-    resources = job.config.resources
-    gpus = gpus_per_worker(resources)
-    # typed as anything, since Ray declares what its first version took
-    callbacks: list[Any] = [EndAtOnce(Path(job.folder))]
-    environment: dict[str, Any] = {"worker_runtime_env": {"env_vars": ONE_ARENA}}
-    trainer = TorchTrainer(
-        train_loop_per_worker,
-        train_loop_config={"job": job},
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=gpus > 0,
-            resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
-        ),
-        run_config=RunConfig(
-            name=job.run_name,
-            storage_path=str(Path(job.folder) / CHECKPOINTS),
-            failure_config=FailureConfig(max_failures=resources.max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=job.config.training.keep_checkpoints),
-            callbacks=callbacks,
-            **environment,
-        ),
-    )
-    return trainer if address_of(resources) else in_idle_processes(trainer)
 
 
 def train_loop_per_worker(config: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adapt.config import TrainingConfig
 from adapt.errors import ModelError
-from adapt.model.dropout import use_quick_dropout
+from adapt.model.packing.dropout import use_quick_dropout
 from adapt.train.allocator import keep_freed_memory
 from adapt.train.compiler import check_compiler
 

@@ -1,9 +1,10 @@
-"""Which arithmetic a machine can do, and the scaling of the loss that fp16 needs."""
+"""Which arithmetic a machine can do, and all ranks together, and the scaling of the loss that fp16 needs."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from adapt.errors import ConfigError, TrainingError
 
@@ -32,6 +33,25 @@ def resolve(wanted: str, device: torch.device) -> Precision:
     if wanted == "fp16" and not on_gpu:
         raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
     return wanted  # type: ignore[return-value]
+
+
+def least_of_ranks(number: int, device: torch.device) -> int:
+    """The least of all ranks' numbers. All ranks call it."""
+    agreed = torch.tensor(number, device=device)
+    dist.all_reduce(agreed, dist.ReduceOp.MIN)
+    return int(agreed)
+
+
+def agreed_precision(wanted: str, device: torch.device) -> Precision:
+    """The precision of all ranks, which all call it: `auto` is bf16 where every rank's device multiplies in it.
+
+    Raises:
+        ConfigError: this rank's device cannot do what is asked.
+    """
+    own = resolve(wanted, device)
+    if wanted != "auto":
+        return own
+    return "bf16" if least_of_ranks(own == "bf16", device) else "fp32"
 
 
 @dataclass

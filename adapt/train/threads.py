@@ -1,6 +1,12 @@
-"""How many threads a process computes with on a CPU."""
+"""The device of a rank, and how many threads a process computes with on a CPU."""
+
+from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def use_threads(count: float | None = None, shared_by: int = 1) -> None:
@@ -14,3 +20,19 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
 
     cores = len(os.sched_getaffinity(0)) if count is None else int(count)
     torch.set_num_threads(max(1, cores // shared_by))
+
+
+def rank_device(local_world: int) -> torch.device:
+    """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
+
+    Args:
+        local_world: ranks on this machine.
+    """
+    import torch
+    from ray.train.torch import get_device
+
+    if torch.cuda.is_available():
+        device: torch.device = get_device()
+        return device
+    use_threads(shared_by=local_world)
+    return torch.device("cpu")

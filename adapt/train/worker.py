@@ -11,7 +11,6 @@ from typing import Any
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.train.torch import get_device
 
 from adapt.corpus.batches.stream import Feed, streamed
 from adapt.corpus.streaming.online import Online
@@ -28,7 +27,6 @@ from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
-from adapt.train.agree import agreed_precision
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
@@ -40,8 +38,9 @@ from adapt.train.guard import die_with_parent, only_run
 from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
 from adapt.train.options import apply_options
+from adapt.train.precision import agreed_precision
 from adapt.train.schedule import branch_step
-from adapt.train.threads import use_threads
+from adapt.train.threads import rank_device
 from adapt.train.tracking.cores import StarvationNotice
 from adapt.train.tracking.meter import peak_memory
 from adapt.train.tracking.progress import Progress
@@ -103,7 +102,7 @@ class RankParts:
         """Loads the model and wraps it for this rank's device."""
         config, context = job.config, ray.train.get_context()
         training, world = config.training, context.get_world_size()
-        device = _device(context.get_local_world_size())
+        device = rank_device(context.get_local_world_size())
         precision = agreed_precision(training.precision, device)
 
         start, method = job.pretrained, method_of(config)
@@ -204,14 +203,6 @@ def _server(online: Online, first_step: int, rank: int, world: int) -> Any:
     server = [serve(online, first_step, world) if rank == 0 else None]
     dist.broadcast_object_list(server)
     return server[0]
-
-
-def _device(local_world: int) -> torch.device:
-    if torch.cuda.is_available():
-        device: torch.device = get_device()
-        return device
-    use_threads(shared_by=local_world)
-    return torch.device("cpu")
 
 
 def _device_name(device: torch.device) -> str:

@@ -19,10 +19,15 @@ def cost(flops: float, hours: float | None = None) -> CostAhead:
 RECIPES = {AS_IT_IS: cost(1e3, 1), TAPT: cost(2e3, 2), DAPT: cost(3e3, 3), BOTH: cost(4e3, 4)}
 
 
-def case(recipes: dict[str, CostAhead] = RECIPES, config: Config | None = None, **evidence: Any) -> Case:
+def case(
+    recipes: dict[str, CostAhead] = RECIPES,
+    config: Config | None = None,
+    whole_pool: CostAhead | None = None,
+    **evidence: Any,
+) -> Case:
     config = config or Config(finetune=FinetuneConfig(seeds=list(range(10))), mixture=MixtureConfig(replay_paths="g"))
     values = {"tasks": [TASK], "corpus": CORPUS, **evidence}
-    return Case(config, Evidence(**values), Costs(recipes))
+    return Case(config, Evidence(**values), Costs(recipes, whole_pool=whole_pool))
 
 
 def task(**values: Any) -> TaskEvidence:

@@ -6,8 +6,8 @@ import pytest
 
 from adapt.advise import rules
 from adapt.advise.advice import recommend
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT
-from adapt.config import AdviceConfig, Config, TrainingConfig
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT
+from adapt.config import AdviceConfig, Config, SelectConfig, TrainingConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
 
 NEAR = task(overlap=0.5, general_overlap=0.4)
@@ -67,6 +67,23 @@ def test_commands_take_over_the_arguments() -> None:
     }
     limited = replace(case().config, training=TrainingConfig(max_steps=5))
     assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"
+
+
+def test_a_selection_is_proposed_and_other_recipes_leave_the_pool_alone() -> None:
+    config = Config(select=SelectConfig(pool_paths="pool.jsonl"), training=TrainingConfig(max_steps=5))
+    recipes = {**RECIPES, SELECTED: cost(2e3)}
+    pool = text(documents=10_000_000, tokens=1_000_000_000)
+    found = recommend(case(recipes, config, whole_pool=cost(1e5), candidates=pool, corpus=None), ["--config=x.yaml"])
+    commands = {recipe.name: recipe.command for recipe in found.recipes}
+    assert commands[SELECTED] == (
+        "python jobs/tapt.py --config=x.yaml --select.kind=classifier --select.tokens=20000000 --training.epochs=10"
+        " --training.learning_rate=0.0001 --training.max_steps=null"
+    )
+    assert all("'--select.pool_paths=[]'" in commands[name] for name in (TAPT, DAPT, BOTH))
+    assert {recipe.name: recipe.votes for recipe in found.recipes}[SELECTED] == 5
+    reasons = {remark.rule: remark.reason for remark in found.remarks}
+    assert "select 200,000 documents (20.00 M tokens) by classifier" in reasons["selection_gains"]
+    assert "1/100 of the work" in reasons["selection_is_cheap"]
 
 
 def test_tapt_does_not_take_over_the_length_of_dapt() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, TAPT, costs
+from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, costs
 from adapt.advise.evidence import Evidence
 from adapt.config import (
     Config,
@@ -49,6 +49,19 @@ def test_tokens_of_every_recipe(tmp_path: Path) -> None:
         DAPT: fine_tuning + dapt,
         BOTH: fine_tuning + tapt + dapt,
     }
+
+
+def test_a_selection_is_trained_on_ten_times_and_stands_beside_a_pass_over_the_whole_pool(
+    tmp_path: Path, size: ModelSize
+) -> None:
+    evidence = Evidence([TASK], candidates=text(documents=10_000_000, tokens=1_000_000_000))
+    found = costs(CONFIG, evidence, None, Store(tmp_path))
+    assert found.recipes[SELECTED].tokens == 200_000 * 10 * 5 + 10 * (200_000 + 50 * 4000 * 100)
+    assert found.whole_pool
+    assert found.whole_pool.tokens == 1_000_000_000
+    assert found.selection_share() is None  # nothing is known of the model
+    share = costs(CONFIG, evidence, size, Store(tmp_path)).selection_share()
+    assert share == pytest.approx(10 * 20_200_000 / 1e9, rel=0.05)
 
 
 def test_dapt_is_as_long_as_it_is_configured(tmp_path: Path) -> None:

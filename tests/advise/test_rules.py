@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.advise.costs import BOTH, DAPT, TAPT
+from adapt.advise.costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES
 from adapt.config import Config, FinetuneConfig, MethodConfig
@@ -14,11 +14,24 @@ from tests.advise.cases import RECIPES, case, cost, task, text
 
 BY_NAME = {rule.name: rule for rule in RULES}
 NEAR, FAR = {"overlap": 0.5, "general_overlap": 0.4}, {"overlap": 0.4, "general_overlap": 0.4}
+POOL = text(documents=1_000_000, tokens=100_000_000)
+CHEAP = {**RECIPES, SELECTED: cost(2e3)}
 PLAIN = Config(finetune=FinetuneConfig(seeds=[0, 1, 2]))
 
 SPEAKS: list[tuple[str, Case, Case]] = [
     ("tapt_gains", case(), case(tasks=[])),
     ("tapt_is_cheap", case({**RECIPES, DAPT: cost(11e3)}), case({**RECIPES, DAPT: cost(10.9e3)})),
+    ("selection_gains", case(candidates=POOL), case()),
+    ("selection_gains", case(candidates=POOL), case(candidates=POOL, tasks=[])),
+    ("selection_gains", case(candidates=POOL), case(candidates=text())),
+    ("selection_is_cheap", case(CHEAP, candidates=POOL, whole_pool=cost(11e3)), case(CHEAP, candidates=POOL)),
+    (
+        "selection_is_cheap",
+        case(CHEAP, candidates=POOL, whole_pool=cost(10e3)),
+        case(CHEAP, candidates=POOL, whole_pool=cost(9.9e3)),
+    ),
+    ("pool_is_too_small", case(candidates=text()), case(candidates=POOL)),
+    ("pool_is_too_small", case(candidates=text()), case()),
     ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(**FAR)])),
     ("domain_is_near", case(tasks=[task(**NEAR)] * 2 + [task(**FAR)]), case(tasks=[task(**NEAR), task(**FAR)])),
     ("domain_is_near", case(tasks=[task(**NEAR)]), case(tasks=[task(overlap=0.9)])),

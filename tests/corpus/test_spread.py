@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.corpus.spread import AHEAD, spread
+from adapt.corpus.spread import AHEAD, Cluster
 from adapt.errors import DataError
 
 
@@ -34,7 +34,8 @@ def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bo
             yield number
 
     found: list[list[Any]] = []
-    for answers in spread(Squares(), numbers(), ResourcesConfig(), on_device):
+    cluster = Cluster(ResourcesConfig())
+    for answers in cluster.spread(Squares(), numbers(), on_device):
         assert len(drawn) <= len(found) + 2 * AHEAD  # memory holds few, however many calls there are
         found.append(list(answers))
     assert [[square for square, *_ in each] for each in found] == [[n**2 for n in range(k)] for k in drawn]
@@ -43,10 +44,12 @@ def test_answers_come_in_the_order_of_the_calls(ray_cluster: None, on_device: bo
     if on_device:  # one machine: one process, which keeps the function
         assert len(processes) == 1
         assert max(calls for each in found for _, calls, _ in each) == 7
+        ((again,),) = cluster.spread(Squares(), [1], on_device)
+        assert again == (0, 1, *processes)  # another function, in the same process
 
 
 @pytest.mark.parametrize("on_device", [False, True])
 def test_an_error_comes_out_as_itself(ray_cluster: None, on_device: bool) -> None:
-    answers = spread(Squares(), [1, -1, 2, 3, 4, 5, 6], ResourcesConfig(), on_device)
+    answers = Cluster(ResourcesConfig()).spread(Squares(), [1, -1, 2, 3, 4, 5, 6], on_device)
     with pytest.raises(DataError, match="a negative number"):
         [list(some) for some in answers]

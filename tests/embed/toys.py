@@ -16,6 +16,10 @@ LAW = "court judge verdict appeal statute lawyer trial jury evidence clause trea
 COMMON = "people sunshine much place early letter house later number large"
 
 
+TOPIC_OPTIONS = {"topics": 6, "epochs": 8, "learning_rate": 1e-2, "annealing_steps": 20, "batch_size": 32}
+"""Of `vampire`, for texts as few as these."""
+
+
 def topical(count: int, seed: int = 0, length: int = 12) -> tuple[list[str], np.ndarray]:
     """Texts with words of one topic and common ones, and the number of the topic of each."""
     draw = random.Random(seed)
@@ -32,8 +36,26 @@ def loaded(kind: str, folder: Path, model: Path | None = None, texts: list[str] 
     embedder = embedder_of(kind, options, 0, Pretrained(model, model) if model else None)
     if texts is not None:
         embedder.learn(texts, folder)
+        if kind == "vampire":
+            train_here(embedder, folder)
     embedder.load(folder)
     return embedder
+
+
+def train_here(embedder: Any, folder: Path) -> None:
+    """What ranks do on Ray Train, in this process."""
+    import torch
+    from scipy.sparse import load_npz
+
+    from adapt.embed.topic_ranks import COUNTS_FILE, TopicRun, write_best
+    from adapt.embed.topics import TopicTraining
+    from adapt.embed.vampire import WEIGHTS_FILE
+    from adapt.train.tracking.progress import Progress
+
+    run, progress = TopicRun(str(folder), WEIGHTS_FILE, embedder.options, embedder.seed), Progress()
+    training = TopicTraining(load_npz(folder / COUNTS_FILE), run.options, run.seed, torch.device("cpu"))
+    training.run(progress, lambda _: None, lambda _: None)
+    write_best(run, training, progress)
 
 
 def votes(vectors: np.ndarray, labels: np.ndarray) -> float:

@@ -1,6 +1,7 @@
 """The whole advice on small texts: from a command line to an order of recipes."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.errors import ConfigError
 from adapt.job.advise import JOB, advice, advise
 from adapt.job.run import carry_out
+from adapt.job.tapt import JOB as TAPT_JOB
+from adapt.job.tapt import tapt
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
@@ -112,6 +115,26 @@ def test_sources_and_a_pool(config: Config) -> None:
     assert evidence.pool
     assert (evidence.corpus.documents, evidence.pool.documents) == (160, 80)
     assert "pool_is_curated" in {remark["rule"] for remark in advice(Context.of(config), evidence, [])["remarks"]}
+
+
+def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path) -> None:
+    """The command that it proposes is one that jobs/tapt.py takes."""
+    pool = write(tmp_path / "candidates.jsonl", [{"text": text} for text in sentences(900, 9)])
+    given = [*arguments[:1], *arguments[2:], f"--select.pool_paths={pool}"]
+    config = parse(given, "jobs/advise.py", JOB.kind)
+    evidence = looked(config).result
+    assert evidence.candidates
+    assert evidence.candidates.documents == 900
+    found = advice(Context.of(config), evidence, given)
+    assert "selection_gains" in {remark["rule"] for remark in found["remarks"]}
+    (command,) = (recipe["command"] for recipe in found["recipes"] if recipe["name"] == "TAPT on a selection")
+    parsed = parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind)
+    tokens = evidence.candidates.tokens
+    assert tokens
+    assert parsed.select.tokens == round(45 / 900 * tokens)  # a twentieth, which ten passes make half of a pass
+    assert tapt(Context.of(parsed)).training
+    (command,) = (recipe["command"] for recipe in found["recipes"] if recipe["name"] == "TAPT")
+    assert not parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind).select.pool_paths
 
 
 def test_nothing_to_advise_on(config: Config) -> None:

@@ -127,7 +127,7 @@ def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path, models:
 
 
 def test_bad_input_stops_before_anything_is_read(config: Config, tmp_path: Path, models: list[Path]) -> None:
-    with pytest.raises(ModelError, match="there is no model folder"):
+    with pytest.raises(ConfigError, match=r"merge\.models: /nowhere/x does not exist"):
         key(asking(config, models=["/nowhere/x"]))
     with pytest.raises(ConfigError, match="matches nothing"):
         key(asking(config, models=[f"{tmp_path}/none-*"]))

@@ -33,6 +33,10 @@ SELECTED: dict[str, tuple[Any, set[str]]] = {
     "target_text_field": ("body", set()),  # without target_paths
     "keep": (3.0, set()),  # without a list
     "measure_loss": (False, set()),  # by jobs/select.py
+    "embedder": ("static", set()),  # without a kind that reads vectors
+    "embedder_options": ({"dimension": 8}, set()),
+    "index": ("hnsw", set()),
+    "min_recall": (0.5, set()),
 }
 """Fields that count where a part of a pool is taken."""
 DRAWN = SelectConfig(pool_paths="data/pool.jsonl", per_example=2)

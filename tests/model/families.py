@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from adapt.model.apart import keep_documents_apart
-from adapt.model.packed import Packed
+from adapt.model.packing.packed import Packed
 
 VOCABULARY, WIDTH = 50, 16
 BERT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -41,7 +41,7 @@ def test_logits_changed_after_the_head_are_refused():
 
 
 def test_positions_that_are_not_the_models_own_are_noticed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("adapt.model.head.first_position", lambda config: 0)  # RoBERTa's start at 2 here
+    monkeypatch.setattr("adapt.model.outputs.head.first_position", lambda config: 0)  # RoBERTa's start at 2 here
     with pytest.raises(ModelError, match="RobertaForMaskedLM cannot"):
         keep_documents_apart(plain("roberta"))
 

@@ -10,8 +10,8 @@ from transformers import BertModel
 
 from adapt.errors import ModelError
 from adapt.model.base import load_base
-from adapt.model.packed import Packed
-from adapt.model.states import last_hidden_state
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.packed import Packed
 
 
 def test_a_model_that_never_had_a_head_for_words_gives_its_states(tiny_bert: Path, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Ph
 
 from adapt.errors import ConfigError
 from adapt.model.apart import keep_documents_apart
-from adapt.model.head import losses_at
 from adapt.model.limits import check_sequence_length, max_sequence_length
-from adapt.model.packed import Packed
+from adapt.model.outputs.head import losses_at
+from adapt.model.packing.packed import Packed
 from tests.model.families import BERT
 
 FIRST, SIZES = 8, {**BERT, "vocab_size": 50, "pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}

@@ -49,6 +49,13 @@ def scored(situation: Given, documents: int | None = None, per_text: int | None 
     return selection, offer, np.array(list(selection.scores(situation.pool, situation.target)))
 
 
+def test_it_goes_to_the_processes_that_score_without_its_index(situation: Given) -> None:
+    selection, _, scores = scored(situation, per_text=3)
+    other = pickle.loads(pickle.dumps(selection))
+    assert list(other.scores(situation.pool, situation.target)) == scores.tolist()
+    assert "faiss" not in repr(vars(other._near))
+
+
 @pytest.mark.parametrize("k", [1, 3, 40, 120])
 def test_so_many_neighbours_of_every_text_are_taken_with_their_highest_similarity(situation: Given, k: int) -> None:
     selection, offer, scores = scored(situation, per_text=k)

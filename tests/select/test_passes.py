@@ -11,6 +11,7 @@ from adapt.config import Config, CorpusConfig, ResourcesConfig, SelectConfig
 from adapt.corpus.dedup.deduplicate import Alike
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.spread import Cluster
 from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.select import pool as pools
@@ -41,8 +42,9 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CorpusConfig:
     return CorpusConfig(paths=str(tmp_path / "pool"))
 
 
-def pool_of(corpus: CorpusConfig, resources: ResourcesConfig | None = None) -> Pool:
-    return Pool(build_manifest(corpus, Digests()), corpus, resources=resources)
+def pool_of(corpus: CorpusConfig, is_spread: bool = False) -> Pool:
+    cluster = Cluster(ResourcesConfig()) if is_spread else None
+    return Pool(build_manifest(corpus, Digests()), corpus, cluster=cluster)
 
 
 def chosen(pool: Pool, kind: Any) -> Choice:
@@ -55,7 +57,7 @@ def test_the_cluster_chooses_what_one_process_chooses(corpus: CorpusConfig, ray_
     items = sources.items_of(pool_of(corpus).manifest, corpus)
     assert len(items) >= 8
     for name, kind in KINDS.items():
-        alone, together = pool_of(corpus), pool_of(corpus, ResourcesConfig())
+        alone, together = pool_of(corpus), pool_of(corpus, is_spread=True)
         expected, found = chosen(alone, kind), chosen(together, kind)
         assert len(expected.taken) > 5
         assert found == expected, name  # scores too
@@ -67,7 +69,7 @@ def test_the_cluster_chooses_what_one_process_chooses(corpus: CorpusConfig, ray_
 def test_an_error_in_another_process_is_told_as_in_this_one(
     corpus: CorpusConfig, tmp_path: Path, ray_cluster: None
 ) -> None:
-    pool = pool_of(corpus, ResourcesConfig())
+    pool = pool_of(corpus, is_spread=True)
     (tmp_path / "pool" / "1.jsonl").write_text('{"other": 1}\n')
     with pytest.raises(DataError, match=r"1\.jsonl"):
         list(pool.each(_count))
@@ -95,12 +97,12 @@ def _array(*ids: int) -> Any:
 
 
 def test_a_small_pool_needs_no_cluster(corpus: CorpusConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "spread", None)
-    pool = pool_of(corpus, ResourcesConfig())
+    monkeypatch.setattr(Cluster, "spread", None)
+    pool = pool_of(corpus, is_spread=True)
     first = pool.narrowed(_array(0, 1))
     assert list(first.each(_count)) == [2]  # a single item
     with pytest.raises(TypeError):
         list(pool.each(_count))
     monkeypatch.setattr(pools, "SMALL_BYTES", 10**6)
     assert sum(pool.each(_count)) == 405
-    assert sum(replace(pool, resources=None).each(_count)) == 405
+    assert sum(replace(pool, cluster=None).each(_count)) == 405

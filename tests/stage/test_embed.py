@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from adapt.config import Config, ModelConfig, ResourcesConfig, StorageConfig
+from adapt.embed import glance
 from adapt.embed.run import embed_texts
 from adapt.embed.sources import LinesSource
 from adapt.embed.table import embedder_of
@@ -124,6 +125,22 @@ def test_texts_that_cannot_be_compared_are_refused(
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match=message):
         embed_texts(LinesSource(tmp_path / TEXTS_FILE), embedder_of(OWN, {}, 0), None, tmp_path / "out", RESOURCES)
+
+
+def test_a_large_source_is_looked_at_before_it_is_embedded(
+    tmp_path: Path, ray_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glance, "LARGE_BYTES", 1)
+    (tmp_path / "out").mkdir()
+    for text in ("a?", "a"):
+        write(tmp_path / TEXTS_FILE, [{"id": number, "text": text} for number in range(40)])
+        source, embedder = LinesSource(tmp_path / TEXTS_FILE), embedder_of(OWN, {}, 0)
+        if text == "a":
+            assert embed_texts(source, embedder, None, tmp_path / "out", RESOURCES).documents == 40
+            return
+        with pytest.raises(DataError, match="knows nothing of 100%"):
+            embed_texts(source, embedder, None, tmp_path / "out", RESOURCES)
+        assert not list((tmp_path / "out").iterdir())
 
 
 def test_keys_and_spaces_follow_what_decides_the_vectors(tmp_path: Path, tiny_bert: Path) -> None:

@@ -16,7 +16,8 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select.base import Selection
 from adapt.stage.context import Context
-from adapt.stage.prepare import Prepared
+from adapt.stage.listing import listed_files
+from adapt.stage.prepare import Prepare, Prepared
 from adapt.stage.select import Select, Selected
 from adapt.stage.selection import lines_of
 from tests.corpus.screening.test_heldout import shards
@@ -188,6 +189,7 @@ def test_a_text_that_comes_twice_is_taken_once(config: Config, tmp_path: Path) -
 
 
 def test_the_same_is_taken_of_one_file_and_of_several(config: Config, tmp_path: Path) -> None:
+    config = choosing(config, kind="tests.select.longest:Longest")  # random draws go by the ids, which name the item
     whole, done = select(documents(config, 12))
     (tmp_path / "parts").mkdir()
     lines = (tmp_path / "pool.jsonl").read_text().splitlines(keepends=True)
@@ -254,3 +256,29 @@ def test_what_is_measured_is_never_taken(config: Config, tmp_path: Path) -> None
     texts, done = select(documents(config, 33), Copied("general", tmp_path / "general"))
     assert texts == POOL[7:]
     assert done.result.dropped["measured"] == 7
+
+
+@dataclass(frozen=True, eq=False)
+class CopiedFiles(Prepare):
+    """The same of files that can be read."""
+
+    source: Path = Path()
+
+    def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
+        shutil.copytree(self.source, folder, dirs_exist_ok=True)
+        return Outcome(Prepared(0, 0))
+
+
+def test_near_copies_of_general_text_leave_the_pool_first(config: Config, tmp_path: Path) -> None:
+    general = [" ".join(f"word{(number * place) % 97}" for place in range(1, 41)) for number in (2, 3)]
+    write(tmp_path / "general.jsonl", [{"text": text} for text in general])
+    shards(tmp_path / "general", [], general)
+    context = Context.of(config)
+    files = listed_files(context, replace(config.corpus, paths=str(tmp_path / "general.jsonl")), "general")
+    measured = CopiedFiles("general", files, context.tokens, config, source=tmp_path / "general")
+    near = general[0].replace("word42 ", "another ")
+    assert near != general[0]
+    write(tmp_path / "pool.jsonl", [{"text": text} for text in (*POOL, near, general[1].upper())])
+    texts, done = select(documents(config, 40), measured)
+    assert texts == POOL
+    assert done.result.dropped == {"in evaluation set (general)": 2}

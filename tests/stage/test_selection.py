@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.job.select import select
-from adapt.report.page.blocks import Folded, Table
+from adapt.report.page.blocks import Figures, Folded, Table
 from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
@@ -93,6 +93,20 @@ def test_twenty_documents_are_there_to_be_read(judged: Finished[SelectionJudged]
         assert each["nearest"] in TARGET
 
 
+def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Finished[SelectionJudged]) -> None:
+    found = judged.result
+    assert found.random
+    assert found.selection.distance
+    assert found.target.distance
+    assert found.random.distance
+    assert found.selection.distance < found.random.distance  # of one kind
+    places = json.loads((judged.path / "map.json").read_text())
+    assert list(places) == ["pool", "selection", "target", "random"]
+    counts = {name: len(points) for name, points in places.items()}
+    assert (counts["selection"], counts["target"], counts["pool"]) == (25, 30, 180)
+    assert all(len(point) == 2 for points in places.values() for point in points)
+
+
 def test_a_random_selection_has_none_beside_it_and_the_loss_can_be_left_out(config: Config) -> None:
     given = SelectConfig(pool_paths=config.select.pool_paths, tokens=300, measure_loss=False)
     context = Context.of(replace(config, select=given))
@@ -106,8 +120,15 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
     shown = capsys.readouterr().err
     for word in ("dsir", "random", "target", "KL reduction", "texts.jsonl", f"{judged.result.tokens:,}"):
         assert word in shown
-    table, folded = selection_blocks([("chosen", judged.record), ("other", _without_random(judged.record))])
+    blocks = selection_blocks([("chosen", judged.record), ("other", _without_random(judged.record))])
+    table, drawn, _, folded = blocks
     assert isinstance(table, Table)
+    assert isinstance(drawn, Figures)
+    assert [name for name, _ in drawn.legend] == ["pool", "target", "selection", "random"]
+    for (svg, caption), name in zip(drawn.drawings, ("selection", "random"), strict=True):
+        assert svg.startswith("<svg")
+        assert "chosen" in caption
+        assert f"var(--series-{dict(drawn.legend)[name]})" in svg
     assert [str(row[0]) for row in table.rows] == [
         "chosen",
         "chosen, random",

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from adapt.model.units import Gates, Kind, ones
+from adapt.model.layers.units import Gates, Kind, ones
 from adapt.objective.base import Batch, Corrupted
 from adapt.train.engine import Engine
 from tests.train.toy import GLOBAL_BATCH, Objective, columns, model, settings

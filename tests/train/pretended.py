@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import adapt
-from adapt.model import attention, dropout, packed
+from adapt.model.packing import attention, dropout, packed
 
 COUNTING = "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"
 """The size of what comes out is known on the device alone."""
@@ -66,7 +66,7 @@ class Pretended:
         return tensor.untyped_storage()._cdata in self._storages
 
     def sent(self, values: Tensor, device: torch.device) -> Tensor:
-        """In place of `adapt.model.packed.sent`."""
+        """In place of `adapt.model.packing.packed.sent`."""
         arrived = values if self.has(values) else values.clone()
         self.put(arrived)
         return arrived

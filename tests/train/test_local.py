@@ -1,4 +1,4 @@
-"""On a Ray of our own, Ray Train's controller needs no environment of its own."""
+"""On a Ray of our own, Ray Train's controller and workers need no environment of their own."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from ray.train import UserCallback
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
+from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT, PROCESS_ENVIRONMENT
 from adapt.train.local import in_idle_processes
 
 OURS = {**ENVIRONMENT, **LOCAL_ENVIRONMENT}
@@ -31,17 +31,18 @@ class Look(UserCallback):
 
         environment = dict(ray.get_runtime_context().runtime_env)
         variables = {name: os.environ.get(name) for name in VARIABLES}
-        self._file.write_text(json.dumps({"environment": environment, "variables": variables}))
+        known = {"environment": environment, "variables": variables, "rank": metrics[0]}
+        self._file.write_text(json.dumps(known))
 
 
 def a_rank() -> None:
     from ray.train import report
 
-    report({"step": 1})
+    report({name: os.environ.get(name) for name in PROCESS_ENVIRONMENT})
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_controller_has_no_runtime_environment_and_yet_all_variables(tmp_path: Path) -> None:
+def test_nobody_has_a_runtime_environment_and_yet_all_variables(tmp_path: Path) -> None:
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -49,4 +50,8 @@ def test_the_controller_has_no_runtime_environment_and_yet_all_variables(tmp_pat
     config = RunConfig(name="look", storage_path=str(tmp_path), callbacks=[Look(file)])
     trainer = TorchTrainer(a_rank, scaling_config=ScalingConfig(num_workers=1), run_config=config)
     in_idle_processes(trainer).fit()
-    assert json.loads(file.read_text()) == {"environment": {}, "variables": VARIABLES}
+    assert json.loads(file.read_text()) == {
+        "environment": {},
+        "variables": VARIABLES,
+        "rank": PROCESS_ENVIRONMENT,
+    }

@@ -1,13 +1,19 @@
-"""Which precision a device can do, and the loss scale of fp16. That a CPU may not run it is for `resolve` alone."""
+"""Which precision a device can do, and all ranks together; and the loss scale of fp16.
+
+That a CPU may not run a precision is for `resolve` alone.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from adapt.errors import ConfigError, TrainingError
-from adapt.train.precision import LossScale, resolve
+from adapt.train.precision import LossScale, agreed_precision, least_of_ranks, resolve
+from tests.train.ranks import Ranks
 from tests.train.toy import Case, Objective, build, feed, rate, reference, train
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -189,3 +195,38 @@ def test_the_scale_is_resumed(ranks, tmp_path, before, after):
     for state, norm in ranks(after[0]).run(load_scaled, Case(after[1], precision="fp16"), tmp_path):
         assert state == {"value": 1024, "good_steps": 1991, "skipped_steps": 3}
         assert norm == pytest.approx(reference(Case(steps=1)).norms[0], rel=2e-2)
+
+
+def chosen(wanted: str, has_bf16: list[bool]) -> str:
+    """A rank's precision, on a machine that multiplies in bf16 or not; or what it is told."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16[dist.get_rank()]})
+        try:
+            return agreed_precision(wanted, CPU)
+        except ConfigError as error:
+            return error.what
+
+
+@pytest.mark.parametrize(
+    ("has_bf16", "expected"),
+    [([True, True], "bf16"), ([True, False], "fp32"), ([False, True], "fp32"), ([False, False], "fp32")],
+)
+def test_auto_is_bf16_where_all_machines_have_it(
+    ranks: Callable[[int], Ranks], has_bf16: list[bool], expected: str
+) -> None:
+    assert ranks(2).run(chosen, "auto", has_bf16) == [expected, expected]
+    assert ranks(2).run(chosen, "fp32", has_bf16) == ["fp32", "fp32"]
+
+
+def test_a_machine_that_cannot_do_what_is_asked_says_so(ranks: Callable[[int], Ranks]) -> None:
+    can, cannot = ranks(2).run(chosen, "bf16", [True, False])
+    assert can == "bf16"
+    assert "no bf16 arithmetic" in cannot
+
+
+def least(numbers: list[int]) -> int:
+    return least_of_ranks(numbers[dist.get_rank()], CPU)
+
+
+def test_the_least_of_all_ranks(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(2).run(least, [7, 3]) == [3, 3]

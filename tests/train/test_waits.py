@@ -21,8 +21,8 @@ from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
 from adapt.method.l2sp import L2sp, L2spOptions
 from adapt.model.apart import keep_documents_apart
-from adapt.model.units import KINDS as UNITS
-from adapt.model.units import Gates
+from adapt.model.layers.units import KINDS as UNITS
+from adapt.model.layers.units import Gates
 from adapt.objective.base import Batch
 from adapt.objective.build import make
 from adapt.train.engine import Engine

@@ -49,13 +49,13 @@ class Group:
         epochs, places = np.divmod(numbers, self.total)
         if not self.in_turn:
             places = _permuted(epochs, places, self.total, seed)
-        each = np.searchsorted(self._starts, places, side="right") - 1  # never an empty source
-        rows = places - self._starts[each]
+        owners = np.searchsorted(self._starts, places, side="right") - 1  # never an empty source
+        rows = places - self._starts[owners]
         if self.in_turn:
-            for one in np.unique(each):
-                here = each == one
-                rows[here] = _permuted(epochs[here], rows[here], self.rows[one], seed + int(one))
-        return Places(np.array(self.sources, np.int64)[each], epochs, rows)
+            for owner in np.unique(owners):
+                here = owners == owner
+                rows[here] = _permuted(epochs[here], rows[here], self.rows[owner], seed + int(owner))
+        return Places(np.array(self.sources, np.int64)[owners], epochs, rows)
 
     def drawn(self, count: int, seed: int) -> np.ndarray:
         """Rows of each of its sources among its first samples, int64 [sources of the group].
@@ -71,8 +71,8 @@ class Group:
             part = np.zeros(len(self.rows), np.int64)
             for first in range(0, rest, _PART):
                 places = permute(np.arange(first, min(first + _PART, rest)), self.total, seed, epochs)
-                each = np.searchsorted(self._starts, places, side="right") - 1
-                part += np.bincount(each, minlength=len(self.rows))
+                owners = np.searchsorted(self._starts, places, side="right") - 1
+                part += np.bincount(owners, minlength=len(self.rows))
         drawn: np.ndarray = np.array(self.rows, np.int64) * epochs + part
         return drawn
 

@@ -163,7 +163,7 @@ def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[floa
     most = max(weights)  # by which all are divided first: powers and sums of large numbers are infinite
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
     total = sum(relative)
-    return [each / total for each in relative]
+    return [weight / total for weight in relative]
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
@@ -173,8 +173,8 @@ def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
     """
     counts = [max(share > 0, floor(share * total)) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
-    for each in range(total - sum(counts)):
-        counts[by_remainder[each]] += 1
+    for rank in range(total - sum(counts)):
+        counts[by_remainder[rank]] += 1
     while sum(counts) > total:  # what the smallest were given, the largest give
         counts[counts.index(max(counts))] -= 1
     return tuple(counts)

@@ -35,16 +35,16 @@ class ChunkParts:
 
     def bucket_slices(self, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         """All (bucket, document) with low <= bucket <= high: uint64 and int64 [entries]."""
-        found = []
+        entries = []
         for key, start in zip(self.keys, self.starts[:-1], strict=True):
             table = _mapped(self.folder / bucket_file(key))
             buckets = table.column("bucket").to_numpy()
             first = int(np.searchsorted(buckets, np.uint64(low), "left"))
             last = int(np.searchsorted(buckets, np.uint64(high), "right"))
             rows = table.column("row").slice(first, last - first).to_numpy()
-            found.append((buckets[first:last].copy(), rows.astype(np.int64) + start))
-        buckets = np.concatenate([np.zeros(0, np.uint64), *(bucket for bucket, _ in found)])
-        return buckets, np.concatenate([np.zeros(0, np.int64), *(documents for _, documents in found)])
+            entries.append((buckets[first:last].copy(), rows.astype(np.int64) + start))
+        buckets = np.concatenate([np.zeros(0, np.uint64), *(bucket for bucket, _ in entries)])
+        return buckets, np.concatenate([np.zeros(0, np.int64), *(documents for _, documents in entries)])
 
     def values(self, documents: np.ndarray, column: str) -> np.ndarray:
         """What is known of some documents.
@@ -54,18 +54,18 @@ class ChunkParts:
             column: `digest` (uint64 [documents, 2]), `signature` (uint32 [documents, permutations]) or `heldout`
                 (uint8 [documents, 1]).
         """
-        found = []
+        rows = []
         of_part = np.searchsorted(self.starts, documents, "right") - 1
         for part in np.unique(of_part):
             values = _opened(self.folder / document_file(self.keys[part])).column(column)
             array = values.flatten().to_numpy().reshape(len(values), -1)
-            found.append(array[documents[of_part == part] - self.starts[part]])
-        return np.concatenate(found)
+            rows.append(array[documents[of_part == part] - self.starts[part]])
+        return np.concatenate(rows)
 
     def sources(self, documents: np.ndarray) -> np.ndarray:
         """The source of each document, int64."""
-        found: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
-        return found
+        sources: np.ndarray = self.keys[np.searchsorted(self.starts, documents, "right") - 1, 0]
+        return sources
 
     def excerpt(self, document: int) -> str:
         """The beginning of a document."""
@@ -126,17 +126,17 @@ def candidates(buckets: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """
     order = np.lexsort((documents, buckets))
     buckets, documents = buckets[order], documents[order]
-    found = [np.zeros((0, 2), np.int64)]
+    pieces = [np.zeros((0, 2), np.int64)]
     for apart in range(1, REACH + 1):
         same = buckets[apart:] == buckets[:-apart]
         if not same.any():
             break
-        found.append(np.stack([documents[:-apart][same], documents[apart:][same]], axis=1))
+        pieces.append(np.stack([documents[:-apart][same], documents[apart:][same]], axis=1))
     starts = np.flatnonzero(np.concatenate([[True], buckets[1:] != buckets[:-1]])) if len(buckets) else buckets[:0]
     first = np.repeat(starts, np.diff(np.append(starts, len(buckets))).astype(np.int64)).astype(np.int64)
     far = np.arange(len(buckets)) - first > REACH
-    found.append(np.stack([documents[first[far]], documents[far]], axis=1))
-    pairs = np.concatenate(found)
+    pieces.append(np.stack([documents[first[far]], documents[far]], axis=1))
+    pairs = np.concatenate(pieces)
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
 
 
@@ -151,12 +151,12 @@ def duplicates(parts: ChunkParts, pairs: np.ndarray, threshold: float | None) ->
     for start in range(0, len(pairs), _PAIRS_AT_ONCE):
         some = pairs[start : start + _PAIRS_AT_ONCE]
         documents, places = np.unique(some, return_inverse=True)
-        one, other = places.reshape(-1, 2).T
+        first, second = places.reshape(-1, 2).T
         digests = parts.values(documents, "digest")
-        same = (digests[one] == digests[other]).all(axis=1)
+        same = (digests[first] == digests[second]).all(axis=1)
         if threshold is not None:
             signed = parts.values(documents, "signature")
-            same |= estimated_jaccard(signed[one], signed[other]) >= threshold
+            same |= estimated_jaccard(signed[first], signed[second]) >= threshold
         yield some[same]
 
 

@@ -175,10 +175,10 @@ def deduplicate(
         parts = parts_of(work, chunks)
         partitions = max(1, ceil(int(parts.starts[-1]) * (1 + alike.bands[0]) / ENTRIES_PER_PARTITION))
         match = Match(parts, partitions, alike.threshold if alike.near else None)
-        found = ray.data.range(partitions, override_num_blocks=partitions).map_batches(
+        matched = ray.data.range(partitions, override_num_blocks=partitions).map_batches(
             match, batch_size=1, compute=pool, num_cpus=0.9
         )
-        linked = merged(np.stack([b["first"], b["document"]], axis=1) for b in found.iter_batches(batch_size=None))
+        linked = merged(np.stack([b["first"], b["document"]], axis=1) for b in matched.iter_batches(batch_size=None))
     documents, firsts = clusters(linked)
     heldout = parts.values(documents, "heldout")[:, 0] if len(documents) else np.zeros(0, np.uint8)
     duplicate, opposed = kept_apart(firsts, parts.sources(documents), heldout.astype(bool), len(before))

@@ -74,15 +74,15 @@ def band_hashes(signed: np.ndarray, bands: int, rows: int) -> np.ndarray:
     return hashes
 
 
-def estimated_jaccard(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def estimated_jaccard(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Share of places at which signatures agree.
 
     Args:
-        one: uint32 [pairs, permutations].
-        other: the same.
+        first: uint32 [pairs, permutations].
+        second: the same.
 
     Returns:
         float64 [pairs].
     """
-    shares: np.ndarray = (one == other).mean(axis=1)
+    shares: np.ndarray = (first == second).mean(axis=1)
     return shares

@@ -66,10 +66,10 @@ def _largest(parts: ChunkParts, documents: np.ndarray, firsts: np.ndarray) -> li
     largest = np.argsort(-sizes, kind="stable")[:LARGEST]
     return [
         {
-            "documents": int(sizes[place]),
-            "examples": [parts.excerpt(int(d)) for d in documents[firsts == kept[place]][:EXAMPLES]],
+            "documents": int(sizes[cluster]),
+            "examples": [parts.excerpt(int(d)) for d in documents[firsts == kept[cluster]][:EXAMPLES]],
         }
-        for place in largest
+        for cluster in largest
     ]
 
 

@@ -33,19 +33,19 @@ def check_field(
         DataError: the first readable record lacks the field, naming the fields there are; or the column holds no text.
     """
     kind, compression = format_of(path)
-    place = str(path)
+    where = str(path)
     if kind == "text":
         if needs_fields:
-            raise DataError(f"{place} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
+            raise DataError(f"{where} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
         return
     with broken_files(path):
         fields = _table_fields(path, kind) if kind in TABLES else _line_fields(path, kind, compression)
     if fields is None:
         return
     if name not in fields:
-        raise DataError(f"{place} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}", fix)
+        raise DataError(f"{where} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}", fix)
     if text and kind in TABLES and not _may_be_text(fields[name]):
-        raise DataError(f"field {name!r} of {place} is {fields[name]}, not text", fix)
+        raise DataError(f"field {name!r} of {where} is {fields[name]}, not text", fix)
 
 
 def _table_fields(path: str | Path, kind: str) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def _table_fields(path: str | Path, kind: str) -> dict[str, Any]:
 def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[str, Any] | None:
     """Names, from the header or the first readable record; None where there is no such record."""
     with opened(path, compression) as file:
-        found = lines(file, 0, None, MIB)
+        raw = lines(file, 0, None, MIB)
         if kind in DELIMITERS:
-            return dict.fromkeys(header_of(found, DELIMITERS[kind])) or None
-        for number, line in enumerate(islice(found, _FIRST_LINES)):  # the job counts bad records and will say so
+            return dict.fromkeys(header_of(raw, DELIMITERS[kind])) or None
+        for number, line in enumerate(islice(raw, _FIRST_LINES)):  # the job counts bad records and will say so
             if number == 0 and (line.split() == [b"["] or line[:2] == b"[{"):
                 raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
             try:

@@ -55,8 +55,8 @@ class Lines:
 
 def lines(stream: BufferedReader, start: int, stop: int | None, limit: int) -> Iterator[bytes | Bad]:
     """The lines that begin in [start, stop) bytes; stop None is the end."""
-    found = Lines(stream, start, limit)
-    while (stop is None or found.position < stop) and (line := next(found, None)) is not None:
+    reader = Lines(stream, start, limit)
+    while (stop is None or reader.position < stop) and (line := next(reader, None)) is not None:
         yield line
 
 
@@ -65,10 +65,10 @@ def paragraphs(stream: BufferedReader, start: int, stop: int | None, limit: int)
 
     The file's first belongs to the range from 0. A paragraph over the limit [bytes] is `TOO_LONG`.
     """
-    found = Lines(stream, start, limit)
+    reader = Lines(stream, start, limit)
     paragraph: bytearray | Bad = bytearray()
-    inside, begin = not start, found.position
-    for line in found:
+    inside, begin = not start, reader.position
+    for line in reader:
         if isinstance(line, bytes) and line.isspace():
             if inside and paragraph:
                 yield _whole(paragraph)
@@ -77,7 +77,7 @@ def paragraphs(stream: BufferedReader, start: int, stop: int | None, limit: int)
             paragraph, inside = bytearray(), True
         elif inside:
             paragraph = _longer(paragraph, line, limit)
-        begin = found.position
+        begin = reader.position
     if inside and paragraph:
         yield _whole(paragraph)
 

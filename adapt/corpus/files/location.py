@@ -41,12 +41,12 @@ def filesystem(location: str) -> tuple[Any, str]:
     if package and find_spec(package) is None:
         raise ConfigError(f"{location} needs the package {package}, which is not installed", fix)
     try:
-        found: tuple[Any, str] = fsspec.url_to_fs(location)
+        store_and_path: tuple[Any, str] = fsspec.url_to_fs(location)
     except ImportError as error:
         raise ConfigError(f"{location}: {error}", fix) from error
     except ValueError as error:
         raise ConfigError(f"{location}: {error}", "use a path or s3://, gs://, hf://, …") from error
-    return found
+    return store_and_path
 
 
 def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -62,17 +62,17 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
     """
     if pattern.startswith("file://"):
         pattern = urlsplit(pattern).path
-    found, is_folder = (_remote if is_url(pattern) else _local)(pattern)
+    files, is_folder = (_remote if is_url(pattern) else _local)(pattern)
     if is_folder:
-        found = [file for file in found if file.lower().endswith(suffixes) and name_of(file).name not in _NOTES]
-    if is_folder and not found:
-        place = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
+        files = [file for file in files if file.lower().endswith(suffixes) and name_of(file).name not in _NOTES]
+    if is_folder and not files:
+        folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
         raise DataError(
-            f"the folder {place} holds no corpus file", f"put files there that end in {', '.join(suffixes)}"
+            f"the folder {folder} holds no corpus file", f"put files there that end in {', '.join(suffixes)}"
         )
-    if not found:
+    if not files:
         raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
-    return found
+    return files
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:
@@ -93,8 +93,8 @@ def _remote(pattern: str) -> tuple[list[str], bool]:
         except FileNotFoundError as error:
             if not is_missing(error):
                 raise
-            found = sorted(files.glob(path)) if glob.has_magic(path) else []
-            return [f"{before}{name}" for name in found if not files.isdir(name)], False
+            names = sorted(files.glob(path)) if glob.has_magic(path) else []
+            return [f"{before}{name}" for name in names if not files.isdir(name)], False
         if kind == "directory":
             return [f"{before}{name}" for name in sorted(files.find(path))], True
         return [pattern], False

@@ -95,10 +95,10 @@ def expand_paths(paths: str | list[str]) -> list[str]:
     given = [paths] if isinstance(paths, str) else paths
     if not given:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
-    found = dict.fromkeys(file for pattern in given for file in matches(pattern, SUFFIXES))
-    for file in found:
+    files = dict.fromkeys(file for pattern in given for file in matches(pattern, SUFFIXES))
+    for file in files:
         format_of(file)
-    return list(found)
+    return list(files)
 
 
 def _local_part(file: str, digests: Digests) -> Part:
@@ -127,8 +127,8 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
 
 def _dataset_files(folder: Path) -> list[Path]:
     """In order; without hidden ones, which `datasets` does not read (the Hub's client notes times in some)."""
-    found = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
-    return [folder / file for file in sorted(found) if not any(part.startswith(".") for part in file.parts)]
+    relative = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+    return [folder / file for file in sorted(relative) if not any(part.startswith(".") for part in file.parts)]
 
 
 def _package_records() -> Iterator[Path]:

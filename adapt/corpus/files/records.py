@@ -109,12 +109,12 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
 class _Numbered(Iterator[bytes | Bad]):
     """Lines, and how many were taken so far."""
 
-    def __init__(self, found: Iterator[bytes | Bad]) -> None:
+    def __init__(self, raw: Iterator[bytes | Bad]) -> None:
         self.taken = 0
-        self._found = found
+        self._raw = raw
 
     def __next__(self) -> bytes | Bad:
-        line = next(self._found)
+        line = next(self._raw)
         self.taken += 1
         return line
 
@@ -139,11 +139,11 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
     if kind in DELIMITERS:
         check_field(path, reading.text_field)
     with opened(path, compression, reading.stamp) as file:
-        found = lines(file, reading.start, reading.stop, reading.max_bytes)
+        raw = lines(file, reading.start, reading.stop, reading.max_bytes)
         if kind in DELIMITERS:
-            yield from rows(found, DELIMITERS[kind], reading.max_bytes)
+            yield from rows(raw, DELIMITERS[kind], reading.max_bytes)
         else:
-            yield from (_object(line) for line in found if isinstance(line, Bad) or not line.isspace())
+            yield from (_object(line) for line in raw if isinstance(line, Bad) or not line.isspace())
 
 
 def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:

@@ -17,12 +17,12 @@ _HOPELESS = (ImportError, NotImplementedError, ValueError)
 T = TypeVar("T")
 
 
-def retried(action: Callable[[], T], place: str) -> T:
+def retried(action: Callable[[], T], where: str) -> T:
     """What the action gives, at the first attempt that succeeds.
 
     Args:
         action: talks to storage; may be repeated.
-        place: where, for the messages.
+        where: the place, for the messages.
 
     Raises:
         StorageError: the last attempt failed, or the store cannot do this at all; names the place.
@@ -35,8 +35,8 @@ def retried(action: Callable[[], T], place: str) -> T:
             if isinstance(error, _FINAL) and not _may_pass(error):
                 raise
             if pause is None or isinstance(error, _HOPELESS):
-                raise _failed(place, error, tries=1 if pause else len(WAITS_S) + 1) from error
-            log(f"{place}: {_words(error)}; trying again in {pause:g} s")
+                raise _failed(where, error, tries=1 if pause else len(WAITS_S) + 1) from error
+            log(f"{where}: {_words(error)}; trying again in {pause:g} s")
             time.sleep(pause)
     raise AssertionError
 
@@ -65,10 +65,10 @@ def _status(cause: BaseException | None) -> int:
     return int(getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", 0) or 0)
 
 
-def _failed(place: str, error: Exception, tries: int) -> StorageError:
+def _failed(where: str, error: Exception, tries: int) -> StorageError:
     often = f", {tries} times in a row" if tries > 1 else ""
     return StorageError(
-        f"cannot read {place}: {_words(error)}{often}",
+        f"cannot read {where}: {_words(error)}{often}",
         "check the network, the store and the credentials in the environment, then run the same command again",
     )
 

@@ -150,12 +150,13 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
     first = _checked(sieve.contaminated, texts)
     cleaned = [known or _passed(text, blocks, tally) for text, known in zip(texts, first, strict=True)]
 
-    def leave(check: Check | None, places: list[int]) -> None:
-        for place, reason in zip(places, _checked(check, [cleaned[place] for place in places]), strict=True):
-            cleaned[place] = reason or cleaned[place]
+    def leave(check: Check | None, positions: list[int]) -> None:
+        reasons = _checked(check, [cleaned[position] for position in positions])
+        for position, reason in zip(positions, reasons, strict=True):
+            cleaned[position] = reason or cleaned[position]
 
     if sieve.contaminated:  # an entity or a boilerplate line may have hidden it
-        changed = (place for place in _kept(cleaned) if cleaned[place] != texts[place])
+        changed = (position for position in _kept(cleaned) if cleaned[position] != texts[position])
         leave(sieve.contaminated, list(changed))
     if sieve.measured:
         leave(sieve.measured, _kept(cleaned))
@@ -163,7 +164,7 @@ def _verdicts(texts: list[str], blocks: tuple[Block, ...], tally: Tally, sieve: 
 
 
 def _kept(cleaned: list[str | Drop]) -> list[int]:
-    return [place for place, text in enumerate(cleaned) if not isinstance(text, Drop)]
+    return [position for position, text in enumerate(cleaned) if not isinstance(text, Drop)]
 
 
 def _checked(check: Check | None, texts: list[str]) -> Sequence[Drop | None]:
@@ -207,5 +208,5 @@ def _moved(record: Tagged, text: str) -> list[Span]:
     """Where the entities of a record are in its clean text."""
     kept = list(accumulate((ord(character) not in _CONTROL for character in record), initial=0))
     stripped = kept[-1] - len(record.translate(_CONTROL).lstrip())
-    spans = (tuple(min(max(kept[place] - stripped, 0), len(text)) for place in span) for span in record.entities)
+    spans = (tuple(min(max(kept[offset] - stripped, 0), len(text)) for offset in span) for span in record.entities)
     return [(start, end) for start, end in spans if start < end]

@@ -64,9 +64,9 @@ class EvaluationIndex:
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
         """The same of many documents, which takes a small part of the time for each."""
-        found = [words_of(text) for text in texts]
-        bounds = np.cumsum([0, *map(len, found)], dtype=np.int64)
-        hashes = hashed(list(chain.from_iterable(found)))
+        words = [words_of(text) for text in texts]
+        bounds = np.cumsum([0, *map(len, words)], dtype=np.int64)
+        hashes = hashed(list(chain.from_iterable(words)))
         reasons: list[Drop | None] = [None] * len(texts)
         documents, places = self._known_runs(hashes, bounds)
         order = np.argsort(documents, kind="stable")
@@ -85,7 +85,7 @@ class EvaluationIndex:
         counts = np.diff(bounds)
         short = min(SHORTEST_RUN, self.n)
         lengths = {*self.lengths, *counts[(counts > 0) & (counts < short)].tolist()}
-        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+        matches = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         for length, runs in all_ngrams(hashes, sorted(lengths)):
             starts = np.flatnonzero(self.last_bits.take(runs & np.uint64(len(self.last_bits) - 1)))
             places = np.minimum(np.searchsorted(self.runs, runs[starts]), max(len(self.runs) - 1, 0))
@@ -94,8 +94,8 @@ class EvaluationIndex:
             documents = np.searchsorted(bounds, starts, "right") - 1
             looked_for = np.where(counts < short, counts == length, length in self.lengths)[documents]
             inside = looked_for & (starts + length <= bounds[documents + 1])
-            found.append((documents[inside], places[inside]))
-        documents, places = (np.concatenate(part) for part in zip(*found, strict=True))
+            matches.append((documents[inside], places[inside]))
+        documents, places = (np.concatenate(part) for part in zip(*matches, strict=True))
         return documents, places
 
     def _reason(self, hashes: np.ndarray, places: np.ndarray) -> Drop | None:
@@ -105,7 +105,7 @@ class EvaluationIndex:
             hashes: of its words.
             places: of the runs in `runs`, each once.
         """
-        texts = np.concatenate([self.texts[self.starts[place] : self.starts[place + 1]] for place in places])
+        texts = np.concatenate([self.texts[self.starts[run] : self.starts[run + 1]] for run in places])
         numbers, held = np.unique(texts, return_counts=True)
         own = len(np.unique(ngrams(hashes, self.n))) if len(hashes) >= SHORTEST_RUN else 0
         shares = held / (np.minimum(self.sizes[numbers], own) if own else self.sizes[numbers])
@@ -128,13 +128,13 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     lengths = {n}
     for number, (_, texts) in enumerate(sets):
         for text in texts:
-            found = hashed(words_of(text))
-            if not len(found):
+            hashes = hashed(words_of(text))
+            if not len(hashes):
                 continue
-            length = min(n, len(found))
+            length = min(n, len(hashes))
             if length >= SHORTEST_RUN:
                 lengths.add(length)
-            known.append(np.unique(ngrams(found, length)))
+            known.append(np.unique(ngrams(hashes, length)))
             of_set.append(number)
     sizes = np.array([len(runs) for runs in known], np.int64)
     flat = np.concatenate([*known, np.zeros(0, np.uint64)])
@@ -162,19 +162,23 @@ def _last_bits(runs: np.ndarray) -> np.ndarray:
     return table
 
 
-def evaluation_index(corpus: CorpusConfig) -> EvaluationIndex:
+def evaluation_index(corpus: CorpusConfig, further: Mapping[str, Sequence[str]] | None = None) -> EvaluationIndex:
     """The index of `corpus.decontaminate`, read from its files.
+
+    Args:
+        corpus: names the files.
+        further: texts of other sets, by name.
 
     Raises:
         DataError: as `adapt.corpus.screening.evaluation.read_set`.
     """
-    found = {each.name: read_set(each, corpus) for each in corpus.decontaminate}
+    sets = {evaluation.name: read_set(evaluation, corpus) for evaluation in corpus.decontaminate}
     index = build_index(
-        [(name, chain.from_iterable(texts.values())) for name, texts in found.items()],
+        [*((name, chain.from_iterable(by_file.values())) for name, by_file in sets.items()), *(further or {}).items()],
         corpus.decontaminate_ngram,
         corpus.decontaminate_overlap,
     )
-    counts = {name: {file: len(each) for file, each in texts.items()} for name, texts in found.items()}
+    counts = {name: {file: len(texts) for file, texts in by_file.items()} for name, by_file in sets.items()}
     return replace(index, counts=counts)
 
 

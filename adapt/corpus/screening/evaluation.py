@@ -27,10 +27,13 @@ def evaluation_manifests(corpus: CorpusConfig, digests: Digests) -> dict[str, Ma
         ConfigError: two sets have one name.
         DataError: a path matches nothing.
     """
-    names = [each.name for each in corpus.decontaminate]
+    names = [evaluation.name for evaluation in corpus.decontaminate]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ConfigError(f"corpus.decontaminate has two sets named {twice}", "give each a name of its own")
-    return {each.name: build_manifest(CorpusConfig(paths=each.paths), digests) for each in corpus.decontaminate}
+    return {
+        evaluation.name: build_manifest(CorpusConfig(paths=evaluation.paths), digests)
+        for evaluation in corpus.decontaminate
+    }
 
 
 def check_sets(corpus: CorpusConfig) -> None:
@@ -39,9 +42,9 @@ def check_sets(corpus: CorpusConfig) -> None:
     Raises:
         DataError: a file is broken at its beginning, or lacks a field.
     """
-    for each in corpus.decontaminate:
-        for file in expand_paths(each.paths):
-            _check_fields(file, each)
+    for evaluation in corpus.decontaminate:
+        for file in expand_paths(evaluation.paths):
+            _check_fields(file, evaluation)
 
 
 def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[str]]:
@@ -68,7 +71,7 @@ def _check_fields(file: str, evaluation: EvaluationSet) -> None:
 
 def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[str]:
     _check_fields(file, evaluation)
-    found: list[str] = []
+    kept: list[str] = []
     faults: list[str] = []
     count = 0
     for number, texts in _records(file, evaluation, corpus.text_unit):
@@ -76,19 +79,19 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
         if isinstance(texts, Bad):
             faults.append(f"record {number}: {texts}")
         else:
-            found += [text for text in texts if words(normalised(text))]
-    place = f"evaluation set {evaluation.name}: {file}"
+            kept += [text for text in texts if words(normalised(text))]
+    where = f"evaluation set {evaluation.name}: {file}"
     if len(faults) > corpus.max_bad_fraction * count:
         raise DataError(
-            f"{place}: {len(faults)} of {count} records cannot be read, so nothing would keep their texts out of the"
+            f"{where}: {len(faults)} of {count} records cannot be read, so nothing would keep their texts out of the"
             f" corpus; the first is {faults[0]}",
             f"mend them; {FIX}; or raise corpus.max_bad_fraction (now {corpus.max_bad_fraction})",
         )
-    if not found:
+    if not kept:
         raise DataError(
-            f"{place} holds no text in the field {evaluation.text_field!r}", f"{FIX}, or leave the file out"
+            f"{where} holds no text in the field {evaluation.text_field!r}", f"{FIX}, or leave the file out"
         )
-    return found
+    return kept
 
 
 def _records(file: str, evaluation: EvaluationSet, unit: str) -> Iterator[tuple[int, list[str] | Bad]]:

@@ -67,8 +67,8 @@ class Measured:
         Raises:
             DataError: a shard cannot be read.
         """
-        found = [keys for folder in folders for keys in _keys(folder, HELDOUT_GLOB)]
-        return cls(np.unique(np.concatenate([np.zeros(0, np.uint64), *found])))
+        by_shard = [keys for folder in folders for keys in _keys(folder, HELDOUT_GLOB)]
+        return cls(np.unique(np.concatenate([np.zeros(0, np.uint64), *by_shard])))
 
     def __call__(self, text: str) -> Drop | None:
         """The reason to drop a document that is measured."""
@@ -80,9 +80,9 @@ class Measured:
 
     def count_in(self, trained: Sequence[Path]) -> int:
         """How many of them stand in the training text of some prepared corpora, whose keys are read shard by shard."""
-        found = [np.zeros(0, np.uint64)]
-        found += [np.unique(keys[self._among(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)]
-        return len(np.unique(np.concatenate(found)))
+        by_shard = [np.zeros(0, np.uint64)]
+        by_shard += [np.unique(keys[self._among(keys)]) for folder in trained for keys in _keys(folder, SHARD_GLOB)]
+        return len(np.unique(np.concatenate(by_shard)))
 
     def _among(self, keys: np.ndarray) -> np.ndarray:
         if not len(self.keys):

@@ -62,27 +62,28 @@ class Encode:
         """Token ids and marks of the documents of a chunk, their keys, and counts."""
         texts, tokenizer = row["texts"], _tokenizer(self._source)
         quick = _quick(self._source, bool(self.form.marks))
-        found = quick(texts)
-        ids = found.columns[IDS]
+        encoded = quick(texts)
+        ids = encoded.columns[IDS]
         counts = Counter(characters=sum(map(len, texts)), refused=int(bool(quick.refused)))
         if tokenizer.unknown is not None:
             counts["unknown_tokens"] = int(np.count_nonzero(ids == tokenizer.unknown))
-        documents = Ragged(found.bounds, {TOKENS: ids, **self._marks(found, texts, row["entities"])})
+        documents = Ragged(encoded.bounds, {TOKENS: ids, **self._marks(encoded, texts, row["entities"])})
         if self.form.ends and tokenizer.end is not None:
             documents = _ended(documents, tokenizer.end)
         return documents, keys_of(texts), counts
 
-    def _marks(self, found: Ragged, texts: list[str], given: str) -> dict[str, np.ndarray]:
+    def _marks(self, encoded: Ragged, texts: list[str], given: str) -> dict[str, np.ndarray]:
         """Marks of all tokens."""
         if self.form.marks == (WORD_STARTS,):
-            return {WORD_STARTS: found.columns[WORDS]}
+            return {WORD_STARTS: encoded.columns[WORDS]}
         if not self.form.marks:
             return {}
         entities = tagged(texts, self.form.tagger) if self.form.tagger else json.loads(given)
-        words, *places = (found.lists(name) for name in (WORDS, BEGINS, ENDS, SPECIAL))
-        numbers = [entity_numbers(*each) for each in zip(*places, entities, strict=True)]
-        marks = [unit_marks(*each) for each in zip(words, numbers, strict=True)]
-        return {name: np.concatenate([np.zeros(0, bool), *(each[name] for each in marks)]) for name in self.form.marks}
+        words, *places = (encoded.lists(name) for name in (WORDS, BEGINS, ENDS, SPECIAL))
+        numbers = [entity_numbers(*document) for document in zip(*places, entities, strict=True)]
+        marks = [unit_marks(*document) for document in zip(words, numbers, strict=True)]
+        none = np.zeros(0, bool)
+        return {name: np.concatenate([none, *(document[name] for document in marks)]) for name in self.form.marks}
 
 
 def _ended(documents: Ragged, end: int) -> Ragged:

@@ -16,9 +16,9 @@ def gather(sources: Sequence[Record], folder: Path) -> dict[str, Any]:
         The sources' metrics that are numbers, summed.
     """
     with storage_errors(folder):
-        for place, source in enumerate(sources):
+        for number, source in enumerate(sources):
             for shard in sorted(source.path.glob(HELDOUT_GLOB)):
-                link_or_copy(shard, folder / shard.name.replace("-", f"-{place:03d}-", 1))
+                link_or_copy(shard, folder / shard.name.replace("-", f"-{number:03d}-", 1))
     names = dict.fromkeys(name for source in sources for name in source.metrics)
     values = {name: [source.metrics.get(name, 0) for source in sources] for name in names}
-    return {name: sum(each) for name, each in values.items() if all(type(value) is int for value in each)}
+    return {name: sum(counts) for name, counts in values.items() if all(type(value) is int for value in counts)}

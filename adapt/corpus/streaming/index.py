@@ -71,7 +71,7 @@ def _line(position: int, tokens: int) -> str:
 def _tokens(text: str) -> Iterator[int]:
     """The tokens of items 0, 1, ... as far as their lines are whole."""
     for position, line in enumerate(text.splitlines(keepends=True)):
-        found = re.fullmatch(r"(\d+) (\d+)\n", line, re.ASCII)
-        if not found or int(found[1]) != position:
+        match = re.fullmatch(r"(\d+) (\d+)\n", line, re.ASCII)
+        if not match or int(match[1]) != position:
             return
-        yield int(found[2])
+        yield int(match[2])

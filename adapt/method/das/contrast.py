@@ -23,11 +23,11 @@ from torch.nn.functional import cross_entropy, normalize
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Injected
 from adapt.method.gather import counted, gathered
-from adapt.model.dropout import draw_again, random_state
-from adapt.model.head import loss_and_states, states_of
-from adapt.model.packed import Packed, sent
-from adapt.model.states import document_means
-from adapt.model.units import Gates, Kind, Values
+from adapt.model.layers.units import Gates, Kind, Values
+from adapt.model.outputs.head import loss_and_states, states_of
+from adapt.model.outputs.states import document_means
+from adapt.model.packing.dropout import draw_again, random_state
+from adapt.model.packing.packed import Packed, sent
 from adapt.objective.base import Corrupted
 
 Views = tuple[Tensor, ...]
@@ -95,23 +95,23 @@ class Contrast:
         known = self._known(model, text)
         with self._joined(text) as together:
             loss, views = self._trained(model, text, together)
-            each = self._compared((*views, *known))
-            yield loss, each.sum() * share, each.detach()
+            compared = self._compared((*views, *known))
+            yield loss, compared.sum() * share, compared.detach()
 
     def _twice(self, model: nn.Module, texts: Sequence[Text], share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """All passes without gradient; then one by one, with the same dropout, with what the contrast wants of each."""
         views, known, states = zip(*(self._ahead(model, text) for text in texts), strict=True)
-        leaves = [torch.cat(each).requires_grad_() for each in zip(*views, strict=True)]
-        compared = self._compared((*leaves, *(torch.cat(each) for each in zip(*known, strict=True))))
+        leaves = [torch.cat(view).requires_grad_() for view in zip(*views, strict=True)]
+        compared = self._compared((*leaves, *(torch.cat(negatives) for negatives in zip(*known, strict=True))))
         counts = [len(text.numbers) for text in texts]
-        gradients = [each.split(counts) for each in torch.autograd.grad(compared.sum() * share, leaves)]
-        each_of = compared.detach().split(counts)
-        for text, each, wanted, state in zip(texts, each_of, zip(*gradients, strict=True), states, strict=True):
+        gradients = [gradient.split(counts) for gradient in torch.autograd.grad(compared.sum() * share, leaves)]
+        contrasts = compared.detach().split(counts)
+        for text, contrast, wanted, state in zip(texts, contrasts, zip(*gradients, strict=True), states, strict=True):
             draw_again(state, text.whole.input_ids.device)
             with self._joined(text) as together:
                 loss, again = self._trained(model, text, together)
                 products = [(view * gradient).sum() for view, gradient in zip(again, wanted, strict=True)]
-                yield loss, torch.stack(products).sum(), each
+                yield loss, torch.stack(products).sum(), contrast
 
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
         """The micro-batches, and how many documents of the global batch are compared.
@@ -183,12 +183,12 @@ class Contrast:
         """Gates these tokens by importance, bool [N]."""
         assert self._gates
         importance = self._importance_on(tokens.device)
-        values = {kind: torch.stack((torch.ones_like(each), each), 1) for kind, each in importance.items()}
+        values = {kind: torch.stack((torch.ones_like(layers), layers), 1) for kind, layers in importance.items()}
         with self._gates.set(values, tokens.long()):
             yield
 
     def _importance_on(self, device: torch.device) -> dict[Kind, Tensor]:
-        self._importance = {kind: sent(each, device) for kind, each in self._importance.items()}
+        self._importance = {kind: sent(layers, device) for kind, layers in self._importance.items()}
         return self._importance
 
 
@@ -213,7 +213,7 @@ def info_nce(first: Tensor, second: Tensor, previous: Tensor | None, temperature
     end = begin + len(first)
     cut = groups(len(rows), most)
     losses = []
-    for start, stop in [each for each in cut if begin < each[1] and each[0] < end] or cut[:1]:
+    for start, stop in [group for group in cut if begin < group[1] and group[0] < end] or cut[:1]:
         candidates = torch.cat(rows[start:stop].chunk(len(views), dim=1))
         low, high = min(max(begin, start), stop), min(max(end, start), stop)
         scores = normalize(first[low - begin : high - begin]) @ normalize(candidates).T / temperature

@@ -38,7 +38,7 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     batches = batches_of(rows, measuring.options.importance_batch)
     parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config)
     sums: Sums = reduce(add, parts)
-    if not all(each.isfinite().all() for each in sums.units.values()):
+    if not all(sizes.isfinite().all() for sizes in sums.units.values()):
         raise TrainingError(
             "gradients are not finite, so importance cannot be measured",
             "check the loss of the training before; a smaller training.learning_rate may help",
@@ -52,9 +52,9 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
 
     from adapt.method.das.measure import gate_sizes
     from adapt.method.das.views import injected
-    from adapt.model.dropout import use_quick_dropout
+    from adapt.model.layers.units import Gates
     from adapt.model.load import load_model
-    from adapt.model.units import Gates
+    from adapt.model.packing.dropout import use_quick_dropout
 
     config, pretrained = measuring.config, measuring.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout

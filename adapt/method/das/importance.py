@@ -13,8 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from adapt.errors import ModelError, StageError
-from adapt.model.pattern import layers_of
-from adapt.model.units import KINDS, Kind, unit_counts
+from adapt.model.layers.pattern import layers_of
+from adapt.model.layers.units import KINDS, Kind, unit_counts
 from adapt.runner.files import file_aside
 
 IMPORTANCE_FILE = "importance.safetensors"
@@ -38,7 +38,7 @@ def save_importance(importance: Importance, model: Any, folder: Path) -> None:
     Raises:
         StorageError: the folder cannot be written or the disk is full.
     """
-    tensors = {"sample": importance.sample, **{str(kind): each for kind, each in importance.units.items()}}
+    tensors = {"sample": importance.sample, **{str(kind): layers for kind, layers in importance.units.items()}}
     if importance.embedding is not None:
         tensors["embedding"] = importance.embedding
     content = save(tensors, {"model_type": model.config.model_type, "sizes": json.dumps(_sizes(model))})
@@ -63,11 +63,11 @@ def load_importance(folder: Path, model: Any) -> Importance:
             about, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             theirs = {"model_type": about["model_type"], **json.loads(about["sizes"])}
             units: dict[Kind, Tensor] = {kind: tensors[kind] for kind in KINDS}
-            found = Importance(units, tensors.get("embedding"), tensors["sample"])
+            importance = Importance(units, tensors.get("embedding"), tensors["sample"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise StageError(f"{path} cannot be read: {error}", f"delete {folder} to measure importance again") from error
     ours = {"model_type": model.config.model_type, **_sizes(model)}
-    if found.embedding is None:
+    if importance.embedding is None:
         theirs["vocabulary"] = ours["vocabulary"]  # no row of it is masked
     if theirs != ours:
         differences = ", ".join(
@@ -77,7 +77,7 @@ def load_importance(folder: Path, model: Any) -> Importance:
             f"{path} holds the importance of another model: {differences}",
             "keep to one model in a sequence of domains, or measure importance again on this one",
         )
-    return found
+    return importance
 
 
 def joined_importance(previous: Tensor | None, new: Tensor | None) -> Tensor | None:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from adapt.method.das.tokens import TokenGradients
-from adapt.model.packed import sent
-from adapt.model.units import Gates, Kind, ones
+from adapt.model.layers.units import Gates, Kind, ones
+from adapt.model.packing.packed import sent
 from adapt.objective.base import Batch, Corrupted
 
 
@@ -61,14 +61,14 @@ class Sums:
 
     def __add__(self, other: Sums) -> Sums:
         """The sums of both."""
-        units = {kind: each + other.units[kind] for kind, each in self.units.items()}
+        units = {kind: sizes + other.units[kind] for kind, sizes in self.units.items()}
         tokens = None if self.tokens is None or other.tokens is None else self.tokens + other.tokens
         return Sums(units, tokens, self.groups + other.groups, self.text + other.text)
 
     @property
     def means(self) -> dict[Kind, Tensor]:
         """Mean size of the gradient of each unit's gate, [layers, units]."""
-        return {kind: each / max(self.groups, 1) for kind, each in self.units.items()}
+        return {kind: sizes / max(self.groups, 1) for kind, sizes in self.units.items()}
 
 
 def gate_sizes(
@@ -94,7 +94,7 @@ def gate_sizes(
             sums = _of_batch(model, gates, loss, batch, settings, at_tokens)
             total = total + sums if total else sums
     assert total, "no batches"
-    units = {kind: each.cpu() for kind, each in total.units.items()}
+    units = {kind: sizes.cpu() for kind, sizes in total.units.items()}
     return replace(total, units=units, tokens=None if total.tokens is None else total.tokens.cpu())
 
 
@@ -109,19 +109,19 @@ def _of_batch(
     number = rows if by_row else 1
     judged = torch.zeros(number).index_add(0, groups, seen.positions.sum(1).float())
 
-    leaves = {kind: each[:, None].repeat(1, number, 1).requires_grad_() for kind, each in ones(model).items()}
+    leaves = {kind: gate[:, None].repeat(1, number, 1).requires_grad_() for kind, gate in ones(model).items()}
     sums = [torch.zeros_like(leaf) for leaf in leaves.values()]
     for part, group in zip(seen.split(settings.rows), groups.split(settings.rows), strict=True):
         owner = sent(group.repeat_interleave(part.real.sum(1)), device)
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
-        found = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        torch._foreach_add_(sums, found[: len(sums)])
+        gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
+        torch._foreach_add_(sums, gradients[: len(sums)])
         if at_tokens:
-            at_tokens.add(found[len(sums) :])
+            at_tokens.add(gradients[len(sums) :])
 
     share = sent(judged.clamp(min=1), device)
-    units = {kind: (each / share[:, None]).abs().sum(1).double() for kind, each in zip(leaves, sums, strict=True)}
+    units = {kind: (total / share[:, None]).abs().sum(1).double() for kind, total in zip(leaves, sums, strict=True)}
     tokens = at_tokens.sizes(share) if at_tokens else None
     if settings.embeddings == "frequency":
         vocabulary = len(model.get_input_embeddings().weight)

@@ -11,15 +11,15 @@ from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
-from adapt.model.families import check_units
+from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from adapt.method.das.contrast import Contrast
     from adapt.method.das.soft_mask import SoftMask
+    from adapt.model.layers.units import Values
     from adapt.model.size import ModelSize
-    from adapt.model.units import Values
     from adapt.objective.base import Corrupted, Objective
     from adapt.runner import Finished, Stage
 
@@ -116,10 +116,10 @@ class Das(Method):
 
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
         """How much of a step layers still make, and which hardly make any."""
-        found = {after: stages[IMPORTANCE].result for after, stages in sorted(measured.items()) if IMPORTANCE in stages}
-        left = {after: plasticity_under(self.options, each.plasticity) for after, each in found.items()}
+        results = {n: stages[IMPORTANCE].result for n, stages in sorted(measured.items()) if IMPORTANCE in stages}
+        left = {after: plasticity_under(self.options, result.plasticity) for after, result in results.items()}
         left = {after: layers for after, layers in left.items() if layers}
-        known = next(iter(found.values()), None)
+        known = next(iter(results.values()), None)
         warnings = unprotected(self.options, known.embeddings_share) if known else []
         warnings += [f"{_after(n)}, {text}" for n, layers in left.items() for text in saturated(self.options, layers)]
         rows = {_after(number): [_range(layers[kind]) for kind in KINDS] for number, layers in left.items()}
@@ -141,7 +141,7 @@ class Das(Method):
         from adapt.method.das.normalize import with_floor
         from adapt.method.das.soft_mask import SoftMask
         from adapt.method.das.views import injected
-        from adapt.model.units import Gates
+        from adapt.model.layers.units import Gates
 
         das, folder = self.options, setting.past.get(IMPORTANCE)
         importance = load_importance(folder, model) if folder else None
@@ -162,10 +162,10 @@ class Das(Method):
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
-        for loss, added, each in self._contrast.losses(model, parts):
-            total = each.sum().double()
+        for loss, added, contrasts in self._contrast.losses(model, parts):
+            total = contrasts.sum().double()
             self._total = total if self._total is None else self._total + total
-            self._documents += len(each)
+            self._documents += len(contrasts)
             yield loss, added
 
     def report(self) -> dict[str, float]:
@@ -194,7 +194,7 @@ def mean_plasticity(importance: Values) -> float:
     """The mean of 1 - I over all units."""
     import torch
 
-    return 1 - torch.cat([each.flatten() for each in importance.values()]).mean().item()
+    return 1 - torch.cat([layers.flatten() for layers in importance.values()]).mean().item()
 
 
 def _after(domains: int) -> str:

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from adapt.model.units import KINDS, Kind, Values, ones
+from adapt.model.layers.units import KINDS, Kind, Values, ones
 
 How = Literal["paper", "positive", "rank"]
 _EQUAL = 1e-6
@@ -56,7 +56,7 @@ def normalize_tokens(sizes: Tensor) -> Tensor:
 def random_sizes(model: Any, seed: int) -> dict[Kind, Tensor]:
     """Sizes that mean nothing, as of normally distributed gradients, [layers, units]: the control of `kl`."""
     generator = torch.Generator().manual_seed(seed % 2**64)
-    return {kind: torch.randn(each.shape, generator=generator).abs() for kind, each in ones(model).items()}
+    return {kind: torch.randn(gate.shape, generator=generator).abs() for kind, gate in ones(model).items()}
 
 
 def accumulate(previous: Values, new: Values) -> dict[Kind, Tensor]:

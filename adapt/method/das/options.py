@@ -50,7 +50,7 @@ class DasOptions:
     """`exact` trains through all three passes (2.9 times plain training; 3.8 if a step has several micro-batches);
     `lean` computes the same loss, but the pass of previous knowledge gets no gradient (2.2; 2.9 times); `economy` is
     `lean` on a part of the documents (1.3; 1.7 times)."""
-    economy_fraction: OpenFraction = 0.25
+    economy_fraction: OpenFraction = 0.2
     """`economy`: share of the documents of a global batch that the contrast takes."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """Whether rows of the embeddings are masked: `free` leaves them free, like the paper; `gradient` masks the row of a

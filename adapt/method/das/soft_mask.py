@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
-from adapt.model.masked import Mask, Target, set_mask
-from adapt.model.units import Values, by_parameter
+from adapt.model.layers.masked import Mask, Target, set_mask
+from adapt.model.layers.units import Values, by_parameter
 
 
 class SoftMask(Method):

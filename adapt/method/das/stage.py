@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the
     from transformers import PreTrainedModel
 
     from adapt.corpus.shards.tokens import TokenStream
-    from adapt.model.units import Kind
+    from adapt.model.layers.units import Kind
 
 About = Literal["general", "domain"]
 EPOCH = 2**32
@@ -114,13 +114,13 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         previous = str(done[self.previous].path) if self.previous else None
         texts = tuple(str(done[text].path) for text in self.texts)
         measuring = Measuring(config, das, self.start.made(done), texts, previous, self.about)
-        found = ImportanceMeasured(**measure_importance(measuring, folder), embeddings_share=share)
-        left = plasticity_under(das, found.plasticity)
+        result = ImportanceMeasured(**measure_importance(measuring, folder), embeddings_share=share)
+        left = plasticity_under(das, result.plasticity)
         for kind, layers in left.items():
-            log(f"plasticity left, {kind} units by layer: {' '.join(f'{each:.2f}' for each in layers)}")
+            log(f"plasticity left, {kind} units by layer: {' '.join(f'{plasticity:.2f}' for plasticity in layers)}")
         for warning in islice(saturated(das, left), SHOWN):
             log(f"warning: {warning}")
-        return Outcome(found, cost_of(found.device_seconds, config.resources.price_per_device_hour))
+        return Outcome(result, cost_of(result.device_seconds, config.resources.price_per_device_hour))
 
 
 @dataclass(frozen=True)
@@ -238,17 +238,17 @@ def plasticity_under(das: DasOptions, measured: Mapping[str, list[float]]) -> di
     """The plasticity of a record, as training has it under `das.plasticity_floor`; none where nothing is masked."""
     if das.soft_mask == "none":
         return {}
-    return {kind: [max(each, das.plasticity_floor) for each in layers] for kind, layers in measured.items()}
+    return {kind: [max(plasticity, das.plasticity_floor) for plasticity in layers] for kind, layers in measured.items()}
 
 
 def saturated(das: DasOptions, left: Mapping[str, list[float]]) -> Iterator[str]:
     """A warning for every layer and kind of unit that hardly learns any more; Adam undoes masks of gradients."""
     for kind, layers in left.items() if das.soft_mask == "update" else ():
-        for number, each in enumerate(layers):
-            if each < LEAST_PLASTICITY:
+        for number, plasticity in enumerate(layers):
+            if plasticity < LEAST_PLASTICITY:
                 yield (
-                    f"layer {number}: {kind} units make {each:.1%} of a step on average (1 - importance), so the next "
-                    "domains hardly change them; das.plasticity_floor keeps them free"
+                    f"layer {number}: {kind} units make {plasticity:.1%} of a step on average (1 - importance), so the "
+                    "next domains hardly change them; das.plasticity_floor keeps them free"
                 )
 
 

@@ -49,7 +49,7 @@ class TokenGradients:
 
     def add(self, gradients: tuple[Tensor, ...]) -> None:
         """Keeps the gradients of what was `taken`."""
-        self._gradients += [each.flatten(0, -2) for each in gradients]
+        self._gradients += [gradient.flatten(0, -2) for gradient in gradients]
 
     def sizes(self, share: Tensor) -> Tensor:
         """Forgets all gradients, and gives the norm of those of each token in each group, summed over groups.
@@ -60,10 +60,10 @@ class TokenGradients:
         Returns:
             float64 [vocabulary].
         """
-        keys, place = torch.cat(self._keys).unique(return_inverse=True)
+        keys, rows = torch.cat(self._keys).unique(return_inverse=True)
         gradients = torch.cat(self._gradients).float()
-        sums = gradients.new_zeros(len(keys), gradients.shape[1]).index_add(0, place, gradients)
+        sums = gradients.new_zeros(len(keys), gradients.shape[1]).index_add(0, rows, gradients)
         norms = (sums.norm(dim=1) / share[keys // self._vocabulary]).double()
         self._keys, self._gradients = [], []
-        found: Tensor = norms.new_zeros(self._vocabulary).index_add(0, keys % self._vocabulary, norms)
-        return found
+        sizes: Tensor = norms.new_zeros(self._vocabulary).index_add(0, keys % self._vocabulary, norms)
+        return sizes

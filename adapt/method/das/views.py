@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
-from adapt.model.dropout import QuickDropout
-from adapt.model.pattern import layers_of
+from adapt.model.layers.pattern import layers_of
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.dropout import QuickDropout
 from adapt.model.size import ALIASES
-from adapt.model.states import last_hidden_state
 from adapt.objective.base import Batch, Corrupted
 
 
@@ -98,4 +98,4 @@ def injected(model: Any, p: float) -> Injected | None:
 def has_dropout(model: Any) -> bool:
     """Whether anything in a model drops out while it trains."""
     attention = (getattr(model.config, name, None) for name in ALIASES["attention_dropout"])
-    return any(attention) or any(isinstance(each, nn.Dropout) and each.p > 0 for each in model.modules())
+    return any(attention) or any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules())

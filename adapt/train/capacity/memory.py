@@ -16,7 +16,7 @@ is ten times that, 2 GB a device."""
 GATHERED = 1_000_000_000
 """DeepSpeed's stage3_max_live_parameters [elements]: ZeRO 3 keeps up to so many gathered."""
 SCORES = 256 * 2**20
-"""Scores of the vocabulary that stand in memory at once [bytes]; see adapt.model.cross_entropy."""
+"""Scores of the vocabulary that stand in memory at once [bytes]; see adapt.model.outputs.cross_entropy."""
 PROCESS_CPU = 1.0 * GIB
 """A worker's interpreter and libraries, and what the allocator holds back."""
 PROCESS_GPU = 0.8 * GIB
@@ -32,7 +32,7 @@ _INNER_WRITTEN_OUT = 5
 _WRITTEN_OUT = {"gelu_new", "gelu_fast", "gelu_python", "gelu_accurate", "quick_gelu"}
 """Activations that transformers writes out in elementary operations, each of which keeps its input."""
 LONG = 1024
-"""On CPUs, attention weights of shorter documents are written out, with dropout all; see adapt.model.attention."""
+"""On CPUs, attention weights of shorter documents are written out, with dropout all: adapt.model.packing.attention."""
 
 
 @dataclass(frozen=True)

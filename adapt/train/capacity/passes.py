@@ -8,12 +8,11 @@ from adapt.config import Config
 from adapt.method.base import Method
 from adapt.model.size import ModelSize
 from adapt.objective.base import Objective
-from adapt.train.agree import least_of_ranks
 from adapt.train.capacity.device import found, limited
 from adapt.train.capacity.fit import fit, micro_batch_sizes
 from adapt.train.capacity.memory import Memory
 from adapt.train.capacity.trial import largest_that_runs, trial_pass
-from adapt.train.precision import Precision
+from adapt.train.precision import Precision, least_of_ranks
 from adapt.train.schedule import micro_batch
 
 

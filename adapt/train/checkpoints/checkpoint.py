@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import ray.train
 import torch
@@ -17,7 +18,6 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from adapt.errors import StorageError
 from adapt.method.base import Method
 from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn, seal
-from adapt.train.engine import Engine
 from adapt.train.tracking.progress import Progress
 
 METHOD_FILE = "method.pt"
@@ -28,20 +28,34 @@ _NO_SPACE = 2**20
 """A disk with less is full [bytes]: a file that did not fit leaves some."""
 
 
+class Resumable(Protocol):
+    """What a rank trains, as far as checkpoints go: `adapt.train.engine.Engine` is one."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where states are loaded to."""
+
+    def save(self, folder: Path, progress: dict[str, Any]) -> None:
+        """Writes this rank's share of the state, and `progress`, into a folder. All ranks call it."""
+
+    def load(self, folder: Path) -> dict[str, Any]:
+        """Restores what `save` wrote, and returns its `progress`. All ranks call it."""
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints of one run.
 
     Args:
         engine: whose state is saved.
-        method: whose state, if it has one, is saved too.
+        method: whose state, if it has one, is saved too; None where there is no method.
         run_folder: the Ray Train run's folder, where they are stored.
         branches: folder on the same storage for the state after `branch_step`, which is kept.
         branch_step: see `adapt.train.checkpoints.branch`.
     """
 
-    engine: Engine
-    method: Method
+    engine: Resumable
+    method: Method | None
     run_folder: Path
     branches: Path | None = None
     branch_step: int | None = None
@@ -68,7 +82,7 @@ class Checkpoints:
         with _local_space():
             folder = Path(tempfile.mkdtemp(prefix=self._prefix))
             self.engine.save(folder, asdict(progress))
-            if dist.get_rank() == 0 and (state := self.method.state()):
+            if dist.get_rank() == 0 and self.method and (state := self.method.state()):
                 torch.save(state, folder / METHOD_FILE)
             seal(folder, dist.get_rank(), dist.get_world_size())
         if self.branches and progress.step == self.branch_step:
@@ -98,7 +112,7 @@ class Checkpoints:
         if choice[0] is None:
             return Progress()
         progress = Progress(**self.engine.load(choice[0]))
-        if (file := choice[0] / METHOD_FILE).exists():
+        if self.method and (file := choice[0] / METHOD_FILE).exists():
             self.method.load_state(torch.load(file, map_location=self.engine.device))
         return progress
 

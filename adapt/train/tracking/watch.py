@@ -13,7 +13,18 @@ from adapt.live import Display, display
 from adapt.train.tracking.cores import CORE_WAIT, STARVED
 
 _PERIOD_S = 0.3
-LEAST = ("learning rate", "MFU", "speed", "data wait", "core wait", "loss", "ETA")
+PARTS = {
+    "loss": ("loss", "loss {:.3f}"),
+    "NPMI": ("npmi", "NPMI {:.3f}"),
+    "best": ("best_npmi", "best {:.3f}"),
+    "learning rate": ("learning_rate", "lr {:.2e}"),
+    "speed": ("tokens_per_s", "{:,.0f} tokens/s"),
+    "texts": ("texts_per_s", "{:,.0f} texts/s"),
+    "MFU": ("mfu", "MFU {:.0%}"),
+    "data wait": ("data_wait_share", "data wait {:.1%}"),
+}
+"""Parts of a report: the metric, and how it is shown. A report has some of them."""
+LEAST = ("learning rate", "MFU", "speed", "texts", "data wait", "core wait", "loss", "best", "NPMI", "ETA")
 """Parts of a report, the least telling first."""
 
 
@@ -69,11 +80,7 @@ def describe(metrics: dict[str, Any]) -> dict[str, str]:
     """A report for people, part by part. That workers wait for cores is worth saying where they starve."""
     return {
         "step": f"step {metrics['step']}/{metrics['steps']}",
-        "loss": f"loss {metrics['loss']:.3f}",
-        "learning rate": f"lr {metrics['learning_rate']:.2e}",
-        "speed": f"{metrics['tokens_per_s']:,.0f} tokens/s",
-        **({"MFU": f"MFU {metrics['mfu']:.0%}"} if "mfu" in metrics else {}),
-        "data wait": f"data wait {metrics['data_wait_share']:.1%}",
+        **{name: shown.format(metrics[key]) for name, (key, shown) in PARTS.items() if key in metrics},
         **({"core wait": f"core wait {share:.0%}"} if (share := metrics.get(CORE_WAIT, 0)) >= STARVED else {}),
         "ETA": f"ETA {duration(metrics['eta_s'])}" if metrics["step"] < metrics["steps"] else "done",
     }

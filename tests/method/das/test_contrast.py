@@ -12,10 +12,10 @@ from adapt.method.das import contrast as module
 from adapt.method.das.contrast import Contrast, info_nce
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import injected
-from adapt.model.head import loss_at
-from adapt.model.packed import Packed
-from adapt.model.states import last_hidden_state
-from adapt.model.units import Gates, Kind, ones
+from adapt.model.layers.units import Gates, Kind, ones
+from adapt.model.outputs.head import loss_at
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.packed import Packed
 from adapt.objective.base import Corrupted
 from tests.model.families import documents, ready
 

@@ -14,8 +14,8 @@ from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.table import method_of
+from adapt.model.layers.units import by_parameter
 from adapt.model.load import load_model
-from adapt.model.units import by_parameter
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from tests.method.das.test_contrast import LENGTHS, alone, importance, rows

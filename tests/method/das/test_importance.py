@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM, BertConfig
 
 from adapt.errors import ModelError, StageError
 from adapt.method.das.importance import IMPORTANCE_FILE, Importance, joined_importance, load_importance, save_importance
-from adapt.model.units import ones
+from adapt.model.layers.units import ones
 from tests.model.families import BERT, FAMILIES, ready
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from adapt.config import TrainingConfig
 from adapt.method.base import Method, Setting
 from adapt.method.das.soft_mask import SoftMask
-from adapt.model.masked import Target
-from adapt.model.units import ones
+from adapt.model.layers.masked import Target
+from adapt.model.layers.units import ones
 from adapt.objective.base import Batch
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop

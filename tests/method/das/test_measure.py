@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from adapt.config import ObjectiveConfig
 from adapt.method.das.measure import Judged, MeasureSettings, Sums, gate_sizes
-from adapt.model.pattern import is_transposed, layers_of
-from adapt.model.units import KINDS, Gates, Kind, unit_counts
+from adapt.model.layers.pattern import is_transposed, layers_of
+from adapt.model.layers.units import KINDS, Gates, Kind, unit_counts
 from adapt.objective.base import Batch, Objective
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.objective.mlm import MaskedLanguageModelling

@@ -18,7 +18,7 @@ from adapt.method.das.normalize import (
     random_sizes,
     with_floor,
 )
-from adapt.model.units import KINDS, Kind, Values
+from adapt.model.layers.units import KINDS, Kind, Values
 from tests.model.families import ready
 
 UNITS = {"head": 4, "inner": 37, "output": 16}

@@ -8,7 +8,7 @@ from torch.nn.functional import cosine_similarity
 
 from adapt.method.das import contrast, soft_mask
 from adapt.method.das.views import Disagreement
-from adapt.model.units import KINDS, Gates, by_parameter, ones
+from adapt.model.layers.units import KINDS, Gates, by_parameter, ones
 from adapt.objective.base import Batch
 from benchmarks.published import EqualNetworks, Unmasked, columns_of_heads, never_zeroed, other_texts
 from tests.method.das.test_measure import LENGTH, batch, measured, objective

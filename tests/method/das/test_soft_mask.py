@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from adapt.errors import ModelError
 from adapt.method.base import Setting
 from adapt.method.das.soft_mask import SoftMask
-from adapt.model.head import loss_at
-from adapt.model.masked import Mask, Target, in_use
-from adapt.model.units import Kind, by_parameter, ones
+from adapt.model.layers.masked import Mask, Target, in_use
+from adapt.model.layers.units import Kind, by_parameter, ones
+from adapt.model.outputs.head import loss_at
 from tests.model.families import FAMILIES, VOCABULARY, ready
-from tests.model.test_units import PACKED, TOKENS, states
+from tests.model.layers.test_units import PACKED, TOKENS, states
 
 SETTINGS = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-6}
 STEPS = 5

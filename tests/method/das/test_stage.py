@@ -21,10 +21,10 @@ from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.normalize import normalize, normalize_tokens, random_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import EPOCH, Measuring, measure_importance, plasticity_under, saturated
+from adapt.model.layers.units import KINDS, Gates
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.model.units import KINDS, Gates
 from adapt.objective.base import Batch
 from adapt.objective.build import make
 from tests.tokenizers import byte_level

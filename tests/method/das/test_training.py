@@ -12,7 +12,7 @@ from adapt.method.das.contrast import info_nce
 from adapt.method.das.importance import Importance, save_importance
 from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
-from adapt.model.units import ones
+from adapt.model.layers.units import ones
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from adapt.train.options import checkpoint

@@ -12,9 +12,9 @@ from scipy.stats import entropy, spearmanr
 from adapt.errors import ModelError
 from adapt.method.das.measure import MeasureSettings, Sums, gate_sizes
 from adapt.method.das.views import Disagreement, has_dropout, injected
-from adapt.model.pattern import layers_of
-from adapt.model.states import last_hidden_state
-from adapt.model.units import KINDS, Gates
+from adapt.model.layers.pattern import layers_of
+from adapt.model.layers.units import KINDS, Gates
+from adapt.model.outputs.states import last_hidden_state
 from adapt.objective.base import Batch
 from tests.method.das.test_measure import batch
 from tests.model.families import FAMILIES, ready

@@ -10,9 +10,9 @@ from adapt.method.base import Added
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.options import DasOptions
 from adapt.method.table import method_of
+from adapt.model.layers.units import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
-from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.capacity.flops import (

@@ -15,8 +15,8 @@ from adapt.method.das.options import DasOptions
 from adapt.method.das.soft_mask import SoftMask
 from adapt.method.gather import without_others
 from adapt.model.apart import keep_documents_apart
+from adapt.model.layers.units import Gates, ones
 from adapt.model.size import ModelSize, model_size
-from adapt.model.units import Gates, ones
 from adapt.objective.base import Corrupted
 from adapt.objective.causal import CausalLanguageModelling
 from adapt.train.capacity.memory import BUCKET, GATHERED, LONG, SCORES, Demand, estimate
@@ -320,7 +320,8 @@ def test_masks_hold_where_parameters_start(name: str, embeddings: bool, tmp_path
 
 def test_constants_of_the_model_code() -> None:
     """They are written down twice, because that code loads torch."""
-    from adapt.model import attention, cross_entropy
+    from adapt.model.outputs import cross_entropy
+    from adapt.model.packing import attention
 
     assert (LONG, SCORES) == (attention.LONG, cross_entropy.PIECE_BYTES)
 

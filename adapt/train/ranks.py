@@ -1,0 +1,106 @@
+"""Hands a function to Ray Train, which calls it on every rank; shows what they report, and says what went wrong."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import ResourcesConfig
+from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, gpus_per_worker, hush
+from adapt.train.checkpoints.retain import mend_run, prune
+from adapt.train.failure import as_ours
+from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE
+from adapt.train.tracking.watch import following
+
+
+@dataclass(frozen=True)
+class RankedRun:
+    """What Ray Train is to run."""
+
+    function: Callable[[dict[str, Any]], None]
+    """Called on each rank with `told`. What it imports at the top, the driver imports too."""
+    told: dict[str, Any]
+    folder: Path
+    """The stage's, on storage that all nodes see. Ranks write metrics and notices there (`adapt.train.job`)."""
+    name: str
+    """Name of the run, and of its folder below CHECKPOINTS, by which a later start finds what an earlier one left."""
+    resources: ResourcesConfig
+    keep_checkpoints: int
+
+    @property
+    def run_folder(self) -> Path:
+        """Where its checkpoints are stored."""
+        return self.folder / CHECKPOINTS / self.name
+
+
+def on_all_ranks(run: RankedRun) -> None:
+    """Runs a function on the cluster this process is connected to, until it has ended well on every rank.
+
+    Ranks that crash start again; what they saved by `adapt.train.checkpoints` is theirs to load.
+
+    Raises:
+        ClusterError: the workers cannot be placed.
+        AdaptError: what the function itself raised, of ours.
+        StorageError: the disk is full, or may not be written.
+        TrainingError: workers crashed too often.
+    """
+    await_resources(run.resources)
+    mend_run(run.run_folder)
+    with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
+        _fit(_trainer(run), run.folder)
+    prune(run.run_folder, run.keep_checkpoints)
+    (run.folder / NOTICE_FILE).unlink(missing_ok=True)
+
+
+def _fit(trainer: Any, folder: Path) -> None:
+    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process."""
+    errors: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fit, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.2)  # short, so that ctrl-C is noticed
+    if errors:
+        raise as_ours(errors[0], folder) from errors[0]
+
+
+def _trainer(run: RankedRun) -> Any:
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from adapt.train.local import in_idle_processes
+    from adapt.train.verdict import EndAtOnce
+
+    hush()
+    resources = run.resources
+    gpus = gpus_per_worker(resources)
+    # typed as anything, since Ray declares what its first version took
+    callbacks: list[Any] = [EndAtOnce(run.folder)]
+    environment: dict[str, Any] = {}
+    if address_of(resources):  # on a Ray of our own all processes have it, and one that waits idle can be taken
+        environment["worker_runtime_env"] = {"env_vars": PROCESS_ENVIRONMENT}
+    trainer = TorchTrainer(
+        run.function,
+        train_loop_config=run.told,
+        scaling_config=ScalingConfig(
+            num_workers=resources.workers,
+            use_gpu=gpus > 0,
+            resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
+        ),
+        run_config=RunConfig(
+            name=run.name,
+            storage_path=str(run.folder / CHECKPOINTS),
+            failure_config=FailureConfig(max_failures=resources.max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
+            callbacks=callbacks,
+            **environment,
+        ),
+    )
+    return trainer if address_of(resources) else in_idle_processes(trainer)

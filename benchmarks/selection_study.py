@@ -1,0 +1,203 @@
+"""What a finished study of selections found, as the Markdown tables of docs/replication.md.
+
+Each recipe's scores and what it gains on the baseline, paired by seed, task by task and on average over tasks; what
+each selection is beside random documents; and whether that tells how much it will gain.
+
+python -m benchmarks.selection_study benchmarks/selection_study.yaml [options as of jobs/chain.py]
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from adapt.chain.arguments import read_command
+from adapt.chain.build import build_chain, study
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.report.entry import Study
+from adapt.report.page.blocks import NONE, Cell, Section, Table
+from adapt.report.page.markdown import render_markdown
+from adapt.statistics.paired import paired
+from adapt.statistics.seeds import CONFIDENCE, spread
+from adapt.statistics.words import p_value, points
+
+MEAN = "mean of tasks"
+FIGURES = ("kl_reduction", "auc", "shared_words", "distinct", "distance")
+SAMPLES = 2000
+FEWEST = 4
+"""Fewer selections than these have no correlation worth a figure."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The figures of a study, by member of its sets."""
+
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Test scores by recipe, task and seed."""
+    selections: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
+    """FIGURES by kind, task and seed."""
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that any recipe was scored on."""
+        return list(dict.fromkeys(task for tasks in self.scores.values() for task in tasks))
+
+    def differences(self, recipe: str, baseline: str, task: str) -> dict[str, float]:
+        """By how much a recipe is better, for each seed that both have; of MEAN, for those that all tasks have."""
+        if task == MEAN:
+            every = [self.differences(recipe, baseline, each) for each in self.tasks]
+            shared = set.intersection(*map(set, every))
+            return {seed: float(np.mean([each[seed] for each in every])) for seed in every[0] if seed in shared}
+        mine, other = (self.scores.get(name, {}).get(task, {}) for name in (recipe, baseline))
+        return {seed: score - other[seed] for seed, score in mine.items() if seed in other}
+
+
+def found_in(finished: Study) -> Found:
+    """Sorts the records of a chain."""
+    found = Found()
+    for entry in finished.entries:
+        values, metrics = entry.values, entry.record.metrics
+        if entry.record.stage == "finetune":
+            of_recipe = found.scores.setdefault(values["recipe"], {})
+            of_recipe.setdefault(values["task"], {})[values["seed"]] = metrics["score"]
+        elif entry.record.stage == "selection":
+            of_kind = found.selections.setdefault(values["kind"], {})
+            of_kind.setdefault(values["task"], {})[values["seed"]] = _figures(metrics)
+    return found
+
+
+def _figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    known = {**metrics["selection"], "kl_reduction": metrics["kl_reduction"]}
+    return {name: known[name] for name in FIGURES if known.get(name) is not None}
+
+
+def gains(found: Found, baseline: str) -> Table:
+    """Scores and differences of all recipes."""
+    rows: list[list[Cell | str]] = []
+    for recipe, tasks in found.scores.items():
+        row: list[Cell | str] = [recipe]
+        for task in found.tasks:
+            over_seeds = spread(list(tasks.get(task, {}).values()) or [np.nan])
+            deviation = "" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
+            row.append(Cell(f"{100 * over_seeds.mean:.1f}", deviation))
+            row.append(_difference(found, recipe, baseline, task))
+        rows.append([*row, _difference(found, recipe, baseline, MEAN)])
+    header = ["recipe", *(title for task in found.tasks for title in (task, f"against {baseline}")), MEAN]
+    note = "In points; mean over seeds. Differences are paired by seed: 95% interval by Student's t, not corrected."
+    return Table(header, rows, f"Scores, and gains on {baseline}", note)
+
+
+def _difference(found: Found, recipe: str, baseline: str, task: str) -> Cell:
+    differences = list(found.differences(recipe, baseline, task).values())
+    if recipe == baseline or not differences:
+        return Cell(NONE)
+    compared = paired(differences)
+    if compared.low is None or compared.high is None or compared.p is None:
+        return Cell(points(compared.difference))
+    span = f"{points(compared.low)} to {points(compared.high)}, {p_value(compared.p)}"
+    return Cell(points(compared.difference), span)
+
+
+def selected(found: Found) -> Table:
+    """What the selections are, on average over seeds."""
+    rows: list[list[Cell | str]] = [
+        [
+            f"{kind}, {task}",
+            *(_mean([each[name] for each in seeds.values() if name in each]) for name in FIGURES),
+        ]
+        for kind, tasks in found.selections.items()
+        for task, seeds in tasks.items()
+    ]
+    return Table(["selection", *(name.replace("_", " ") for name in FIGURES)], rows, "Selections, mean over seeds")
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.3f}" if values else NONE
+
+
+def predicted(found: Found, baseline: str, recipes: Mapping[str, str]) -> Table | None:
+    """Whether a figure of a selection tells what it gains; None where there are too few.
+
+    Args:
+        found: what there is.
+        baseline: the recipe that trains on random documents.
+        recipes: the kind of selection that each other recipe trains on.
+    """
+    rows: list[list[Cell | str]] = []
+    for name in FIGURES:
+        groups: list[int] = []
+        pairs: list[np.ndarray] = []
+        for recipe, kind in recipes.items():
+            for number, task in enumerate(found.tasks):
+                known = found.selections.get(kind, {}).get(task, {})
+                gained = found.differences(recipe, baseline, task)
+                both = [(known[seed][name], gained[seed]) for seed in gained if name in known.get(seed, {})]
+                if both:
+                    groups.append(number)
+                    pairs.append(np.array(both))
+        if len(pairs) >= FEWEST:
+            rho, low, high = correlation(groups, pairs)
+            rows.append([name.replace("_", " "), Cell(f"{rho:+.2f}", f"{low:+.2f} to {high:+.2f}"), f"{len(pairs)}"])
+    note = (
+        f"Rank correlation (Spearman's, with ranks within a task) between the figure and the gain on {baseline}, both "
+        "means over seeds; below it a 95% interval, by drawing selections anew, and the seeds of each."
+    )
+    header = ["figure", "correlation with the gain", "selections"]
+    return Table(header, rows, "Which figure tells the gain?", note) if rows else None
+
+
+def correlation(groups: Sequence[int], pairs: Sequence[np.ndarray]) -> tuple[float, float, float]:
+    """The correlation of ranks within groups (of one group, Spearman's), and the ends of its bootstrap interval.
+
+    Args:
+        groups: the group of each case.
+        pairs: of each case, two values a seed, [seeds, 2]. Cases are drawn anew, and the seeds of each.
+    """
+    rng = np.random.default_rng(0)
+    of_case = np.array(groups)
+
+    def rho(cases: np.ndarray, means: np.ndarray) -> float:
+        ranks = np.zeros_like(means)
+        for group in set(of_case[cases].tolist()):
+            inside = of_case[cases] == group
+            ranks[inside] = rankdata(means[inside], axis=0) - (inside.sum() + 1) / 2
+        sizes = np.linalg.norm(ranks, axis=0)
+        return float(ranks[:, 0] @ ranks[:, 1] / sizes.prod()) if sizes.all() else np.nan
+
+    draws = []
+    for _ in range(SAMPLES):
+        cases = rng.integers(0, len(pairs), len(pairs))
+        means = [pairs[case][rng.integers(0, len(pairs[case]), len(pairs[case]))].mean(0) for case in cases]
+        draws.append(rho(cases, np.array(means)))
+    low, high = np.nanquantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return rho(np.arange(len(pairs)), np.array([each.mean(0) for each in pairs])), float(low), float(high)
+
+
+def main() -> None:
+    command = read_command(["report", *sys.argv[1:]])
+    recipe = read_chain(command.file, command.let, command.common)
+    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    found = found_in(finished)
+    if not found.scores:
+        raise SystemExit(f"nothing of {command.file} has been fine-tuned: {len(finished.missing)} stages have not run")
+    kinds = {
+        name: str(attributes["kind"])
+        for name, attributes in recipe.sets["recipe"].items()
+        if attributes and attributes["kind"] and name != recipe.baseline
+    }
+    other = [name for name in found.scores if name != recipe.baseline and name == "TAPT"]
+    tables = [
+        *(gains(found, name) for name in (recipe.baseline, *other)),
+        selected(found),
+        predicted(found, recipe.baseline, kinds),
+    ]
+    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
+    print(render_markdown(recipe.name, about, [Section("Selections", [table for table in tables if table])]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The chain files that are shipped say what they mean, as far as that can be told without data."""
+
+from pathlib import Path
+
+import pytest
+
+from adapt.chain.expand import Node, expand_chain
+from adapt.chain.file import read_chain
+
+RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
+CHAINS = sorted(file.name for file in RECIPES.glob("*.yaml") if "\nstages:" in file.read_text())
+NEEDED = {"forgetting.yaml": {"corpus": "c.jsonl", "general": "g.jsonl", "steps": "5"}}
+
+
+def nodes_of(name: str) -> dict[str, Node]:
+    return {node.label: node for node in expand_chain(read_chain(str(RECIPES / name), NEEDED.get(name, {})))}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_every_chain_can_be_read_and_has_its_baseline(name: str) -> None:
+    chain = read_chain(str(RECIPES / name), NEEDED.get(name, {}))
+    assert nodes_of(name)
+    assert not chain.sets.get("recipe") or not chain.baseline or chain.baseline in chain.sets["recipe"]
+
+
+def test_neighbours_are_those_of_tables_8_and_9() -> None:
+    nodes = nodes_of("neighbours.yaml")
+    nearest = {label: node.config.select for label, node in nodes.items() if node.name == "nearest"}
+    assert {select.kind for select in nearest.values()} == {"knn"}
+    assert {select.per_example for select in nearest.values()} == {50, 150, 500}
+    assert nodes["random[acl_arc]"].selected == "nearest[50NN, acl_arc]"
+    assert nodes["random[acl_arc]"].config.select.kind == "random"
+    assert nodes["knn_tapt[500NN, chemprot]"].selected == "nearest[500NN, chemprot]"
+    starts = {
+        node.values["recipe"]: node.start
+        for node in nodes.values()
+        if node.values.get("task") == "chemprot" and node.name == "finetune"
+    }
+    assert starts == {
+        "TAPT": "tapt[chemprot]",
+        "RAND-TAPT": "rand_tapt[chemprot]",
+        **{f"{number}NN-TAPT": f"knn_tapt[{number}NN, chemprot]" for number in (50, 150, 500)},
+        "DAPT": "dapt[biomed]",
+    }
+
+
+def test_all_kinds_of_selection_take_as_many_tokens() -> None:
+    nodes = [node for node in nodes_of("selection_kinds.yaml").values() if node.job.name == "select"]
+    assert {node.config.select.tokens for node in nodes} == {5_000_000}
+    kinds = [node.config.select.kind for node in nodes if node.values["task"] == "scierc"]
+    assert {"random", "dsir", "classifier", "knn", "tsds"} < {kind for kind in kinds if isinstance(kind, str)}
