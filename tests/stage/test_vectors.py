@@ -99,16 +99,3 @@ def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Con
     assert one.vectors.pool.key != other.vectors.pool.key
     assert built(choosing(config, min_recall=0.5)).key != one.key
     assert built(choosing(config, kind="random", embedder_options={})).vectors is None
-
-
-def test_a_model_that_does_not_know_the_letters_is_refused_before_all_is_embedded(
-    config: Config, tmp_path: Path, ray_cluster: None
-) -> None:
-    """The pool has ten files, of which the last are strange."""
-    for number in range(3, 10):
-        write(tmp_path / f"pool-{number}.jsonl", [{"text": "жук и лук " * 120} for _ in range(9)])
-    strange = choosing(config, embedder="static", embedder_options={})
-    with pytest.raises(DataError, match="the embedder knows nothing of") as caught:
-        ensure(built(strange), Context.of(config).store)
-    assert "an embedder that learns from the pool" in caught.value.fix
-    assert not list((tmp_path / "runs" / "embed").glob("*/vectors-*"))

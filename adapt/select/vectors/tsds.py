@@ -6,7 +6,7 @@ Distances are those of vectors of length 1, sqrt(2 - 2 cos). The density of a do
 
 over its nearest documents, itself included: 1 where it has no near copy. Documents are drawn without replacement in
 proportion to their mass (Gumbel top-k). A budget that asks for more documents than have mass raises the level at which
-mass is passed on to farther ones (`adapt.select.transport`), as a smaller alpha would.
+mass is passed on to farther ones (`adapt.select.vectors.transport`), as a smaller alpha would.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +20,8 @@ from adapt.index.merge import NOBODY
 from adapt.index.search import rows_by_id
 from adapt.select.base import NEVER, Given, Offer, Room, Selection, VectorsOf
 from adapt.select.random import draws_at
-from adapt.select.transport import Surroundings, best_level, level_of_support
-from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.nearby import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.transport import Surroundings, best_level, level_of_support
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

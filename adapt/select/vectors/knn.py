@@ -18,7 +18,7 @@ import numpy as np
 
 from adapt.index.merge import NOBODY, Nearest
 from adapt.select.base import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
-from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.nearby import Nearby, scores_by_id, target_rows, wanted_documents
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document

@@ -15,9 +15,9 @@ import numpy as np
 from adapt.config import OpenFraction, PositiveInt
 from adapt.index.build import IndexFacts, one_after_another
 from adapt.select.base import NEVER, Given, Selection, VectorsOf
-from adapt.select.copies import copies_in
 from adapt.select.random import draws_at
-from adapt.select.vectors import are_among, documents_of, each_by_id
+from adapt.select.vectors.copies import copies_in
+from adapt.select.vectors.nearby import are_among, documents_of, each_by_id
 
 if TYPE_CHECKING:
     from adapt.select.pool import Document
