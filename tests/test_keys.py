@@ -39,7 +39,7 @@ from adapt.runner.digest import Digests
 from adapt.runner.packages import DECIDING, RECORDED
 from adapt.stage.context import Context
 from adapt.stage.task import PrepareTask
-from adapt.stage.task_texts import TaskSplit, TaskTexts
+from adapt.stage.text.task_texts import TaskSplit, TaskTexts
 from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 

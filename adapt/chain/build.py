@@ -16,7 +16,7 @@ from adapt.runner.reach import everything
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
-from adapt.stage.select import Select
+from adapt.stage.selecting.select import Select
 from adapt.stage.train import Train
 
 

@@ -12,12 +12,12 @@ from adapt.job.vectors import vector_stages
 from adapt.runner import Stage
 from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Context
-from adapt.stage.listing import listed_files
-from adapt.stage.prepare import Prepare, Prepared
-from adapt.stage.prepare_texts import PrepareTexts
-from adapt.stage.select import Select
-from adapt.stage.target import Target
-from adapt.stage.task_texts import TaskSplit, TaskTexts
+from adapt.stage.selecting.select import Select
+from adapt.stage.selecting.target import Target
+from adapt.stage.text.listing import listed_files
+from adapt.stage.text.prepare import Prepare, Prepared
+from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.text.task_texts import TaskSplit, TaskTexts
 
 BUDGETS = ("per_example", "documents", "tokens")
 

@@ -9,8 +9,8 @@ from adapt.job.text import beside, deduplicated, prepared_files
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.stage.context import Context
-from adapt.stage.listing import listed_files
-from adapt.stage.prepare import Prepare
+from adapt.stage.text.listing import listed_files
+from adapt.stage.text.prepare import Prepare
 
 RESERVED = {"general", "training"}
 """Names that domains cannot have, because what is measured or read beside domains has them."""

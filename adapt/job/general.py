@@ -7,7 +7,7 @@ from adapt.method.base import Domain
 from adapt.method.table import check_method, method_of
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.prepare import Prepared
+from adapt.stage.text.prepare import Prepared
 
 
 def before_training(context: Context, texts: Sequence[Stage[Prepared]]) -> Mapping[str, Stage[Any]]:

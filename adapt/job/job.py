@@ -8,7 +8,7 @@ from adapt.config.kinds import Kind
 from adapt.model.start import MODEL_FOLDER
 from adapt.runner import Finished, Stage
 from adapt.stage.context import Context
-from adapt.stage.select import Select
+from adapt.stage.selecting.select import Select
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from adapt.job.job import Job
 from adapt.job.text import general_text
 from adapt.runner import Finished
 from adapt.stage.context import Context
-from adapt.stage.selection import JudgeSelection, SelectionJudged
+from adapt.stage.selecting.selection import JudgeSelection, SelectionJudged
 
 
 def select(context: Context) -> JudgeSelection:

@@ -12,11 +12,11 @@ from adapt.job.sequence_steps import Setup, known_after, on_domain, sequence_ste
 from adapt.job.text import general_text, replayed_text
 from adapt.runner import Finished
 from adapt.stage.context import Context, root_of
-from adapt.stage.evaluate import Evaluate
-from adapt.stage.matrices import Step
-from adapt.stage.noted import Noted
-from adapt.stage.sequence import Sequence as SequenceStage
-from adapt.stage.sequence import SequenceResult
+from adapt.stage.domains.matrices import Step
+from adapt.stage.domains.noted import Noted
+from adapt.stage.domains.sequence import Sequence as SequenceStage
+from adapt.stage.domains.sequence import SequenceResult
+from adapt.stage.measuring.evaluate import Evaluate
 from adapt.stage.task import task_of
 from adapt.stage.train import Train
 

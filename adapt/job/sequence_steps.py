@@ -11,12 +11,12 @@ from adapt.job.general import after_training
 from adapt.job.text import on_one_source
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.evaluate import Evaluate
+from adapt.stage.domains.matrices import Runs, Step
 from adapt.stage.export import Export
 from adapt.stage.finetune import Finetune
-from adapt.stage.gather import Gather
-from adapt.stage.matrices import Runs, Step
-from adapt.stage.prepare import Prepare
+from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.text.gather import Gather
+from adapt.stage.text.prepare import Prepare
 from adapt.stage.train import Train
 
 

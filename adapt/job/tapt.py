@@ -13,12 +13,12 @@ from adapt.job.job import Job
 from adapt.job.text import general_text, prepared_beside, replayed_text
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
-from adapt.stage.gather import Gather
-from adapt.stage.listing import listed_files
-from adapt.stage.prepare import Prepared
-from adapt.stage.prepare_texts import PrepareTexts
+from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.text.gather import Gather
+from adapt.stage.text.listing import listed_files
+from adapt.stage.text.prepare import Prepared
+from adapt.stage.text.prepare_texts import PrepareTexts
 from adapt.stage.train import Train
 
 POOL, SELECTION = "(pool)", "(selection)"

@@ -9,11 +9,11 @@ from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
 from adapt.corpus.shared import shared_with
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.dedup import Dedup
-from adapt.stage.gather import Gather
-from adapt.stage.listing import Files, held_out, listed_files
-from adapt.stage.prepare import Prepare, Prepared, Streamed
-from adapt.stage.task_texts import TaskTexts
+from adapt.stage.text.dedup import Dedup
+from adapt.stage.text.gather import Gather
+from adapt.stage.text.listing import Files, held_out, listed_files
+from adapt.stage.text.prepare import Prepare, Prepared, Streamed
+from adapt.stage.text.task_texts import TaskTexts
 
 GENERAL, REPLAY = "(general)", "(replay)"
 """Names that text beside the domain has among sources."""

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from adapt.runner import Stage
 from adapt.select.table import SelectionStep
 from adapt.stage.context import Context
-from adapt.stage.embed import Embed
-from adapt.stage.embedding import Embedding, PoolTexts, StageTexts
-from adapt.stage.index import BuildIndex
-from adapt.stage.learn_embedder import LearnEmbedder
-from adapt.stage.listing import Files, held_out
-from adapt.stage.prepare import Prepared
-from adapt.stage.target import Target
-from adapt.stage.task_texts import TaskTexts
-from adapt.stage.vectors import VectorStages
+from adapt.stage.selecting.embed import Embed
+from adapt.stage.selecting.embedding import Embedding, PoolTexts, StageTexts
+from adapt.stage.selecting.index import BuildIndex
+from adapt.stage.selecting.learn_embedder import LearnEmbedder
+from adapt.stage.selecting.target import Target
+from adapt.stage.selecting.vectors import VectorStages
+from adapt.stage.text.listing import Files, held_out
+from adapt.stage.text.prepare import Prepared
+from adapt.stage.text.task_texts import TaskTexts
 
 INDEX_GIB = 8.0
 """Memory that a machine may use for an index of kind `auto` [GiB]."""

@@ -23,7 +23,7 @@ from adapt.train.schedule import micro_batch
 from adapt.train.tracking.track import check_trackers
 
 if TYPE_CHECKING:
-    from adapt.stage.select import Select
+    from adapt.stage.selecting.select import Select
 
 CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from adapt.config import Config, CorpusConfig
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
-from adapt.stage.prepare import Prepared
+from adapt.stage.text.prepare import Prepared
 from adapt.train.schedule import RunLength, length_of, rows_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from adapt.config import TaskConfig, what
 from adapt.corpus.files.manifest import check_listed
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context, Tokens
-from adapt.stage.task_texts import TaskSplit
+from adapt.stage.text.task_texts import TaskSplit
 
 
 @dataclass(frozen=True)

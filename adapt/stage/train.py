@@ -16,9 +16,9 @@ from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
+from adapt.stage.domains.noted import Noted
 from adapt.stage.length import length_over, mixed, sized, weights_of
-from adapt.stage.noted import Noted
-from adapt.stage.prepare import Prepared, Streamed
+from adapt.stage.text.prepare import Prepared, Streamed
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun

@@ -17,7 +17,7 @@ from adapt.runner import ensure, plan
 from adapt.runner.store import DIGITS
 from adapt.stage.context import Context
 from adapt.stage.export import Export
-from adapt.stage.prepare import Prepare
+from adapt.stage.text.prepare import Prepare
 from tests.job.worlds import changed, dapt_world
 from tests.runner.made import pretend
 

@@ -16,7 +16,7 @@ from adapt.job.dapt import dapt
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
-from adapt.stage.prepare import Prepare
+from adapt.stage.text.prepare import Prepare
 from tests.job.worlds import changed, dapt_world, differing
 
 # The stages, by the way to them from the last.

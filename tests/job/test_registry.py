@@ -27,7 +27,7 @@ from adapt.job.run import carry_out
 from adapt.parse import parse, parse_values
 from adapt.runner import Finished, Stage, ensure
 from adapt.stage.context import Context
-from adapt.stage.listing import Listing, listed_files
+from adapt.stage.text.listing import Listing, listed_files
 from jobs.chain import main
 from tests.samples import labelled, sentences, write
 

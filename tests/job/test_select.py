@@ -18,10 +18,10 @@ from adapt.job.select import JOB, select
 from adapt.job.tapt import SELECTION, tapt
 from adapt.parse import parse
 from adapt.stage.context import Context
-from adapt.stage.listing import Files
-from adapt.stage.prepare_texts import PrepareTexts
-from adapt.stage.select import Select
-from adapt.stage.task_texts import TaskTexts
+from adapt.stage.selecting.select import Select
+from adapt.stage.text.listing import Files
+from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.text.task_texts import TaskTexts
 from tests.job.worlds import keyed_model, splits, task_world
 
 POOL: dict[str, Any] = {"pool_paths": "data/pool.jsonl"}

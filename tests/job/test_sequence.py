@@ -13,8 +13,8 @@ from adapt.job.sequence import sequence
 from adapt.runner import Stage
 from adapt.stage import train
 from adapt.stage.context import Context
-from adapt.stage.prepare import Prepare
-from adapt.stage.sequence import Sequence
+from adapt.stage.domains.sequence import Sequence
+from adapt.stage.text.prepare import Prepare
 from adapt.stage.train import Train
 from adapt.train.schedule import RunLength
 from tests.job.worlds import DOMAINS, sequence_world, source

@@ -16,7 +16,7 @@ from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance
 from adapt.runner import Stage
 from adapt.stage.context import Context
-from adapt.stage.sequence import Sequence
+from adapt.stage.domains.sequence import Sequence
 from adapt.stage.train import Train
 from tests.job.worlds import DOMAINS, sequence_world
 

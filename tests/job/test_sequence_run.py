@@ -17,8 +17,8 @@ from adapt.model.load import load_model
 from adapt.parse import parse_values
 from adapt.runner import Finished, Stage, Store
 from adapt.stage.context import Context
+from adapt.stage.domains.sequence import Sequence, SequenceResult
 from adapt.stage.running import run_stages
-from adapt.stage.sequence import Sequence, SequenceResult
 from adapt.stage.train import Train
 from adapt.summary import show_sequence
 from adapt.train.checkpoints.retain import newest_whole, step_of

@@ -20,7 +20,7 @@ from adapt.config import (
 from adapt.errors import ConfigError, ModelError
 from adapt.job.similarity import similarity
 from adapt.stage.context import Context
-from adapt.stage.similarity import Similarity
+from adapt.stage.text.similarity import Similarity
 from tests.samples import write
 
 

@@ -12,10 +12,10 @@ from adapt.runner import Stage
 from adapt.runner.run import plan
 from adapt.stage.context import Context
 from adapt.stage.export import Export
-from adapt.stage.prepare import Prepare
-from adapt.stage.prepare_texts import PrepareTexts
-from adapt.stage.select import Select
-from adapt.stage.task_texts import TaskTexts
+from adapt.stage.selecting.select import Select
+from adapt.stage.text.prepare import Prepare
+from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.text.task_texts import TaskTexts
 from tests.job.worlds import SPLITS, changed, differing, task_world
 
 TRAINED = {"text", "training", "after", "export"}

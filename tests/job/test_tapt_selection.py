@@ -15,8 +15,8 @@ from adapt.runner import ensure
 from adapt.select import TEXTS_FILE
 from adapt.stage.context import Context
 from adapt.stage.export import Export
-from adapt.stage.prepare_texts import PrepareTexts
-from adapt.stage.select import Select
+from adapt.stage.selecting.select import Select
+from adapt.stage.text.prepare_texts import PrepareTexts
 from tests.job.worlds import task_world
 from tests.samples import with_labels, write
 

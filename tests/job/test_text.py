@@ -13,7 +13,7 @@ from adapt.job.dapt import dapt
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export import Export
-from adapt.stage.prepare import Prepare
+from adapt.stage.text.prepare import Prepare
 from tests.job.worlds import changed, dapt_world, differing
 
 PREPARED = {"domain", "general", "before", "training", "after", "export"}

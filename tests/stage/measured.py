@@ -11,7 +11,7 @@ from adapt.evaluate.results import TextLoss
 from adapt.job.sequence import sequence
 from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
-from adapt.stage.sequence import Sequence
+from adapt.stage.domains.sequence import Sequence
 from tests.job.worlds import sequence_world
 from tests.stage.done import done_of, record_of
 

@@ -9,7 +9,7 @@ from adapt.config import Config, CorpusConfig, MixtureConfig, SourceConfig, Trai
 from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError, DataError
 from adapt.stage.length import length_over, mixed, sized, weights_of
-from adapt.stage.prepare import Prepared
+from adapt.stage.text.prepare import Prepared
 
 CONFIG = Config(training=TrainingConfig(global_batch_size=8, sequence_length=128))
 

@@ -1,0 +1,157 @@
+"""Stage `sequence`: the matrices and figures of a sequence of domains, from what was measured of each of its models."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.method.table import method_of
+from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.stage.domains.matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, score_matrix
+from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.task import PrepareTask
+from adapt.stage.text.prepare import Prepared
+from adapt.stage.train import Train
+
+
+@dataclass(frozen=True)
+class SequenceResult:
+    """Matrices, the figures that are read off them (`adapt.statistics.continual`), and where the models are."""
+
+    order: list[str]
+    mode: str
+    method: str
+    seed: int
+    scores: ScoreMatrix
+    losses: LossMatrix
+    tables: list[dict[str, Any]]
+    """What the method has to show: `title`, `columns`, `rows` (name -> cells)."""
+    warnings: list[str]
+    model: str
+    """The folder of the last model."""
+    models: dict[str, str]
+    """The folder of each model, by the domain that it learnt last; by all their names if it learnt all at once."""
+    overlap: int | None
+    """Measured documents that were trained on, over all that was measured; None: not known."""
+    average: float | None
+    learning: float | None
+    forgetting: float | None
+    forward_transfer: float | None
+    loss_average: float | None
+    loss_learning: float | None
+    loss_forgetting: float | None
+    loss_forward_transfer: float | None
+    general_change: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence(Stage[SequenceResult]):
+    """All models of a sequence, and all that is measured of them."""
+
+    kind = "sequence"
+
+    name: str
+    config: Config
+    order: tuple[str, ...]
+    owners: Mapping[str, str]
+    """The domain of each task."""
+    texts: Mapping[str, Stage[Prepared]]
+    """The text of each domain, by its name."""
+    tasks: Mapping[str, PrepareTask]
+    before: Mapping[str, Evaluate]
+    """Evaluations of the base model on each domain and on general text."""
+    untaught: Runs
+    """Fine-tuning runs of the base model; empty unless forward transfer is asked for."""
+    steps: tuple[Step, ...]
+    past: Mapping[str, Stage[Any]]
+    """What the method knows after the last domain."""
+
+    def what(self) -> Mapping[str, Any]:
+        """How the parts are arranged."""
+        return {
+            "order": list(self.order),
+            "mode": self.config.sequence.mode,
+            "method": self.config.method.kind,
+            "seed": self.config.seed,
+            "finetune_seeds": self.config.finetune.seeds,
+            "tasks": dict(self.owners),
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes nothing of the cluster."""
+        return {}
+
+    @property
+    def data(self) -> list[Stage[Any]]:
+        """What is read, of which all can fail before the first domain is learnt."""
+        return [*self.texts.values(), *self.tasks.values()]
+
+    @property
+    def model(self) -> Train | None:
+        """The training that has learnt all domains; None where each is learnt apart."""
+        return None if self.config.sequence.mode == "separate" else self.steps[-1].training
+
+    def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
+        """Fills the matrices."""
+        from adapt.statistics.continual import sequence_figures
+
+        mode = self.config.sequence.mode
+        scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
+        losses = loss_matrix(self.order, self.before, self.steps, done)
+        notes = method_of(self.config).notes(self._measured(done))
+        unmeasured = [
+            f"{name} has fewer than two held-out documents, so its loss is left out"
+            for name in self.order
+            if name not in losses.columns
+        ]
+        exports = {step.domain or ", ".join(self.order): str(done[step.export].path) for step in self.steps}
+        result = SequenceResult(
+            order=list(self.order),
+            mode=mode,
+            method=self.config.method.kind,
+            seed=self.config.seed,
+            scores=scores,
+            losses=losses,
+            tables=[{"title": table.title, "columns": table.columns, "rows": table.rows} for table in notes.tables],
+            warnings=[*unmeasured, *notes.warnings],
+            model=list(exports.values())[-1],
+            models=exports,
+            overlap=self._overlap(done),
+            **sequence_figures(vars(scores), vars(losses), mode),
+        )
+        return Outcome(result, self._cost(done))
+
+    def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
+        """The results of the method's own stages, by the number of domains learnt before they ran."""
+        past = {step.learnt - 1: step.past for step in self.steps} | {len(self.order): self.past}
+        return {
+            number: {name: done[stage] for name, stage in stages.items()} for number, stages in past.items() if stages
+        }
+
+    def _overlap(self, done: Done) -> int | None:
+        """How many measured documents were trained on, summed over what was measured of every model."""
+        overlaps: list[int | None] = []
+        for step in self.steps:
+            exported = done[step.export].result
+            overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+            if step.others:
+                overlaps += [text.overlap for text in done[step.others].result.texts.values()]
+        known = [each for each in overlaps if each is not None]
+        return sum(known) if len(known) == len(overlaps) else None
+
+    def _paid(self) -> Iterator[Stage[Any]]:
+        for step in self.steps:
+            yield step.export
+            yield from step.past.values()
+            yield from (run for runs in step.runs.values() for run in runs)
+        yield from (run for runs in self.untaught.values() for run in runs)
+        yield from self.past.values()
+
+    def _cost(self, done: Done) -> dict[str, Any]:
+        """The cost of all stages of the sequence, each counted once."""
+        records = {stage.key: done[stage].record for stage in self._paid()}
+        prices = [record.cost.get("cost") for record in records.values()]
+        seconds = sum(record.cost.get("device_seconds") or 0.0 for record in records.values())
+        cost = None if None in prices else sum(price for price in prices if price)
+        return {"device_seconds": seconds, "device_hours": seconds / 3600, "cost": cost}

@@ -1,0 +1,206 @@
+"""Stage `select`: the documents of a pool that are worth training on for some tasks, or for other text."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, CorpusConfig
+from adapt.corpus.identity import dedup_identity
+from adapt.errors import DataError
+from adapt.model.start import Start
+from adapt.objective.known import objective_what
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.selecting.target import Target
+from adapt.stage.selecting.vectors import VectorStages
+from adapt.stage.text.listing import Files
+from adapt.stage.text.prepare import Prepare, Prepared
+from adapt.stage.text.reading import without
+from adapt.stage.text.task_texts import TaskTexts, write_texts
+
+if TYPE_CHECKING:
+    from adapt.select.base import Given
+    from adapt.select.choose import Budget, Choice
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What was taken. `texts.jsonl` has a line a document, in the pool's order; see `adapt.select`."""
+
+    documents: int
+    tokens: int
+    """All their tokens, with the special tokens of each."""
+    pool: int
+    """Documents to choose from."""
+    near_copies: int
+    """Documents that were passed over as near copies of one with a higher score."""
+    passed: list[int]
+    """In a list of selections, how many documents each but the last has passed on."""
+    dropped: dict[str, int]
+    """Documents of the pool that were dropped, by reason."""
+    bad: dict[str, int]
+    """Records of the pool that cannot be read, by reason."""
+    evaluation_texts: dict[str, Any]
+    """Evaluation texts that were looked for in the pool, by set and file."""
+    figures: list[dict[str, float]]
+    """What each selection says of how it has chosen."""
+
+
+@dataclass(frozen=True, eq=False)
+class Select(Stage[Selected]):
+    """Documents of a pool up to a budget."""
+
+    kind = "select"
+    version = 6  # no near copies, none of general text; of equal scores the first; ids by item, and draws by id
+
+    name: str
+    config: Config
+    """`select`, `seed`, and for those that score by a model `objective` and `evaluation`."""
+    pool: Files
+    target: Target
+    tokens: Tokens
+    unseen: TaskTexts | None
+    """Texts that must not be chosen."""
+    measured: tuple[Stage[Prepared], ...]
+    """Text that must not be chosen, because it is measured."""
+    start: Start | None
+    """The model that the job begins with, where the selection reads it."""
+    others: Mapping[str, Start]
+    """Further models that it reads, by path."""
+    vectors: VectorStages | None = None
+    """The vectors that it reads."""
+    like: "Select | None" = None
+    """A selection whose number of tokens is the budget."""
+
+    @property
+    def way(self) -> str:
+        """The selections, in their order."""
+        from adapt.select.table import steps_of, way_of
+
+        return way_of(steps_of(self.config.select, self.config.seed))
+
+    def what(self) -> Mapping[str, Any]:
+        """The way, the budget, how the pool is read, and what counts as a near copy."""
+        from adapt.select.table import steps_of
+
+        select, config = self.config.select, self.config
+        models = [start.digest for start in (self.start, *self.others.values()) if start]
+        by_model = {"models": models, **measuring_what(config)}
+        steps = [step.what() for step in steps_of(select, config.seed)]
+        return {
+            "steps": steps,
+            **({"keep": select.keep} if len(steps) > 1 else {}),
+            "budget": {name: getattr(select, name) for name in ("per_example", "documents", "tokens")},
+            "corpus": self.pool.reading,
+            **self.target.what(),
+            "near": dedup_identity(replace(config.corpus, deduplicate="near")),
+            "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
+            "seed": config.seed,
+            **(by_model if models else {}),
+            **({"min_recall": select.min_recall} if self.vectors else {}),
+        }
+
+    def needs(self) -> Mapping[str, float] | None:
+        """It takes one CPU; all of the cluster where a model scores, an index is searched, or the pool is large."""
+        from adapt.select.pool import Pool
+
+        is_small = Pool(self.pool.manifest, self.pool.corpus).is_small
+        return {"CPU": 1} if is_small and not self.start and not self.vectors else None
+
+    def run(self, folder: Path, done: Done) -> Outcome[Selected]:
+        """Scores the pool and writes what was taken.
+
+        Raises:
+            ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
+                they were listed.
+        """
+        from adapt.corpus.spread import Cluster
+        from adapt.select.base import Given
+        from adapt.select.guards import MeasuredText, guards
+        from adapt.select.pool import Pool
+
+        corpus = without(self.pool.corpus, self.unseen, done)
+        files = {done[text].path: text.files for text in self.measured if isinstance(text, Prepare)}
+        guard = guards(
+            corpus,
+            [done[text].path for text in self.measured],
+            [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
+        )
+        pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
+        target = self.target.texts(done)
+        budget = self._budget(done, len(target))
+        starts = {**({"": self.start} if self.start else {}), **self.others}
+        models = {path: start.made(done) for path, start in starts.items()}
+        vectors = self.vectors.made(done) if self.vectors else None
+        choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens, budget)
+        tally = pool.tally
+        _check_enough(choice, tally, budget, corpus, self.like is not None)
+        in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
+        write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
+        return Outcome(
+            Selected(
+                documents=len(choice.taken),
+                tokens=choice.tokens,
+                pool=tally.kept,
+                near_copies=choice.near,
+                passed=list(choice.passed),
+                dropped=dict(tally.dropped),
+                bad=dict(tally.bad),
+                evaluation_texts={name: dict(counts) for name, counts in guard.evaluation_texts.items()},
+                figures=list(choice.figures),
+            )
+        )
+
+    def _budget(self, done: Done, texts: int) -> "Budget":
+        from adapt.select.choose import Budget
+
+        select = self.config.select
+        if self.like:
+            return Budget(tokens=done[self.like].result.tokens)
+        if select.per_example:
+            return Budget(select.per_example * texts, per_text=select.per_example)
+        return Budget(select.documents, select.tokens)
+
+
+def measuring_what(config: Config) -> dict[str, Any]:
+    """What determines the losses of a model on texts, beside the model."""
+    return {"objective": objective_what(config), "sequence_length": config.evaluation.sequence_length}
+
+
+def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
+    """What is taken."""
+    from adapt.corpus.dedup.deduplicate import Alike
+    from adapt.select.choose import choose
+    from adapt.select.table import steps_of
+    from adapt.select.tokens import TokenCounter
+
+    config = given.config
+    selections = [step.selection for step in steps_of(config.select, config.seed)]
+    alike = Alike.of(replace(config.corpus, deduplicate="near"))
+    count = TokenCounter(tokens.pretrained, tokens.form.ends)
+    return choose(selections, given, budget, config.select.keep, alike, count)
+
+
+def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: CorpusConfig, is_control: bool) -> None:
+    """Refuses a pool of which nothing, or all that there is, would be taken."""
+    from adapt.corpus.files.manifest import expand_paths
+
+    if not tally.kept:
+        reasons = ", ".join(f"{number} {reason}" for reason, number in {**tally.bad, **tally.dropped}.items())
+        raise DataError(
+            f"no document of the pool can be chosen: of its {tally.seen} records all were left out ({reasons})"
+            if tally.seen
+            else f"the pool is empty: {', '.join(expand_paths(corpus.paths))} hold no record",
+            "check select.pool_paths, select.pool_text_field and corpus.cleaning; a pool must hold other text than dev"
+            " and test",
+        )
+    if choice.is_full or (is_control and choice.taken):
+        return
+    wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
+    raise DataError(
+        f"{wanted} are wanted, but of the {tally.kept} documents of the pool {len(choice.taken)} can be taken"
+        f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
+        "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
+        " of it (tapt.pool_paths)",
+    )

@@ -1,0 +1,169 @@
+"""Stage `selection`: what was selected, handed over with what it gained beside random documents."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.files import link_or_copy, write_atomically
+from adapt.runner.packages import deciding
+from adapt.select import TEXTS_FILE
+from adapt.select.nearness import Nearness
+from adapt.stage.selecting.select import Select, measuring_what
+from adapt.stage.selecting.target import Target
+
+if TYPE_CHECKING:
+    import numpy as np
+
+EXAMPLES_FILE, MAP_FILE = "examples.json", "map.json"
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class SelectionJudged:
+    """What was taken, and what that gained.
+
+    The folder holds `texts.jsonl`, `examples.json` to be read, and `map.json`: places of some texts, by set.
+    """
+
+    way: str
+    """The selections, in their order."""
+    documents: int
+    tokens: int
+    pool: int
+    near_copies: int
+    dropped: dict[str, int]
+    selection: Nearness
+    random: Nearness | None
+    """Figures of random documents of the pool, of as many tokens; None where the selection is random itself."""
+    target: Nearness
+    kl_reduction: float | None
+    """How much nearer the target the selection is than the random documents [nats a gram]."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgeSelection(Stage[SelectionJudged]):
+    """A selection beside a random one."""
+
+    kind = "selection"
+    version = 2  # distances, and a map
+
+    name: str
+    config: Config
+    chosen: Select
+    control: Select | None
+    """Random documents of as many tokens."""
+    target: Target
+    start: Start | None
+    """The model whose loss is measured; None for no model."""
+
+    def what(self) -> Mapping[str, Any]:
+        """Model and seed; and how the target is read."""
+        by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
+        return {**self.target.what(), "seed": self.config.seed, **by_model, **deciding("scikit-learn")}
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
+        """Links the texts and measures."""
+        from adapt.select.gain import examples, in_random_order
+        from adapt.select.layout import map_places
+
+        chosen, target = done[self.chosen], self.target.texts(done)
+        link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
+        lines = sorted(lines_of(chosen.path), key=lambda line: (-line["score"], line["id"]))
+        taken, scores = [line["text"] for line in lines], [line["score"] for line in lines]
+        sets = {"selection": taken, "target": target}
+        if self.control:
+            sets["random"] = [line["text"] for line in lines_of(done[self.control].path)]
+        mixed = {name: in_random_order(texts, self.config.seed) for name, texts in sets.items()}
+        vectors = self._vectors(mixed)
+        figures = self._measured(sets, mixed, vectors, done)
+        places = {name: found.round(3).tolist() for name, found in map_places(vectors, self.config.seed).items()}
+        write_atomically(folder / MAP_FILE, json.dumps(places))
+        found = examples(taken, scores, target, EXAMPLES)
+        content = [{**asdict(example), "id": lines[example.rank - 1]["id"]} for example in found]
+        write_atomically(folder / EXAMPLES_FILE, json.dumps(content, ensure_ascii=False, indent=1))
+        random, selection = figures.get("random"), figures["selection"]
+        return Outcome(
+            SelectionJudged(
+                way=self.chosen.way,
+                documents=chosen.result.documents,
+                tokens=chosen.result.tokens,
+                pool=chosen.result.pool,
+                near_copies=chosen.result.near_copies,
+                dropped=chosen.result.dropped,
+                selection=selection,
+                random=random,
+                target=figures["target"],
+                kl_reduction=_reduction(random, selection),
+            )
+        )
+
+    def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
+        """Vectors of some texts of each set, and of some of the pool."""
+        from adapt.advise.sample import sample_corpus
+        from adapt.select.layout import SAMPLE, word_vectors
+
+        pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
+        return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
+
+    def _measured(
+        self,
+        sets: Mapping[str, Sequence[str]],
+        mixed: Mapping[str, Sequence[str]],
+        vectors: "Mapping[str, np.ndarray]",
+        done: Done,
+    ) -> dict[str, Nearness]:
+        """Figures of each set of texts; the target is one of them, and compared with itself in diversity and loss.
+
+        Args:
+            sets: texts by name.
+            mixed: the same in random order.
+            vectors: of some of them.
+            done: has the model.
+        """
+        from adapt.evaluate.similarity import word_overlaps
+        from adapt.select.gain import distinct_shares, kl_divergence, sample_losses, separability
+        from adapt.select.layout import mean_distance
+        from adapt.select.tokens import TokenCounter
+
+        seed, target = self.config.seed, sets["target"]
+        others = [name for name in sets if name != "target"]
+        shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
+        overlaps = dict(zip(others, shared, strict=True))
+        distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
+        tokens = self.chosen.tokens
+        count = TokenCounter(tokens.pretrained, tokens.form.ends)
+        losses = sample_losses(self.config, self.start.made(done), mixed) if self.start else {}
+        return {
+            name: Nearness(
+                documents=len(texts),
+                tokens=sum(count(texts)),
+                kl=kl_divergence(target, texts) if name in overlaps else None,
+                auc=separability(target, texts, seed) if name in overlaps else None,
+                shared_words=overlaps.get(name),
+                distinct=distinct[name],
+                distance=mean_distance(vectors[name]) if name in vectors else None,
+                loss=losses.get(name),
+            )
+            for name, texts in sets.items()
+        }
+
+
+def _reduction(random: Nearness | None, selection: Nearness) -> float | None:
+    """How much nearer the selection is to the target than random text [nats a gram]."""
+    if random is None or random.kl is None or selection.kl is None:
+        return None
+    return random.kl - selection.kl
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """What a selection has taken, in the pool's order."""
+    return [json.loads(line) for line in (folder / TEXTS_FILE).read_text(encoding="utf-8").split("\n") if line]

@@ -1,0 +1,149 @@
+"""Stage `prepare`: text as token shards, from files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config, CorpusConfig
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.shared import check_heldout
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.text.dedup import Dedup
+from adapt.stage.text.listing import Files
+from adapt.stage.text.reading import check_and_connect, without
+from adapt.stage.text.task_texts import TaskTexts
+
+if TYPE_CHECKING:
+    from adapt.corpus.streaming.online import Online
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was read, kept and dropped. None stands for what a streamed corpus cannot say beforehand."""
+
+    heldout_documents: int
+    heldout_tokens: int
+    train_documents: int | None = None
+    train_tokens: int | None = None
+    characters: int | None = None
+    dropped: dict[str, int] | None = None
+    """How many documents were dropped, by reason."""
+    changed: dict[str, int] | None = None
+    """How many documents were changed, by cleaning block."""
+    bad: dict[str, int] | None = None
+    """Records that cannot be read, by reason."""
+    evaluation_texts: dict[str, Any] | None = None
+    """How many texts of each file of an evaluation set were looked for."""
+    repeated_ids: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Prepare(Stage[Prepared]):
+    """One source, read, cleaned, tokenized and cut into what is trained on and what is held out."""
+
+    kind = "prepare"
+    version = 2  # held out by normalised text, whose hashes the shards hold
+
+    name: str
+    files: Files
+    tokens: Tokens
+    config: Config
+    dedup: Dedup | None = None
+    """Says which documents to leave out."""
+    place: int = 0
+    """Position of this source among those that were deduplicated together."""
+    unseen: TaskTexts | None = None
+    """Texts that it must not hold."""
+    measured: tuple[Stage[Prepared], ...] = ()
+    """Text that it leaves out, because it is measured."""
+    shared_with: str = ""
+    """The field whose text this is too, which must leave something to measure."""
+
+    def what(self) -> Mapping[str, Any]:
+        """How the source is read and tokenized. The listing ties it to the content of its files."""
+        return {
+            "corpus": self.files.what(),
+            **({"streaming": True} if self.files.corpus.streaming else {}),
+            **({"place": self.place} if self.dedup else {}),
+            **self.tokens.what(),
+        }
+
+    def run(self, folder: Path, done: Done) -> Outcome[Prepared]:
+        """Writes the shards; of a streamed corpus, those of a held-out sample alone."""
+        corpus = without(self.files.corpus, self.unseen, done)
+        if corpus.streaming:
+            from adapt.corpus.streaming.sample import sample_heldout
+
+            check_and_connect(self.files.manifest, corpus, self.tokens, self.config)
+            return Outcome(Prepared(**sample_heldout(Streamed.of(self).online(folder, done), folder)))
+        prepared = prepare_shards(
+            self.files.manifest,
+            corpus,
+            self.tokens,
+            self.config,
+            folder,
+            duplicates_of(self.dedup, self.place, done),
+            [done[text].path for text in self.measured],
+        )
+        if self.shared_with:
+            check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with)
+        return Outcome(prepared)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A corpus that is read while it is trained on, and what it leaves out."""
+
+    files: Files
+    tokens: Tokens
+    config: Config
+    dedup: Dedup | None
+    measured: tuple[Stage[Prepared], ...]
+
+    @classmethod
+    def of(cls, text: Prepare) -> "Streamed":
+        """The whole of what a stage has sampled."""
+        return cls(text.files, text.tokens, text.config, text.dedup, text.measured)
+
+    def online(self, folder: Path, done: Done) -> "Online":
+        """The corpus as it is streamed.
+
+        Args:
+            folder: keeps the index of it.
+            done: what it leaves out.
+        """
+        from adapt.corpus.streaming.online import Online
+        from adapt.corpus.streaming.window import Cut
+
+        training = self.config.training
+        cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)
+        duplicates, measured = duplicates_of(self.dedup, 0, done), [done[text].path for text in self.measured]
+        manifest, tokens = self.files.manifest, self.tokens
+        return Online.of(manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured)
+
+
+def prepare_shards(
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    tokens: Tokens,
+    config: Config,
+    folder: Path,
+    duplicates: Path | None = None,
+    measured: Sequence[Path] = (),
+) -> Prepared:
+    """Prepares a corpus in `folder`; see `adapt.corpus.shards.prepare.prepare`."""
+    from adapt.corpus.shards.prepare import prepare
+
+    check_and_connect(manifest, corpus, tokens, config)
+    return Prepared(**prepare(manifest, corpus, tokens.pretrained, folder, tokens.form, duplicates, measured))
+
+
+def duplicates_of(dedup: Dedup | None, place: int, done: Done) -> Path | None:
+    """The list of a source's duplicates, where they were looked for."""
+    if dedup is None:
+        return None
+    from adapt.corpus.dedup.deduplicate import duplicates_file
+
+    return done[dedup].path / duplicates_file(place)

@@ -1,0 +1,96 @@
+"""The matrices of a sequence: each figure stands where it was measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.config import Config, MethodConfig, TaskConfig
+from adapt.stage.domains.matrices import LossMatrix, ScoreMatrix, loss_matrix, score_matrix
+from adapt.stage.domains.sequence import Sequence
+from adapt.stage.finetune import Finetune
+from tests.job.worlds import splits
+from tests.stage.done import record_of
+from tests.stage.measured import EXPORTED, built, done, losses, two_domains
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return two_domains(tmp_path, monkeypatch)
+
+
+def losses_of(stage: Sequence, *others: object) -> LossMatrix:
+    return loss_matrix(stage.order, stage.before, stage.steps, done(stage, *others))  # type: ignore[arg-type]
+
+
+def test_losses_stand_where_they_were_measured(config: Config) -> None:
+    assert losses_of(built(config)) == LossMatrix(
+        {"cs": 0, "bio": 1, "general": None},
+        [
+            {"cs": 5.0, "bio": 6.0, "general": 4.0},
+            {"cs": 3.0, "bio": 5.8, "general": 4.1},
+            {"cs": 3.6, "bio": 3.5, "general": 4.4},
+        ],
+    )
+
+
+def test_general_text_that_is_not_there_has_no_column(config: Config) -> None:
+    stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
+    nothing = [record_of(s.export, **{**EXPORTED[s.learnt - 1], "general_loss_after": None}) for s in stage.steps]
+    assert losses_of(stage, *nothing).columns == {"cs": 0, "bio": 1}
+
+
+def test_general_text_that_is_too_little_has_no_column(config: Config) -> None:
+    """Exports leave out what has a single document."""
+    stage = built(config)
+    little = [record_of(each, texts=losses(domain=5.0, general=None)) for each in stage.before.values()]
+    assert losses_of(stage, *little).columns == {"cs": 0, "bio": 1}
+
+
+def test_a_domain_with_too_little_held_out_text_has_no_column(config: Config) -> None:
+    stage = built(config)
+    little = record_of(
+        stage.steps[0].export, **{**EXPORTED[0], "heldout_loss_before": None, "heldout_loss_after": None}
+    )
+    found = losses_of(stage, little)
+    assert found.columns == {"bio": 1, "general": None}
+    assert [set(row) for row in found.rows] == [{"bio", "general"}] * 3
+
+
+def test_of_domains_learnt_apart_each_model_has_its_own(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("plain")), mode="separate")
+    assert losses_of(stage).rows[1:] == [{"cs": 3.0, "general": 4.1}, {"bio": 3.5, "general": 4.4}]
+
+
+def test_all_at_once_is_one_model_whose_losses_are_of_each_domain(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("plain")), mode="joint")
+    assert stage.steps[0].others
+    measured = record_of(stage.steps[0].others, texts=losses(cs=3.1, bio=3.2))
+    assert losses_of(stage, measured).rows[1:] == [{}, {"cs": 3.1, "bio": 3.2, "general": 4.4}]
+
+
+def test_scores_stand_where_they_were_measured_by_seed(config: Config) -> None:
+    tasks = [TaskConfig(name="topics", domain="cs", metric="accuracy", **splits()), TaskConfig(name="bio", **splits())]
+    stage = built(replace(config, tasks=tasks), forward_transfer=True)
+
+    def scored(runs: dict[str, tuple[Finetune, ...]], learnt: int) -> list[object]:
+        return [
+            record_of(run, metric="macro_f1" if task == "bio" else "accuracy", score=learnt + run.seed / 10)
+            for task, some in runs.items()
+            for run in some
+        ]
+
+    rows = {0: stage.untaught, **{step.learnt: step.runs for step in stage.steps}}
+    found = [record for learnt, runs in rows.items() for record in scored(dict(runs), learnt)]
+    matrix = score_matrix(stage.order, stage.owners, stage.untaught, stage.steps, done(stage, *found))  # type: ignore[arg-type]
+    assert matrix == ScoreMatrix(
+        {"topics": 0, "bio": 1},
+        {"topics": "accuracy", "bio": "macro_f1"},
+        [{name: [after, after + 0.1] for name in ("topics", "bio")} for after in (0.0, 1.0, 2.0)],
+    )
+
+
+def test_what_was_not_tested_has_no_score(config: Config) -> None:
+    stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
+    matrix = score_matrix(stage.order, stage.owners, stage.untaught, stage.steps, done(stage))
+    assert [set(row) for row in matrix.rows] == [set(), set(), {"bio"}]

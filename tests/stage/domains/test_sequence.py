@@ -1,0 +1,177 @@
+"""The record of a sequence: figures of its matrices, what the method notes, warnings, overlap, cost."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, MethodConfig, TaskConfig
+from adapt.method.das.options import DasOptions
+from adapt.runner import Record
+from adapt.stage.domains.sequence import Sequence, SequenceResult
+from tests.job.worlds import splits
+from tests.stage.done import record_of
+from tests.stage.measured import EXPORTED, built, done, losses, two_domains
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return two_domains(tmp_path, monkeypatch)
+
+
+def result(stage: Sequence, *others: Record) -> SequenceResult:
+    return stage.run(Path(), done(stage, *others)).result
+
+
+def with_das(config: Config, **options: Any) -> Config:
+    return replace(config, method_options=DasOptions(**options))
+
+
+def test_figures_are_those_of_the_matrices(config: Config) -> None:
+    found = result(built(config))
+    assert found.losses.rows[2] == {"cs": 3.6, "bio": 3.5, "general": 4.4}
+    assert found.loss_forgetting == pytest.approx(0.6)
+    assert found.loss_forward_transfer == pytest.approx(0.2)
+    assert found.general_change == pytest.approx(0.4)
+    assert found.average is None  # there is no task
+    assert found.warnings == []
+    assert (found.order, found.mode, found.method, found.seed) == (["cs", "bio"], "continual", "das", 0)
+
+
+def test_models_are_named_by_what_they_learnt_last(config: Config) -> None:
+    stage = built(config)
+    cs, bio = (str(Path("export") / step.export.name) for step in stage.steps)
+    found = result(stage)
+    assert found.models == {"cs": cs, "bio": bio}
+    assert found.model == bio
+    joint = built(replace(config, method=MethodConfig("plain")), mode="joint")
+    assert list(result(joint).models) == ["cs, bio"]
+
+
+def test_a_mean_over_domains_learnt_at_once(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("plain")), mode="joint")
+    assert stage.steps[0].others
+    measured = record_of(stage.steps[0].others, texts=losses(cs=3.1, bio=3.2))
+    assert result(stage, measured).loss_average == pytest.approx(3.15)
+
+
+def little(stage: Sequence) -> Record:
+    """The first domain has no held-out text to speak of."""
+    figures = {**EXPORTED[0], "heldout_loss_before": None, "heldout_loss_after": None}
+    return record_of(stage.steps[0].export, **figures)
+
+
+def test_a_domain_with_too_little_held_out_text_is_left_out_with_a_word(config: Config) -> None:
+    stage = built(config)
+    found = result(stage, little(stage))
+    assert found.loss_learning == 3.5
+    assert found.warnings == ["cs has fewer than two held-out documents, so its loss is left out"]
+
+
+# --- what the method notes
+
+
+def importance(stage: Sequence, after: int, head: float = 0.05, share: float | None = None) -> Record:
+    """What was measured after so many domains."""
+    past = [*(step.past for step in stage.steps), stage.past]
+    left = {"head": [head], "inner": [0.5], "output": [0.5]}
+    return record_of(past[after]["importance"], plasticity=left, embeddings_share=share)
+
+
+def all_of(stage: Sequence, head: float = 0.05, share: float | None = None) -> list[Record]:
+    return [importance(stage, 0, 0.5, share), importance(stage, 1, head), importance(stage, 2, 0.5)]
+
+
+def test_what_the_method_notes_is_numbered_by_the_domains_before_it(config: Config) -> None:
+    stage = built(config)
+    found = result(stage, *all_of(stage))
+    (table,) = found.tables
+    assert list(table["rows"]) == ["after 0 domains", "after 1 domain", "after 2 domains"]
+    assert table["rows"]["after 1 domain"][0] == "0.05\n0.05 to 0.05"
+    assert table["columns"][0] == "attention heads"
+    assert [warning.split(",")[0] for warning in found.warnings] == ["after 1 domain"]
+
+
+@pytest.mark.parametrize(
+    ("options", "head", "warnings"),
+    [
+        ({"plasticity_floor": 0.2}, "0.20\n0.20 to 0.20", 0),
+        ({"soft_mask": "gradient"}, "0.05\n0.05 to 0.05", 0),  # Adam undoes it
+        ({"soft_mask": "none"}, None, 0),
+    ],
+)
+def test_what_is_noted_is_as_the_method_has_it(
+    config: Config, options: dict[str, Any], head: str | None, warnings: int
+) -> None:
+    stage = built(with_das(config, **options))
+    found = result(stage, *all_of(stage))
+    assert len(found.warnings) == warnings
+    assert [table["rows"]["after 1 domain"][0] for table in found.tables] == ([head] if head else [])
+
+
+@pytest.mark.parametrize(
+    ("share", "options", "warns"),
+    [
+        (0.88, {}, True),
+        (0.31, {}, False),
+        (None, {}, False),
+        (0.88, {"embeddings": "frequency"}, False),
+        (0.88, {"soft_mask": "none"}, False),
+    ],
+)
+def test_a_model_that_is_mostly_embeddings_is_warned_of(
+    config: Config, share: float | None, options: dict[str, Any], warns: bool
+) -> None:
+    stage = built(with_das(config, **options))
+    found = result(stage, *all_of(stage, head=0.5, share=share))
+    assert [each.split(",")[0] for each in found.warnings] == ["88% of the parameters are embeddings"] * warns
+
+
+def test_domains_are_warned_of_before_what_the_method_notes(config: Config) -> None:
+    stage = built(config)
+    found = result(stage, little(stage), *all_of(stage))
+    assert [warning.split()[0] for warning in found.warnings] == ["cs", "after"]
+
+
+def test_a_method_without_stages_notes_nothing(config: Config) -> None:
+    found = result(built(replace(config, method=MethodConfig("plain"))))
+    assert (found.tables, found.warnings) == ([], [])
+
+
+# --- overlap and cost
+
+
+def test_overlap_is_summed_over_all_that_was_measured_and_unknown_where_one_is(config: Config) -> None:
+    stage = built(config)
+    assert result(stage).overlap == 0
+    export, others = stage.steps[0].export, stage.steps[1].others
+    assert others
+    exported = record_of(export, **{**EXPORTED[0], "heldout_overlap": 2, "general_overlap": 4})
+    assert result(stage, exported, record_of(others, texts=losses(3, cs=3.6))).overlap == 9
+    assert result(stage, exported, record_of(others, texts=losses(None, cs=3.6))).overlap is None
+    assert result(stage, record_of(export, **{**EXPORTED[0], "general_overlap": None})).overlap is None
+
+
+def test_without_general_text_overlap_is_that_of_domains(config: Config) -> None:
+    stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
+    nothing = {"general_loss_after": None, "general_overlap": None}
+    assert (
+        result(stage, *(record_of(s.export, **{**EXPORTED[s.learnt - 1], **nothing}) for s in stage.steps)).overlap == 0
+    )
+
+
+@pytest.mark.parametrize(("price", "expected"), [(None, None), (2.0, 4.0)])
+def test_what_it_cost(config: Config, price: float | None, expected: float | None) -> None:
+    stage = built(replace(config, method=MethodConfig("plain")))
+    cost = stage.run(Path(), done(stage, price=price)).cost
+    assert (cost["device_seconds"], cost["cost"]) == (20.0, expected)
+
+
+def test_cost_is_of_every_export_importance_and_fine_tuning_once(config: Config) -> None:
+    """The importance after a domain is that before the next."""
+    stage = built(replace(config, tasks=[TaskConfig(name="bio", **splits())]))
+    cost = stage.run(Path(), done(stage, price=1.0)).cost
+    assert cost["device_seconds"] == 10.0 * (2 + 3 + 2)
+    assert cost["device_hours"] == pytest.approx(70 / 3600)
+    assert cost["cost"] == 7.0
