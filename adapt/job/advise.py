@@ -14,7 +14,7 @@ from adapt.job.job import Job
 from adapt.model.size import model_size
 from adapt.runner import Finished
 from adapt.stage.context import Context
-from adapt.stage.measuring.evidence import Look
+from adapt.stage.evidence import Look
 from adapt.stage.task import task_of
 from adapt.stage.text.listing import Files, listed_files
 

@@ -10,8 +10,8 @@ from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text, replayed_text
 from adapt.runner import Finished
 from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export, Exported
-from adapt.stage.measuring.evaluate import Evaluate
 from adapt.stage.train import Train
 
 

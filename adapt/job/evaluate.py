@@ -14,11 +14,11 @@ from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import tokenizer_files
 from adapt.runner import Finished, Stage
+from adapt.stage.compare import Compare, ModelMeasured
 from adapt.stage.context import Context, located
-from adapt.stage.measuring.compare import Compare, ModelMeasured
-from adapt.stage.measuring.evaluate import Evaluate
-from adapt.stage.measuring.neighbours import Neighbours
-from adapt.stage.measuring.perplexity import Perplexity
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.neighbours import Neighbours
+from adapt.stage.perplexity import Perplexity
 from adapt.stage.task import PrepareTask, task_of
 from adapt.stage.text.prepare import Prepared
 

@@ -8,7 +8,7 @@ from adapt.job.job import Job
 from adapt.runner import Finished
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
-from adapt.stage.measuring.scores import Scored, Scores
+from adapt.stage.scores import Scored, Scores
 from adapt.stage.task import task_of
 
 

@@ -16,7 +16,7 @@ from adapt.stage.domains.matrices import Step
 from adapt.stage.domains.noted import Noted
 from adapt.stage.domains.sequence import Sequence as SequenceStage
 from adapt.stage.domains.sequence import SequenceResult
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import task_of
 from adapt.stage.train import Train
 

@@ -12,9 +12,9 @@ from adapt.job.text import on_one_source
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.matrices import Runs, Step
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
 from adapt.stage.finetune import Finetune
-from adapt.stage.measuring.evaluate import Evaluate
 from adapt.stage.text.gather import Gather
 from adapt.stage.text.prepare import Prepare
 from adapt.stage.train import Train

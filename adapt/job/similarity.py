@@ -11,7 +11,7 @@ from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text
 from adapt.runner import Finished
 from adapt.stage.context import Context
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.similarity import Similarity
 
 

@@ -13,8 +13,8 @@ from adapt.job.job import Job
 from adapt.job.text import general_text, prepared_beside, replayed_text
 from adapt.runner import Stage
 from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
-from adapt.stage.measuring.evaluate import Evaluate
 from adapt.stage.text.gather import Gather
 from adapt.stage.text.listing import listed_files
 from adapt.stage.text.prepare import Prepared

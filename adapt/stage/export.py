@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.runner import Done, Outcome, Stage
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
 from adapt.stage.train import Train, Trained
 

@@ -12,7 +12,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence as DomainSequence
 from adapt.stage.finetune import Finetune
-from adapt.stage.measuring.scores import Scores
+from adapt.stage.scores import Scores
 from adapt.stage.task import task_of
 from adapt.statistics.seeds import spread
 

@@ -21,7 +21,7 @@ from adapt.corpus.shards.tokens import TokenStream
 from adapt.errors import AdaptError
 from adapt.runner import Record
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from tests.fuzz.driver import SEEN, Ran
 from tests.tokenizers import SPECIAL, roberta
 

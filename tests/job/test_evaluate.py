@@ -24,8 +24,8 @@ from adapt.job.dapt import dapt
 from adapt.job.evaluate import evaluate
 from adapt.job.similarity import similarity
 from adapt.runner import ensure
+from adapt.stage.compare import Compare
 from adapt.stage.context import Context
-from adapt.stage.measuring.compare import Compare
 from adapt.summary import show_comparison
 from tests.samples import sentences, with_labels, write
 

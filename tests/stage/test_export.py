@@ -14,8 +14,8 @@ from adapt.evaluate.measure import LOSSES_FILE, read_losses
 from adapt.evaluate.results import TextLoss
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
+from adapt.stage.evaluate import Evaluated
 from adapt.stage.export import Export, Exported
-from adapt.stage.measuring.evaluate import Evaluated
 from adapt.stage.text.prepare import Prepared
 from adapt.stage.train import SourceShare, Trained
 

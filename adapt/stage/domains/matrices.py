@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.runner import Done, Stage
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
 from adapt.stage.finetune import Finetune
-from adapt.stage.measuring.evaluate import Evaluate
 from adapt.stage.train import Train
 
 GENERAL = "general"

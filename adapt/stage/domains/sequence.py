@@ -9,7 +9,7 @@ from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.stage.domains.matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, score_matrix
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import PrepareTask
 from adapt.stage.text.prepare import Prepared
 from adapt.stage.train import Train

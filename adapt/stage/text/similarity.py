@@ -9,7 +9,7 @@ from adapt.evaluate.results import Similar
 from adapt.model.locate import Pretrained
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.packages import deciding
-from adapt.stage.measuring.evaluate import Evaluate
+from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepared
 
 

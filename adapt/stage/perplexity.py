@@ -9,7 +9,7 @@ from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context
-from adapt.stage.measuring.neighbours import measured_model
+from adapt.stage.neighbours import measured_model
 from adapt.stage.text.prepare import Prepared
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from adapt.evaluate.results import ModelsCompared
 from adapt.runner import Done, Outcome, Stage
-from adapt.stage.measuring.evaluate import Evaluate
-from adapt.stage.measuring.neighbours import Neighbours
-from adapt.stage.measuring.perplexity import Perplexity
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.neighbours import Neighbours
+from adapt.stage.perplexity import Perplexity
 
 
 @dataclass(frozen=True)
