@@ -18,9 +18,7 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `transport`: the plan of optimal transport, for `tsds`.
 - `copies`: clusters of vectors and the copies in them, for `semdedup`.
 - `random`, `dsir`, `classifier`, `perplexity`, `knn`, `tsds`, `semdedup`: a selection each.
-- `gain`: what a selection is beside a random one.
-- `layout`: how far texts lie apart, and a map of them.
-- `nearness`: the figures of that.
+- `judge/`: what a selection is beside a random one.
 """
 
 TEXTS_FILE = "texts.jsonl"
