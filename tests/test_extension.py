@@ -133,9 +133,14 @@ def test_the_job_of_the_page_is_one_of_a_chain_file(config_file, mine, tmp_path)
 def test_the_selection_of_the_page_prefers_what_resembles_the_target(mine):
     from adapt.select.highest import highest
     from adapt.select.table import selection_of
-    from tests.select.pools import numbered
+    from tests.select.pools import given, numbered
 
     selection = selection_of(**settings()["select"], seed=0)
     pool = numbered(["gradients of layers", "nothing alike here", "gradients everywhere"])
-    taken = highest(selection, pool, ["gradients of deep layers"], 1)
-    assert [text for _, text, _ in taken] == ["gradients of layers"]
+    target = ["gradients of deep layers"]
+    selection.learn(given(pool, target))
+    taken = highest(selection, pool, target, 2)
+    assert [(text, score) for _, text, score in taken] == [
+        ("gradients of layers", 0.75),
+        ("gradients everywhere", 0.25),
+    ]

@@ -51,7 +51,7 @@ class Vectors:
     """What made the vectors of the target."""
 
 
-class Look(Protocol[Seen]):
+class Inspection(Protocol[Seen]):
     """Looks at documents that are read in one go, in any process."""
 
     def __call__(self, documents: "Iterator[Document]", hint: Any) -> "Iterator[Seen | None]":
@@ -77,7 +77,9 @@ class DocumentPool(Protocol):
             on_device: whether it needs a GPU, where the cluster has one; it is then kept with what it has loaded.
         """
 
-    def visit(self, look: "Look[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False) -> "Iterator[T]":
+    def visit(
+        self, look: "Inspection[T]", hint: Callable[[], Any] = lambda: None, on_device: bool = False
+    ) -> "Iterator[T]":
         """The same for what shows progress meanwhile, and is told what is known when an item is about to be read."""
 
     def narrowed(self, ids: "np.ndarray") -> "DocumentPool":

@@ -116,7 +116,7 @@ class ByPerplexity(Selection):
 
     @cached_property
     def _losses(self) -> "list[Losses]":
-        """Of each model; loaded in the process that scores."""
+        """Those of each model, which is loaded in the process that scores."""
         return [Losses(self._models[path], self._config, self.options.max_tokens) for path in self.models()]
 
 

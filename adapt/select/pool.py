@@ -15,7 +15,7 @@ from adapt.corpus.screening.clean import OPEN, Sieve, Tally
 from adapt.corpus.screening.item import id_at, item_texts, place_of
 from adapt.corpus.spread import Cluster
 from adapt.corpus.watch import Pace, Piece, reading
-from adapt.select.base import Look
+from adapt.select.base import Inspection
 
 T = TypeVar("T")
 SMALL_BYTES = 16 * MIB
@@ -82,7 +82,7 @@ class Pool:
 
     def visit(
         self,
-        look: Look[T],
+        look: Inspection[T],
         hint: Callable[[], Any] = lambda: None,
         on_device: bool = False,
         purpose: str = "scoring the pool",
@@ -190,7 +190,7 @@ class Visit:
 
     corpus: CorpusConfig
     sieve: Sieve
-    look: Look[Any]
+    look: Inspection[Any]
 
     def __call__(self, item: Item) -> Iterator[Sight]:
         """What is seen of an item; all of it is read."""

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from adapt.errors import DataError
 from adapt.select.classifier import ByClassifier, ClassifierOptions
-from adapt.select.random import sampled
+from adapt.select.random import draws_at, sampled
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 
@@ -32,49 +32,75 @@ def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[n : n + size]) for size in range(1, longest + 1) for n in range(len(words) - size + 1))
 
 
+BUCKETS = 2**20
+"""So many that no two runs of the texts here share one."""
+
+
+def log_odds(positive: list[str], negative: list[str], pool: list[str], longest: int) -> np.ndarray:
+    """Of the texts of a pool, by scikit-learn on counts by name."""
+    names = sorted({run for text in [*positive, *negative, *pool] for run in runs(text, longest)})
+    x = features([*positive, *negative], longest, names)
+    model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=5000, tol=1e-8)
+    model.fit(x, np.arange(len(x)) < len(positive))
+    found: np.ndarray = model.decision_function(features(pool, longest, names))
+    return found
+
+
+@pytest.fixture
+def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains until nothing changes any more; ordinarily it ends when log odds are right to some thousandths."""
+    monkeypatch.setattr("adapt.select.classifier.TOLERANCE", 1e-8)
+    monkeypatch.setattr("adapt.select.classifier.MOST_STEPS", 5000)
+
+
 @pytest.mark.parametrize("longest", [1, 2])
-def test_the_ranking_is_that_of_scikit_learn_on_the_same_features(longest: int) -> None:
-    names = sorted({run for text in [*TARGET, *POOL] for run in runs(text, longest)})
-    x = features([*TARGET, *POOL], longest, names)
-    y = np.arange(len(x)) < len(TARGET)
-    model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=5000, tol=1e-8).fit(x, y)
-    expected = model.decision_function(x[len(TARGET) :])
-    selection = ByClassifier(ClassifierOptions(ngram=longest, buckets=2**18, sample=1000), 0)
-    found = ranked(selection, numbered(POOL), TARGET)
-    scores = np.array([score for _, score in sorted(found)])
-    if longest == 1:
-        assert scores == pytest.approx(expected, abs=0.01)
-        assert [place for place, _ in found[:20]] == np.argsort(-expected)[:20].tolist()
-    else:  # of so many runs a few share a bucket
-        assert np.corrcoef(scores, expected)[0, 1] > 0.999
-        assert {place for place, _ in found[:20]} == set(np.argsort(-expected)[:20].tolist())
+@pytest.mark.parametrize("at_once", [10**9, 13])
+def test_the_ranking_is_that_of_scikit_learn_on_the_same_features(longest: int, at_once: int, to_the_end: None) -> None:
+    expected = log_odds(TARGET, POOL, POOL, longest)
+    selection = ByClassifier(ClassifierOptions(ngram=longest, buckets=BUCKETS, sample=1000), 0)
+    found = ranked(selection, numbered(POOL, at_once=at_once), TARGET)
+    np.testing.assert_allclose([score for _, score in sorted(found)], expected, atol=1e-4)
+    assert [id for id, _ in found] == np.argsort(-expected, kind="stable").tolist()
+
+
+def test_ordinary_training_is_right_to_a_hundredth() -> None:
+    expected = log_odds(TARGET, POOL, POOL, 2)
+    found = ranked(ByClassifier(ClassifierOptions(buckets=BUCKETS, sample=1000), 0), numbered(POOL), TARGET)
+    np.testing.assert_allclose([score for _, score in sorted(found)], expected, atol=0.01)
+    assert [id for id, _ in found[:20]] == np.argsort(-expected)[:20].tolist()
 
 
 def test_negative_texts_are_a_random_sample_of_the_pool() -> None:
     texts = [str(number) for number in range(1000)]
-    some = sampled(numbered(texts), 100, 0, 2)
-    assert len(set(some)) == 100
-    assert some == sorted(some, key=int)
-    assert 350 < np.mean([int(text) for text in some]) < 650
-    assert some == sampled(numbered(texts), 100, 0, 2)
-    assert some != sampled(numbered(texts), 100, 1, 2)
+    some = sampled(numbered(texts, 2**33), 100, 0, 2)
+    drawn = draws_at([2**33 + number for number in range(1000)], 0, 2)
+    assert some == [texts[place] for place in sorted(np.argsort(-drawn)[:100])]
+    assert some == sampled(numbered(texts, 2**33, at_once=17), 100, 0, 2)
+    assert some != sampled(numbered(texts, 2**33), 100, 1, 2)
     assert sampled(numbered(texts[:5]), 100, 0, 2) == texts[:5]
 
 
-def test_a_further_round_finds_what_only_shares_words_with_the_best() -> None:
+def test_a_further_round_finds_what_only_shares_words_with_the_best(to_the_end: None) -> None:
     """Like the target is `gradient`; beside it stands `vector`, which the target lacks."""
-    others = [text for text in sentences(200, seed=3) if "vector" not in text and "gradient" not in text]
+    others = [text for text in sentences(300, seed=3) if "vector" not in text and "gradient" not in text]
     both = [f"gradient vector {text}" for text in others[:40]]
     pool = [*others[40:140], *both, *(f"vector {text}" for text in others[140:150])]
     target = [f"gradient {text}" for text in others[:40]]
     hidden = set(range(len(pool) - 10, len(pool)))
 
-    def rank_of_hidden(rounds: int) -> float:
-        options = ClassifierOptions(ngram=1, rounds=rounds, recalled=1.0)
-        found = [place for place, _ in ranked(ByClassifier(options, 0), numbered(pool), target)]
-        return float(np.mean([found.index(place) for place in hidden]))
+    def places_of_hidden(scores: np.ndarray) -> float:
+        return float(np.mean([place for place, id in enumerate(np.argsort(-scores, kind="stable")) if id in hidden]))
 
-    assert rank_of_hidden(2) < rank_of_hidden(1) - 5
+    first = log_odds(target, pool, pool, 1)
+    recalled = [pool[place] for place in np.argsort(-first, kind="stable")[:40]]
+    second = log_odds([*target, *recalled], [text for text in pool if text not in recalled], pool, 1)
+    for rounds, expected in ((1, first), (2, second)):
+        options = ClassifierOptions(ngram=1, buckets=BUCKETS, rounds=rounds, recalled=1.0)
+        found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
+        np.testing.assert_allclose([score for _, score in found], expected, atol=1e-4)
+    assert all(text.startswith("vector") for text in pool[140:])
+    assert places_of_hidden(first) > 140  # of 149: last but for few
+    assert places_of_hidden(second) < 120
 
 
 def test_rounds_read_the_pool_once_each_and_once_for_the_sample() -> None:

@@ -2,12 +2,15 @@
 
 import math
 from collections import Counter
+from itertools import permutations
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 
 from adapt.errors import DataError
-from adapt.select.dsir import Dsir, DsirOptions
+from adapt.select.dsir import GUMBEL, Dsir, DsirOptions
+from adapt.select.random import draws_at
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 
@@ -21,26 +24,30 @@ def runs(texts: list[str], longest: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(each[n : n + size]) for each in words for size in sizes for n in range(len(each) - size + 1))
 
 
-def log_weight(text: str, longest: int, buckets: int, smoothing: float) -> float:
+BUCKETS = 2**21
+"""So many that no two runs of the texts here share one."""
+
+
+def log_weight(text: str, pool: list[str], longest: int, smoothing: float) -> float:
     """Equation 1 over the runs of a text, each by its name."""
-    target, pool = runs(TARGET, longest), runs(POOL, longest)
-    added = smoothing * buckets
+    in_target, in_pool = runs(TARGET, longest), runs(pool, longest)
+    added = smoothing * BUCKETS
     weight = 0.0
     for run, count in runs([text], longest).items():
-        q = pool[run] / pool.total()
-        p = (target[run] + added * q) / (target.total() + added)
+        q = in_pool[run] / in_pool.total()
+        p = (in_target[run] + added * q) / (in_target.total() + added)
         weight += count * (math.log(p) - math.log(q))
     return weight
 
 
+@pytest.mark.parametrize("at_once", [10**9, 7])
 @pytest.mark.parametrize(("longest", "smoothing"), [(1, 0.5), (2, 1.0), (3, 0.01)])
-def test_weights_are_those_of_whole_counters(longest: int, smoothing: float) -> None:
-    buckets = 2**20  # of some 2,000 runs perhaps one pair shares a bucket
-    options = DsirOptions(ngram=longest, buckets=buckets, smoothing=smoothing / 2**10, noise=0.0)
-    found = dict(ranked(Dsir(options, 0), numbered(POOL), TARGET))
-    expected = [log_weight(text, longest, buckets, smoothing / 2**10) for text in POOL]
-    difference = np.abs(np.array([found[place] for place in range(len(POOL))]) - expected)
-    assert np.quantile(difference, 0.9) < 1e-9
+def test_weights_are_those_of_whole_counters(longest: int, smoothing: float, at_once: int) -> None:
+    pool, smoothing = POOL[: 200 if longest < 3 else 90], smoothing / BUCKETS * 1000
+    options = DsirOptions(ngram=longest, buckets=BUCKETS, smoothing=smoothing, noise=0.0)
+    found = dict(ranked(Dsir(options, 0), numbered(pool, at_once=at_once), TARGET))
+    expected = [log_weight(text, pool, longest, smoothing) for text in pool]
+    np.testing.assert_allclose([found[id] for id in range(len(pool))], expected, atol=1e-9)
 
 
 def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
@@ -53,20 +60,42 @@ def test_the_mean_is_the_sum_over_the_number_of_grams() -> None:
 
 
 def test_noise_makes_a_sample_in_proportion_to_the_weights() -> None:
-    """Gumbel top-k: the first is document i with probability w_i / sum w."""
-    pool = ["model loss", "layer loss", "word word", "model model"]
+    """Gumbel top-k: the order i, j, ... has the probability w_i / sum w, times w_j / (sum w - w_i), and so on."""
+    pool = numbered(["model loss", "layer loss", "word word", "model model"])
     target = ["model loss", "model model model", "loss"]
-    quiet = dict(ranked(Dsir(DsirOptions(noise=0.0), 0), numbered(pool), target))
-    weights = np.exp([quiet[place] for place in range(4)])
-    firsts = Counter(ranked(Dsir(DsirOptions(), seed), numbered(pool), target)[0][0] for seed in range(600))
-    shares = np.array([firsts[place] for place in range(4)]) / 600
-    assert shares == pytest.approx(weights / weights.sum(), abs=0.07)
+    quiet = Dsir(DsirOptions(noise=0.0), 0)
+    weights = np.exp([score for _, score in sorted(ranked(quiet, pool, target))])
+    orders: Counter[tuple[int, ...]] = Counter()
+    for seed in range(3000):
+        noisy = Dsir(DsirOptions(), seed)
+        noisy.ratios = quiet.ratios
+        scores = list(noisy.scores(pool, target))
+        orders[tuple(sorted(range(4), key=lambda place: -scores[place]))] += 1
+    expected = {}
+    for order in permutations(range(4)):
+        left = [weights[list(order[place:])].sum() for place in range(4)]
+        expected[order] = 3000 * math.prod(weights[each] / rest for each, rest in zip(order, left, strict=True))
+    frequent = [order for order, count in expected.items() if count >= 5]
+    seen, wanted = [orders[order] for order in frequent], [expected[order] for order in frequent]
+    assert len(frequent) > 12
+    assert chisquare([*seen, 3000 - sum(seen)], [*wanted, 3000 - sum(wanted)]).pvalue > 0.001
 
 
-def test_what_is_like_the_target_comes_first_and_the_pool_is_read_twice() -> None:
-    pool = numbered([*POOL[:50], *TARGET])
-    best = [place for place, _ in ranked(Dsir(DsirOptions(noise=0.0, weight="mean"), 0), pool, TARGET)]
-    assert set(best[:10]) <= set(range(50, 65))
+def test_noise_is_that_of_the_documents_id() -> None:
+    quiet, noisy = (dict(ranked(Dsir(DsirOptions(noise=n), 3), numbered(POOL, 2**40), TARGET)) for n in (0.0, 1.0))
+    uniform = np.exp(-np.exp([quiet[id] - noisy[id] for id in sorted(quiet)]))
+    np.testing.assert_allclose(uniform, draws_at(sorted(quiet), 3, GUMBEL), rtol=1e-6)
+    assert dict(ranked(Dsir(DsirOptions(), 3), numbered(POOL, 2**40, at_once=11), TARGET)) == noisy
+
+
+def test_the_order_is_that_of_the_mean_weights_with_the_target_itself_in_front() -> None:
+    texts = [*POOL[:50], *TARGET]
+    pool = numbered(texts)
+    options = DsirOptions(noise=0.0, weight="mean", buckets=BUCKETS, smoothing=1000 / BUCKETS)
+    best = [id for id, _ in ranked(Dsir(options, 0), pool, TARGET)]
+    means = [log_weight(text, texts, 2, 1000 / BUCKETS) / (2 * len(text.split()) - 1) for text in texts]
+    assert best == sorted(range(65), key=lambda place: -means[place])
+    assert set(best[:15]) == set(range(50, 65))
     assert pool.passes == 2
 
 

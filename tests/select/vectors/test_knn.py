@@ -1,5 +1,6 @@
 """The nearest documents of every text of a target, against brute force over all pairs."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def scored(situation: Given, documents: int | None = None, per_text: int | None 
     room = Room(documents=documents if per_text is None else per_text * len(TARGET), **more)
     offer = selection.look_for(room, per_text)
     return selection, offer, np.array(list(selection.scores(situation.pool, situation.target)))
+
+
+def test_it_goes_to_the_processes_that_score_without_its_index(situation: Given) -> None:
+    selection, _, scores = scored(situation, per_text=3)
+    other = pickle.loads(pickle.dumps(selection))
+    assert list(other.scores(situation.pool, situation.target)) == scores.tolist()
+    assert "faiss" not in repr(vars(other._near))
 
 
 @pytest.mark.parametrize("k", [1, 3, 40, 120])
@@ -128,6 +136,14 @@ def test_texts_of_which_nothing_is_known_have_no_neighbours(tmp_path: Path) -> N
     assert unknown[0].figures()["texts_without_vector"] == 2
     with pytest.raises(DataError, match="knows nothing of the 2 texts of the target"):
         scored(given(pool, vectors=embedded(tmp_path / "none", POOL, IDS, target[6:])), per_text=2)
+
+
+def test_what_was_found_goes_to_other_processes_and_the_index_does_not(situation: Given) -> None:
+    selection, _, scores = scored(situation, 20)
+    sent = pickle.loads(pickle.dumps(selection))
+    np.testing.assert_array_equal(list(sent.scores(situation.pool, [])), scores)
+    with pytest.raises(AttributeError):
+        sent.look_for(Room(documents=20), None)
 
 
 def test_what_cannot_be_searched_is_refused(situation: Given, tmp_path: Path) -> None:
