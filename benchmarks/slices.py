@@ -26,7 +26,7 @@ FIRST = {
 """Examples of a split; all where none are named."""
 POOLED = ("cs_acl_abstracts", "biomed_pubmed", "biomed_medquad", "reviews_imdb", "general_enwiki")
 POOL_CHARACTERS = 3_000_000
-"""Of each of these corpora in the pool, to within a document."""
+"""So much of each of these corpora is in the pool, to within a document."""
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from adapt.config import Config
 
 PER_EXAMPLE, PASSES = 50, 10
 MOST_WORK = 0.5
-"""Of the work of one pass over the pool."""
+"""So much of the work of one pass over the pool do all passes over a selection take."""
 KIND = "classifier"
 """It takes no model, and two passes over the pool."""
 

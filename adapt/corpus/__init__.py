@@ -15,5 +15,6 @@
 - `batches/`: from shards to the batches of each rank.
 - `streaming/`: the same without shards on disk, while training goes on.
 - `shared`: general text that is trained on too.
+- `spread`: a function called side by side on the cluster.
 - `watch`: shows how far a corpus has been read.
 """

@@ -15,10 +15,8 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `choose`: from the pool to what is taken.
 - `grams`: texts as hashed n-grams.
 - `random`, `dsir`, `classifier`, `perplexity`: a selection each.
-- `vectors`: those that compare the vectors of documents.
-- `gain`: what a selection is beside a random one.
-- `layout`: how far texts lie apart, and a map of them.
-- `nearness`: the figures of that.
+- `vectors/`: those that compare the vectors of documents.
+- `judge/`: what a selection is beside a random one.
 """
 
 TEXTS_FILE = "texts.jsonl"

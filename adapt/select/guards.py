@@ -25,7 +25,7 @@ class MeasuredText:
     """A prepared corpus that is measured."""
 
     folder: Path
-    """Of stage `prepare`."""
+    """The folder of stage `prepare`."""
     manifest: Manifest
     corpus: CorpusConfig
 

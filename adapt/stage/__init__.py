@@ -7,7 +7,8 @@
 - `domains/`: what comes after each domain of a sequence.
 - `merge`: models made of others.
 - `task`, `finetune`: a labelled task, and a model that is taught it.
-- `evaluate`: a model's loss on held-out text; `compare`: those of several models; `perplexity`: by predicting word by word.
+- `evaluate`: a model's loss on held-out text; `compare`: those of several models.
+- `perplexity`: of a text, predicted word by word.
 - `neighbours`: how often nearest neighbours have one label; `scores`: what a model scores on a task, over all seeds.
 - `evidence`: what is seen in samples of texts and in tasks, for advice.
 - `running`: runs the stages of a chain.

@@ -12,9 +12,15 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.packages import deciding
 from adapt.select import TEXTS_FILE
+<<<<<<< HEAD:adapt/stage/selecting/selection.py
 from adapt.select.nearness import Nearness
 from adapt.stage.selecting.select import Select, measuring_what
 from adapt.stage.selecting.target import Target
+=======
+from adapt.select.judge.nearness import Nearness
+from adapt.stage.selecting.select import Select, measuring_what
+from adapt.stage.selecting.target import Target
+>>>>>>> gain:adapt/stage/selecting/selection.py
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,8 +78,8 @@ class JudgeSelection(Stage[SelectionJudged]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SelectionJudged]:
         """Links the texts and measures."""
-        from adapt.select.gain import examples, in_random_order
-        from adapt.select.layout import map_places
+        from adapt.select.judge.gain import examples, in_random_order
+        from adapt.select.judge.layout import map_places
 
         chosen, target = done[self.chosen], self.target.texts(done)
         link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
@@ -109,7 +115,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     def _vectors(self, mixed: Mapping[str, Sequence[str]]) -> "dict[str, np.ndarray]":
         """Vectors of some texts of each set, and of some of the pool."""
         from adapt.advise.sample import sample_corpus
-        from adapt.select.layout import SAMPLE, word_vectors
+        from adapt.select.judge.layout import SAMPLE, word_vectors
 
         pool = sample_corpus(self.chosen.pool.manifest, self.chosen.pool.corpus, SAMPLE)
         return word_vectors({"pool": pool.texts, **mixed}, self.config.seed)
@@ -130,8 +136,8 @@ class JudgeSelection(Stage[SelectionJudged]):
             done: has the model.
         """
         from adapt.evaluate.similarity import word_overlaps
-        from adapt.select.gain import distinct_shares, kl_divergence, sample_losses, separability
-        from adapt.select.layout import mean_distance
+        from adapt.select.judge.gain import distinct_shares, kl_divergence, sample_losses, separability
+        from adapt.select.judge.layout import mean_distance
         from adapt.select.tokens import TokenCounter
 
         seed, target = self.config.seed, sets["target"]

@@ -12,7 +12,7 @@ from adapt.report.page.blocks import Figures, Folded, Table
 from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
-from adapt.select.gain import kl_divergence, sample_losses, separability
+from adapt.select.judge.gain import kl_divergence, sample_losses, separability
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
 from adapt.summary import show_selection
@@ -120,8 +120,8 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
     shown = capsys.readouterr().err
     for word in ("dsir", "random", "target", "KL reduction", "texts.jsonl", f"{judged.result.tokens:,}"):
         assert word in shown
-    blocks = selection_blocks([("chosen", judged.record), ("other", _without_random(judged.record))])
-    table, drawn, _, folded = blocks
+    named = [("chosen", judged.record), ("chosen again", judged.record), ("other", _without_random(judged.record))]
+    table, drawn, folded = selection_blocks(named)  # one that comes again is shown once
     assert isinstance(table, Table)
     assert isinstance(drawn, Figures)
     assert [name for name, _ in drawn.legend] == ["pool", "target", "selection", "random"]
@@ -141,4 +141,4 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
 
 
 def _without_random(record: Record) -> Record:
-    return replace(record, metrics={**record.metrics, "random": None, "kl_reduction": None})
+    return replace(record, key="other", metrics={**record.metrics, "random": None, "kl_reduction": None})

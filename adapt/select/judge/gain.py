@@ -5,7 +5,7 @@
 - AUC of a fresh classifier that tells the selection from the target; .5 is a selection that cannot be told.
 - Shared words, as between domains (Don't Stop Pretraining, section 3.1).
 - Distinct n-grams: the share of word pairs that were not there before, in samples of as many words.
-- Mean pairwise distance, and a map of all (`adapt.select.layout`).
+- Mean pairwise distance, and a map of all (`adapt.select.judge.layout`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -15,8 +15,9 @@ from adapt.evaluate.texts_loss import loss_on
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
-from adapt.select import gain
-from adapt.select.gain import (
+from adapt.select.grams import gram_counts
+from adapt.select.judge import gain
+from adapt.select.judge.gain import (
     BUCKETS,
     distinct_shares,
     examples,
@@ -25,7 +26,6 @@ from adapt.select.gain import (
     sample_losses,
     separability,
 )
-from adapt.select.grams import gram_counts
 from tests.samples import sentences
 
 TARGET = [f"gradient layer {text}" for text in sentences(60, seed=1, shortest=4, longest=9)]

@@ -19,7 +19,7 @@ MAPPED = 200
 NEIGHBOURS = 30
 """About so many texts around each count for its place on the map (t-SNE's perplexity)."""
 STEPS = 500
-"""Of the map."""
+"""How long the map is sought."""
 FEWEST = 12
 """Fewer texts than these have no vectors."""
 

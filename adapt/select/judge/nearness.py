@@ -18,6 +18,6 @@ class Nearness:
     distinct: float
     """Share of the word pairs that are different, in as much text of each."""
     distance: float | None
-    """How diverse they are: the mean of 1 - cosine over all pairs, of 1,000 texts at random (`adapt.select.layout`)."""
+    """How diverse they are: the mean of 1 - cosine over all pairs of 1,000 texts at random; see `layout`."""
     loss: float | None
     """Held-out loss of the model that the job begins with [nats a predicted token]."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import cosine_distances
 
-from adapt.select.layout import MAPPED, SAMPLE, map_places, mean_distance, word_vectors
+from adapt.select.judge.layout import MAPPED, SAMPLE, map_places, mean_distance, word_vectors
 from tests.samples import sentences
 
 FIRST = [f"gradient of layer {text}" for text in sentences(40, 1)]
