@@ -12,15 +12,9 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.packages import deciding
 from adapt.select import TEXTS_FILE
-<<<<<<< HEAD:adapt/stage/selecting/selection.py
-from adapt.select.nearness import Nearness
-from adapt.stage.selecting.select import Select, measuring_what
-from adapt.stage.selecting.target import Target
-=======
 from adapt.select.judge.nearness import Nearness
 from adapt.stage.selecting.select import Select, measuring_what
 from adapt.stage.selecting.target import Target
->>>>>>> gain:adapt/stage/selecting/selection.py
 
 if TYPE_CHECKING:
     import numpy as np
