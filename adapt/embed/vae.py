@@ -28,7 +28,7 @@ kNN-TAPT takes the three numbers for the weights themselves, so that -20 h1 outw
 NOISE = 1e-3
 """Added to variances where logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
-"""Of z: a document of thousands of odd words would else overflow the divergence, or spoil Adam's moments for good."""
+"""Bounds z: a document of thousands of odd words would else overflow the divergence, or spoil Adam's moments for good."""
 Summed = Callable[[Tensor], Tensor]
 """Sums a tensor over the ranks, and its gradient too."""
 
@@ -65,7 +65,7 @@ class Draw(NamedTuple):
     """What is drawn at random for n documents."""
 
     noise: Tensor
-    """Of a standard normal distribution [n, topics]."""
+    """Draws from a standard normal distribution [n, topics]."""
     kept: Tensor
     """What z is multiplied with, for dropout [n, topics]: 0, or 1 / (1 - dropout)."""
 
