@@ -50,6 +50,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
+ALLOWED["tuning"] = GROUND | {"parse", "job", "stage", "statistics", "runtime"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
@@ -59,7 +60,9 @@ INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "runtime", "
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (
-        frozenset({"job", "chain", "stage", "config", "parse", "runner", "console", "summary", "errors", "report"}),
+        frozenset(
+            {"job", "chain", "tuning", "stage", "config", "parse", "runner", "console", "summary", "errors", "report"}
+        ),
         frozenset({"tune_spaces", "cluster"}),
     ),
     "tune_spaces": (BASE, frozenset()),

@@ -1,6 +1,6 @@
 """The stages of a chain file."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from adapt.model.start import Start
 from adapt.redact import redact
 from adapt.report.entry import Entry, Study
 from adapt.runner import Record, Stage, Store
+from adapt.runner.reach import everything
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
@@ -111,17 +112,6 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     models = sorted({redact(goal.config.model.path) for goal in chain.goals})
     names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
     return Study(name, baseline, entries, missing, models, names=names)
-
-
-def everything(stages: Iterable[Stage[Any]]) -> list[Stage[Any]]:
-    """Some stages and all stages that they read, directly or not, each once."""
-    reached: dict[str, Stage[Any]] = {}
-    waiting = list(stages)
-    for stage in waiting:
-        if stage.key not in reached:
-            reached[stage.key] = stage
-            waiting += stage.inputs.values()  # the loop goes on to these
-    return list(reached.values())
 
 
 def trainings(stage: Stage[Any]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.training import OBJECTIVES, ModelConfig, ObjectiveConfig, TrainingConfig
+from adapt.config.tuning import TuneConfig
 
 __all__ = [
     "OBJECTIVES",
@@ -59,6 +60,7 @@ __all__ = [
     "TaskConfig",
     "TrackingConfig",
     "TrainingConfig",
+    "TuneConfig",
     "flat",
     "how",
     "how_list",

@@ -13,6 +13,7 @@ from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, MixtureConfig
 from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
+from adapt.config.tuning import TuneConfig
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -59,6 +60,7 @@ class Config:
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     advice: AdviceConfig = field(default_factory=AdviceConfig)
+    tune: TuneConfig = field(default_factory=TuneConfig)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -70,8 +70,8 @@ class SelectConfig:
     """Documents chosen of a pool: what jobs/select.py leaves, and TAPT, or DAPT in place of a corpus, trains on."""
 
     kind: str | list[Any] = "random"
-    """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `perplexity`, or your own selection,
-    `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
+    """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
+    selection, `package.module:Class` (docs/selection.md). A list narrows the pool step by step: each is `name` or
     `name: {option: value}`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the selection, where it is one."""
@@ -94,8 +94,8 @@ class SelectConfig:
     keep: PositiveFloat = 10.0
     """In a list of selections, each but the last passes on so many times the budget."""
     embedder: str = "tfidf"
-    """Whose vectors `knn` compares: `tfidf`, `static`, `transformer`, `vampire`, or your own embedder,
-    `package.module:Class` (docs/selection.md)."""
+    """Whose vectors `knn`, `tsds` and `semdedup` compare: `tfidf`, `static`, `transformer`, `vampire`, or your own
+    embedder, `package.module:Class` (docs/selection.md)."""
     embedder_options: dict[str, Any] = field(default_factory=dict)
     """Options of the embedder."""
     index: Literal["auto", "flat", "ivf", "ivf_pq", "hnsw"] = "auto"

@@ -17,12 +17,15 @@ EMBEDDINGS = "embeddings"
 
 def is_distilled(folder: Path) -> bool:
     """Whether a folder holds embeddings of model2vec, and no model."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not (folder / WEIGHTS).is_file():
         return False
-    with safe_open(folder / WEIGHTS, "np") as tensors:
-        return EMBEDDINGS in set(tensors.keys())
+    try:
+        with safe_open(folder / WEIGHTS, "np") as tensors:
+            return EMBEDDINGS in set(tensors.keys())
+    except SafetensorError:  # whoever loads the model says so
+        return False
 
 
 def check_package(folder: Path) -> None:

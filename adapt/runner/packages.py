@@ -17,6 +17,7 @@ DECIDING = {
     "tokenizers": 2,  # follow the files of a tokenizer; a patch release mends what it must
     "scikit-learn": 2,  # what a word is, who is a neighbour, when a regression has converged
     "faiss-cpu": 2,  # centres, codes and graphs
+    "optuna": 2,  # what its samplers propose
     "peft": 2,  # where low-rank additions go, and how they begin
 }
 """How many parts of the version number count: as many as have changed results before."""

@@ -45,24 +45,52 @@ def ensure_all(stages: Sequence[Stage[Any]], store: Store, capacity: Capacity | 
     Raises:
         AdaptError: a stage failed. Where several did, the first one, with the number of the others.
     """
-    waiting, done = unfinished(stages, store)
-    work = Work(waiting, done)
+    work = Work([], {})
+    add_stages(work, stages, store)
     try:
-        with work.changed:
-            while work.waiting or work.running:
-                for stage in _startable(work, capacity, most):
-                    work.waiting.remove(stage)
-                    work.running[stage.key] = stage
-                    threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
-                if not work.running:
-                    break  # what is left needs what failed
-                work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+        while step(work, store, capacity, most):
+            pass
     except BaseException:  # ctrl-C may fall on any line above
         work.is_given_up = True
         raise
     if work.failed:
         raise _failure(work)
     return [work.done[stage.key] for stage in stages]
+
+
+def add_stages(work: Work, stages: Sequence[Stage[Any]], store: Store) -> None:
+    """Adds what has to run so that some stages are finished, but for what is known already.
+
+    Raises:
+        StageError: as `adapt.runner.run.unfinished`.
+    """
+    waiting, done = unfinished(stages, store)
+    with work.changed:
+        known = {*work.running, *work.failed, *work.done, *(stage.key for stage in work.waiting)}
+        work.waiting += [stage for stage in waiting if stage.key not in known]
+        work.done |= {key: record for key, record in done.items() if key not in work.done}
+
+
+def step(work: Work, store: Store, capacity: Capacity | None, most: int) -> bool:
+    """Starts what may start now, and waits a moment for something to end.
+
+    Args:
+        work: what is to be done.
+        store: where the stages live.
+        capacity: as `ensure_all`.
+        most: as `ensure_all`.
+
+    Returns:
+        Whether there is still something that runs or can run; what is left otherwise needs what failed.
+    """
+    with work.changed:
+        for stage in _startable(work, capacity, most):
+            work.waiting.remove(stage)
+            work.running[stage.key] = stage
+            threading.Thread(target=_run, args=(stage, work, store), daemon=True).start()
+        if work.running:
+            work.changed.wait(0.2)  # short, so that ctrl-C is noticed
+        return bool(work.running) or any(_startable(work, capacity, most))
 
 
 def _startable(work: Work, capacity: Capacity | None, most: int) -> Iterator[Stage[Any]]:

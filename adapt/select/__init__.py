@@ -14,10 +14,8 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `tokens`: how many tokens texts have.
 - `choose`: from the pool to what is taken.
 - `grams`: texts as hashed n-grams.
-- `vectors`: the vectors that some selections compare, and the documents near the target.
-- `transport`: the plan of optimal transport, for `tsds`.
-- `copies`: clusters of vectors and the copies in them, for `semdedup`.
-- `random`, `dsir`, `classifier`, `perplexity`, `knn`, `tsds`, `semdedup`: a selection each.
+- `random`, `dsir`, `classifier`, `perplexity`: a selection each.
+- `vectors`: those that compare the vectors of documents.
 - `gain`: what a selection is beside a random one.
 - `layout`: how far texts lie apart, and a map of them.
 - `nearness`: the figures of that.

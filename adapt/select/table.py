@@ -14,9 +14,9 @@ SELECTIONS = {
     "random": "adapt.select.random:Random",
     "dsir": "adapt.select.dsir:Dsir",
     "classifier": "adapt.select.classifier:ByClassifier",
-    "knn": "adapt.select.knn:NearestNeighbours",
-    "tsds": "adapt.select.tsds:TransportMass",
-    "semdedup": "adapt.select.semdedup:WithoutCopies",
+    "knn": "adapt.select.vectors.knn:NearestNeighbours",
+    "tsds": "adapt.select.vectors.tsds:TransportMass",
+    "semdedup": "adapt.select.vectors.semdedup:WithoutCopies",
     "perplexity": "adapt.select.perplexity:ByPerplexity",
 }
 """The class of each selection, as `module:Class`. A further one is its file, its test and a line here."""

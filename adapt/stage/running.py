@@ -1,6 +1,6 @@
 """Runs the stages of a chain, connected to Ray where there is something to run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adapt.config import ResourcesConfig
@@ -19,9 +19,19 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     """
     if not unfinished(stages, store)[0]:
         return ensure_all(stages, store, None, 1)
+    return ensure_all(stages, store, *room(resources, len(stages)))
+
+
+def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:
+    """Connects to Ray. What stages that run at once may need together (None for no limit), and how many may run.
+
+    Args:
+        resources: where the work runs.
+        stages: that are to be finished.
+    """
     from adapt.runtime import address_of, connect, totals
 
     connect(resources)
     joined = address_of(resources) is not None
-    most = resources.stages_at_once or (ON_A_CLUSTER if joined else len(stages) + ON_A_CLUSTER)
-    return ensure_all(stages, store, None if joined else totals(), most)
+    most = resources.stages_at_once or (ON_A_CLUSTER if joined else stages + ON_A_CLUSTER)
+    return (None if joined else totals()), most

@@ -48,4 +48,4 @@ def test_all_kinds_of_selection_take_as_many_tokens() -> None:
     nodes = [node for node in nodes_of("selection_kinds.yaml").values() if node.job.name == "select"]
     assert {node.config.select.tokens for node in nodes} == {5_000_000}
     kinds = [node.config.select.kind for node in nodes if node.values["task"] == "scierc"]
-    assert {"random", "dsir", "classifier", "knn"} < {kind for kind in kinds if isinstance(kind, str)}
+    assert {"random", "dsir", "classifier", "knn", "tsds"} < {kind for kind in kinds if isinstance(kind, str)}

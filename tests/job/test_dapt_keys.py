@@ -139,7 +139,19 @@ CONTENT = {
     *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths"),
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }
-OTHER_JOBS = {"sequence", "task", "tasks", "tapt", "select", "merge", "finetune", "comparison", "similarity", "advice"}
+OTHER_JOBS = {
+    "sequence",
+    "task",
+    "tasks",
+    "tapt",
+    "select",
+    "merge",
+    "finetune",
+    "comparison",
+    "similarity",
+    "advice",
+    "tune",
+}
 """Sections that this job does not look at; the tests of the other jobs do."""
 
 

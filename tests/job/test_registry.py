@@ -79,7 +79,7 @@ def test_these_jobs_there_are() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = {file.stem for file in (ROOT / "jobs").glob("*.py")}
-    assert scripts == {*NAMES, "chain"}
+    assert scripts == {*NAMES, "chain", "tune"}
     done: list[tuple[Job, list[str]]] = []
     monkeypatch.setattr(job_run, "carry_out", lambda job, given: done.append((job, list(given))))
     monkeypatch.setattr("adapt.console.run_job", lambda job: job())

@@ -25,7 +25,12 @@ def kinds_in(module: str) -> list[type[Stage[Any]]]:
     return [each for each in found if isinstance(each, type) and issubclass(each, Stage) and each.__module__ == module]
 
 
-KINDS = [kind for folder in ("adapt/stage", "adapt/method") for module in modules(folder) for kind in kinds_in(module)]
+KINDS = [
+    kind
+    for folder in ("adapt/stage", "adapt/method", "adapt/tuning")
+    for module in modules(folder)
+    for kind in kinds_in(module)
+]
 
 
 def names(kinds: list[type[Stage[Any]]]) -> list[str]:

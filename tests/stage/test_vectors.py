@@ -70,6 +70,22 @@ def test_neighbours_are_the_documents_whose_vectors_are_near(config: Config, ray
         ensure(built(choosing(config, documents=None, per_example=91)), Context.of(config).store)
 
 
+def test_selections_by_vectors_follow_each_other(config: Config, tmp_path: Path, ray_cluster: None) -> None:
+    """Copies with another word leave first; the neighbours that stay are passed on; of these some are drawn."""
+    copies = [{"text": f"{text} {text} people"} for text in POOL[::3]]
+    write(tmp_path / "pool-3.jsonl", copies)
+    kind = [{"semdedup": {"eps": 0.03, "clusters": 1}}, "knn", {"tsds": {"alpha": 0.9}}]
+    done = ensure(built(choosing(config, kind=kind, documents=8, keep=3)), Context.of(config).store)
+    first, second = done.result.passed
+    assert 60 < first <= 95 < done.result.pool == 120
+    assert second == 24
+    assert [sorted(each)[0] for each in done.result.figures] == ["clusters", "neighbours", "density"]
+    lines = lines_of(done.path)
+    assert len(lines) == 8
+    topics = dict(zip([*POOL, *(each["text"] for each in copies)], [*TOPICS, *TOPICS[::3]], strict=True))
+    assert sum(topics[line["text"]] for line in lines) >= 7
+
+
 def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Config) -> None:
     one, more, other = (
         built(choosing(config, **each))
@@ -83,16 +99,3 @@ def test_what_decides_the_vectors_is_shared_and_what_does_not_is_not(config: Con
     assert one.vectors.pool.key != other.vectors.pool.key
     assert built(choosing(config, min_recall=0.5)).key != one.key
     assert built(choosing(config, kind="random", embedder_options={})).vectors is None
-
-
-def test_a_model_that_does_not_know_the_letters_is_refused_before_all_is_embedded(
-    config: Config, tmp_path: Path, ray_cluster: None
-) -> None:
-    """The pool has ten files, of which the last are strange."""
-    for number in range(3, 10):
-        write(tmp_path / f"pool-{number}.jsonl", [{"text": "жук и лук " * 120} for _ in range(9)])
-    strange = choosing(config, embedder="static", embedder_options={})
-    with pytest.raises(DataError, match="the embedder knows nothing of") as caught:
-        ensure(built(strange), Context.of(config).store)
-    assert "an embedder that learns from the pool" in caught.value.fix
-    assert not list((tmp_path / "runs" / "embed").glob("*/vectors-*"))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import ceil
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from adapt.index.build import IndexFacts
 from adapt.index.merge import Nearest
 from adapt.index.recall import Searchable, Width, width_for
 from adapt.select.base import Given, Room
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 CHARACTERS = 200
 """Documents have so many characters, at least on average; where they have fewer, more are looked for."""
@@ -112,7 +115,7 @@ def target_rows(given: Given) -> TargetRows:
     return TargetRows(rows[known], int((~known).sum()))
 
 
-def scores_by_id(pool: Iterable[str], ids: np.ndarray, scores: np.ndarray, others: float) -> Iterator[float]:
+def scores_by_id(pool: "Iterable[Document]", ids: np.ndarray, scores: np.ndarray, others: float) -> Iterator[float]:
     """The score of each document of a pool.
 
     Args:
@@ -126,12 +129,19 @@ def scores_by_id(pool: Iterable[str], ids: np.ndarray, scores: np.ndarray, other
         places = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
         return np.where(ids[places] == wanted, scores[places], others)
 
-    return of_ids(pool, known)
+    return each_by_id(pool, known)
 
 
-def of_ids(pool: Iterable[str], function: Callable[[np.ndarray], np.ndarray]) -> Iterator[float]:
+def are_among(wanted: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Whether each of some ids is one of many others, which are sorted, bool [n]."""
+    places = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
+    found: np.ndarray = ids[places] == wanted if len(ids) else np.zeros(len(wanted), bool)
+    return found
+
+
+def each_by_id(pool: "Iterable[Document]", function: Callable[[np.ndarray], np.ndarray]) -> Iterator[float]:
     """What a function says of the ids of a pool's documents, of some at a time."""
-    documents: Iterator[Any] = iter(pool)
+    documents = iter(pool)
     while some := [document.id for document in islice(documents, DOCUMENTS_AT_ONCE)]:
         yield from function(np.array(some, np.int64)).tolist()
 

@@ -6,11 +6,12 @@ Distances are those of vectors of length 1, sqrt(2 - 2 cos). The density of a do
 
 over its nearest documents, itself included: 1 where it has no near copy. Documents are drawn without replacement in
 proportion to their mass (Gumbel top-k). A budget that asks for more documents than have mass raises the level at which
-mass is passed on to farther ones (`adapt.select.transport`), as a smaller alpha would.
+mass is passed on to farther ones (`adapt.select.vectors.transport`), as a smaller alpha would.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +20,11 @@ from adapt.index.merge import NOBODY
 from adapt.index.search import rows_by_id
 from adapt.select.base import NEVER, Given, Offer, Room, Selection, VectorsOf
 from adapt.select.random import draws_at
-from adapt.select.transport import Surroundings, best_level, level_of_support
-from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.nearby import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.transport import Surroundings, best_level, level_of_support
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 NOISE = 5
 """The stream of the draw."""
@@ -82,7 +86,7 @@ class TransportMass(Selection):
         self._level, self._reached = level, float(around.full(level).mean() + 1)
         return "all" if k == most and wanted >= len(self._densities[0]) else "more"
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Log mass with noise."""
         noise = -np.log(-np.log(draws_at(self._known, self.seed, NOISE)))
         return scores_by_id(pool, self._known, np.log(self._mass) + noise, NEVER)

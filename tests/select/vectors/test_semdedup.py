@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from adapt.errors import DataError
 from adapt.index.build import index_vectors
 from adapt.index.rows import unit_rows
-from adapt.select import copies
 from adapt.select.base import NEVER
-from adapt.select.copies import centres_of, copies_in, staying
 from adapt.select.highest import highest
 from adapt.select.table import selection_of
+from adapt.select.vectors import copies
+from adapt.select.vectors.copies import centres_of, copies_in, staying
 from tests.index.made import clustered
 from tests.select.pools import embedded, given, numbered
 

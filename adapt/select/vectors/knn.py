@@ -12,12 +12,16 @@ are from -1 to 1, so ranks do not mix, and to have looked for more neighbours th
 
 from collections.abc import Iterable, Iterator
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adapt.index.merge import NOBODY, Nearest
 from adapt.select.base import NEVER, Given, NoOptions, Offer, Room, Selection, VectorsOf
-from adapt.select.vectors import Nearby, scores_by_id, target_rows, wanted_documents
+from adapt.select.vectors.nearby import Nearby, scores_by_id, target_rows, wanted_documents
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 Union = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Ids, sorted; the best rank of each; its highest similarity."""
@@ -58,7 +62,7 @@ class NearestNeighbours(Selection):
             return "enough"
         return "more" if self.k < near.documents else "all"
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Similarities, after ranks where the budget is none for each text."""
         ids, ranks, similar = self._union
         return scores_by_id(pool, ids, similar - 2.0 * ranks if self._by_rank else similar, NEVER)

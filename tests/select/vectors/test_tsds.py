@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from adapt.index.rows import unit_rows
-from adapt.select import tsds
 from adapt.select.base import NEVER, Given, Offer, Room
 from adapt.select.random import draws_at
 from adapt.select.table import selection_of
-from adapt.select.transport import Surroundings, best_level, level_of_support
+from adapt.select.vectors import tsds
+from adapt.select.vectors.transport import Surroundings, best_level, level_of_support
 from tests.index.made import clustered
 from tests.select.pools import embedded, given, numbered
 

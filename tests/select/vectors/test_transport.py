@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from adapt.select.transport import Surroundings, best_level, level_of_support
+from adapt.select.vectors.transport import Surroundings, best_level, level_of_support
 
 TEXTS, DOCUMENTS = 4, 18
 

@@ -8,15 +8,19 @@ which chains of documents disappear whose ends are not alike.) Copies in two clu
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from adapt.config import OpenFraction, PositiveInt
 from adapt.index.build import IndexFacts, one_after_another
 from adapt.select.base import NEVER, Given, Selection, VectorsOf
-from adapt.select.copies import copies_in
 from adapt.select.random import draws_at
-from adapt.select.vectors import documents_of, of_ids
+from adapt.select.vectors.copies import copies_in
+from adapt.select.vectors.nearby import are_among, documents_of, each_by_id
+
+if TYPE_CHECKING:
+    from adapt.select.pool import Document
 
 WITHIN = 6
 """The stream that draws the documents which are taken of those that stay, where no other selection follows."""
@@ -67,13 +71,13 @@ class WithoutCopies(Selection):
         self._copies = copies_in(folder, clusters, 1.0 - self.options.eps, given.permitted, self.seed, spread)
         self._figures = {"documents": documents, "clusters": clusters, "copies": len(self._copies)}
 
-    def scores(self, pool: Iterable[str], target: Iterable[str]) -> Iterator[float]:
+    def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Random numbers, so that alone it takes some of those that stay."""
-        return of_ids(pool, self._drawn)
+        return each_by_id(pool, self._drawn)
 
     def figures(self) -> dict[str, float]:
         """Documents that were compared, clusters, and copies."""
         return self._figures
 
     def _drawn(self, ids: np.ndarray) -> np.ndarray:
-        return np.where(np.isin(ids, self._copies), NEVER, draws_at(ids, self.seed, WITHIN))
+        return np.where(are_among(ids, self._copies), NEVER, draws_at(ids, self.seed, WITHIN))

@@ -138,6 +138,14 @@ def test_texts_of_which_nothing_is_known_have_no_neighbours(tmp_path: Path) -> N
         scored(given(pool, vectors=embedded(tmp_path / "none", POOL, IDS, target[6:])), per_text=2)
 
 
+def test_what_was_found_goes_to_other_processes_and_the_index_does_not(situation: Given) -> None:
+    selection, _, scores = scored(situation, 20)
+    sent = pickle.loads(pickle.dumps(selection))
+    np.testing.assert_array_equal(list(sent.scores(situation.pool, [])), scores)
+    with pytest.raises(AttributeError):
+        sent.look_for(Room(documents=20), None)
+
+
 def test_what_cannot_be_searched_is_refused(situation: Given, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="121 neighbours of each text are wanted, and the pool has 120") as caught:
         scored(situation, per_text=121)

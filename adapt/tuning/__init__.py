@@ -1,0 +1,16 @@
+"""Search for good values of fields, by trials.
+
+- `space`: a file as fields and Ray Tune's domains.
+- `check`: a space held to the schema, and to what is measured.
+- `trial`: a job with some values, measured on dev.
+- `propose`: which values a trial has, a function of its number and of the trials before.
+- `tpe`: proposals that learn.
+- `search`: the stage that holds all trials.
+- `ahead`: what they will take.
+- `trials`: their stages, as one heap of work.
+- `dispatch`: Ray Tune, which asks for trials.
+- `confirm`: the stage that runs the best of them with fresh seeds, and tests it.
+- `values`: the values of a trial in names and files.
+- `front`: the trials that none is better than.
+- `command`: the command line of jobs/tune.py.
+"""

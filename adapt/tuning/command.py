@@ -1,0 +1,79 @@
+"""The command line of jobs/tune.py, as the search that it asks for."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.job.job import Job
+from adapt.job.registry import JOBS, job_of
+from adapt.parse import parse
+from adapt.parse.keys import read_given
+from adapt.runner.digest import Digests
+from adapt.runner.key import canonical
+from adapt.stage.context import root_of
+from adapt.tuning.check import Configure
+from adapt.tuning.search import Search
+from adapt.tuning.trial import on_dev, trial_of
+
+PROGRAM = "jobs/tune.py"
+SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
+"""Options with a shorter name here."""
+
+
+def search_asked(arguments: Sequence[str]) -> Search:
+    """The search that a command line asks for.
+
+    Raises:
+        AdaptError: it names no space, or a job that cannot be searched, or the configuration cannot work.
+    """
+    arguments = [_long(argument) for argument in arguments]
+    tune = read_given(arguments).get("tune")
+    job = job_searched(tune if isinstance(tune, Mapping) else {})
+    configure: Configure = partial(_configured, arguments, job)
+    return search_of(job, configure({}), configure)
+
+
+def _long(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{SHORT.get(name, name)}{equals}{value}"
+
+
+def job_searched(tune: Mapping[str, Any]) -> Job:
+    """The job that fields of `tune` name, by its name or by that of the file of the space.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    space = str(tune.get("space") or "")
+    if name := tune.get("job"):
+        return job_of(str(name))
+    if Path(space).stem in JOBS:
+        return JOBS[Path(space).stem]
+    raise ConfigError(
+        f"no job is named whose fields are to be searched{f', and {space} is named after none' if space else ''}",
+        "name it: --job tapt",
+    )
+
+
+def _configured(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -> Config:
+    given = [f"--{name}={value if isinstance(value, str) else canonical(value)}" for name, value in values.items()]
+    return parse([*arguments, *given], PROGRAM, job.kind)
+
+
+def search_of(job: Job, config: Config, configure: Configure) -> Search:
+    """The search of a configuration; where it has not finished, all that can be checked is checked.
+
+    Raises:
+        AdaptError: the configuration, the space or an objective cannot work.
+    """
+    if not config.tune.space:
+        raise ConfigError("tune.space is empty", "name the file of a space: --space tune_spaces/tapt.py")
+    if not Path(config.tune.space).is_file():
+        raise ConfigError(f"tune.space: there is no file {config.tune.space}", "check the path")
+    digests = Digests(root_of(config) / ".digests.json")
+    digest = digests.of(Path(config.tune.space))
+    as_it_is = trial_of(job, on_dev(config)).key
+    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is)

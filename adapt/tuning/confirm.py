@@ -1,0 +1,135 @@
+"""Stage `confirm`: the best trial and the configuration as it is, with fresh seeds, and only now on test.
+
+The best of many trials is the one with good values and good luck. Its luck does not come again with other seeds, so
+what they say is what was gained, and the rest of the gain was selection.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.statistics.seeds import spread
+from adapt.tuning.search import Search, Searched
+from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured, trial_of
+from adapt.tuning.values import named_by_values
+
+
+@dataclass(frozen=True)
+class FreshFigure:
+    """A figure with fresh seeds."""
+
+    best: Figure
+    """The mean over the seeds, of the best trial."""
+    as_it_is: Figure
+    """The same of the configuration as it is."""
+    difference: Figure
+    """The mean of their differences, seed by seed."""
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """What tuning gained."""
+
+    values: dict[str, Any]
+    """What the best trial has in place of the configuration."""
+    seeds: list[int]
+    fresh: dict[str, FreshFigure]
+    """The objectives, and the score on test where there are tasks, by name."""
+    apparent: float | None
+    """By how much the best trial was better than the configuration as it is when it was chosen, in the first objective;
+    positive is better. None where that failed."""
+    gained: float
+    """By how much it is better with fresh seeds."""
+    selection: float | None
+    """The part of the apparent gain that was luck: `apparent` less `gained`. None also where the objective is of test
+    here, and was of dev before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Confirm(Stage[Confirmed]):
+    """Fresh seeds of the best trial and of the configuration as it is."""
+
+    kind = "confirm"
+
+    name: str
+    search: Search
+    best: Mapping[str, Trial]
+    """Trials by seed, with test as test."""
+    as_it_is: Mapping[str, Trial]
+    values: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, search: Search, searched: Searched) -> "Confirm":
+        """The stages that say what a search has gained. Test is looked at from here on.
+
+        Raises:
+            AdaptError: the test split cannot be used.
+        """
+        values = next(row.values for row in searched.trials if row.number == searched.best)
+        best, as_it_is = _fresh(search, values), _fresh(search, {})
+        return cls(search.config.name, search, best, as_it_is, values)
+
+    def what(self) -> Mapping[str, Any]:
+        """The values, which its record says."""
+        return {"values": dict(self.values)}
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes nothing of the cluster."""
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Confirmed]:
+        """Compares, seed by seed."""
+        searched = done[self.search].result
+        best, as_it_is = (_measured(done, trials) for trials in (self.best, self.as_it_is))
+        names = [*searched.objectives, *([TEST_SCORE] if TEST_SCORE in best[0].figures else [])]
+        fresh = {name: _compared(name, best, as_it_is) for name in names}
+        first, way = next(iter(searched.objectives.items()))
+        sign = -1 if way == "min" else 1
+        gained, apparent = sign * fresh[first].difference.value, _apparent(searched, first, sign)
+        selection = apparent - gained if apparent is not None and is_of_dev(first) else None
+        seeds = [int(seed) for seed in self.best]
+        return Outcome(Confirmed(dict(self.values), seeds, fresh, apparent, gained, selection))
+
+
+def is_of_dev(objective: str) -> bool:
+    """Whether a figure is of dev or held-out text also where test is not hidden."""
+    return objective == DEV_SCORE or "loss" in objective or objective.startswith("general")
+
+
+def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
+    config = named_by_values(search.configure(values), values)
+    return {str(seed): trial_of(search.job, _with_seed(config, seed)) for seed in config.tune.fresh_seeds}
+
+
+def _with_seed(config: Config, seed: int) -> Config:
+    """The same with one seed for training and fine-tuning."""
+    finetune = replace(config.finetune, seeds=[seed])
+    return replace(config, seed=seed, finetune=finetune, name=f"{config.name}-seed-{seed}")
+
+
+def _measured(done: Done, trials: Mapping[str, Trial]) -> list[TrialMeasured]:
+    finished: list[Finished[TrialMeasured]] = [done[trial] for trial in trials.values()]
+    return [each.result for each in finished]
+
+
+def _compared(name: str, best: Sequence[TrialMeasured], as_it_is: Sequence[TrialMeasured]) -> FreshFigure:
+    ours, theirs = ([trial.figures[name].value for trial in trials] for trials in (best, as_it_is))
+    return FreshFigure(
+        _over_seeds(ours), _over_seeds(theirs), _over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
+    )
+
+
+def _over_seeds(values: Sequence[float]) -> Figure:
+    found = spread(values)
+    return Figure(found.mean, found.low, found.high)
+
+
+def _apparent(searched: Searched, objective: str, sign: int) -> float | None:
+    rows = {row.number: row for row in searched.trials}
+    if not rows[0].figures:
+        return None
+    best, as_it_is = (rows[number].figures[objective].value for number in (searched.best, 0))
+    return sign * (best - as_it_is)

@@ -1,0 +1,145 @@
+"""Stage `search`: trials of a space, and the best of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import Config
+from adapt.job.job import Job
+from adapt.runner import Done, Outcome, Stage, Store
+from adapt.runner.files import write_atomically
+from adapt.runner.packages import deciding
+from adapt.stage.context import root_of
+from adapt.tuning.check import Configure, check_fields, check_fresh_seeds, check_objectives, is_lower_better
+from adapt.tuning.front import nondominated
+from adapt.tuning.propose import Proposals, proposals
+from adapt.tuning.space import Space, read_space
+from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
+from adapt.tuning.values import named_by_values, settings_of
+
+BEST_FILE = "best.yaml"
+"""The configuration of the best trial, which every job takes."""
+SUMS = ("export", "scores", "sequence", "trial")
+"""Kinds of stages whose cost is that of stages that they read."""
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial."""
+
+    number: int
+    """0 is the configuration as it is."""
+    values: dict[str, Any]
+    """What it has in place of the configuration, by dotted field."""
+    key: str
+    """The key of its stage `trial`; empty if it has none, as its values contradict each other."""
+    figures: dict[str, Figure]
+    """What was measured, on dev in place of test; empty if it failed."""
+    error: str = ""
+    """Why it failed."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """All trials."""
+
+    job: str
+    objectives: dict[str, str]
+    """`min` or `max`, by the name of the figure."""
+    trials: list[TrialRow]
+    best: int
+    """The number of the trial that is best by the first objective."""
+    front: list[int]
+    """Numbers of the trials that no other is better than in all objectives."""
+    device_hours: float
+    """What all stages of all trials took, each counted once, whenever it ran."""
+    stages: int
+    """Stages of all trials together, each counted once."""
+    shared: int
+    """How often a trial found a stage that another trial has, too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Search(Stage[Searched]):
+    """Trials of a space, as Ray Tune asks for them."""
+
+    kind = "search"
+
+    name: str
+    job: Job
+    config: Config
+    """The configuration as it is."""
+    configure: Configure
+    space: str
+    """The file that holds the space."""
+    digest: str
+    """The digest of that file."""
+    as_it_is: str
+    """The key of the trial that changes no field."""
+
+    def what(self) -> Mapping[str, Any]:
+        """The space and the settings of the search. Trials follow from these and from what they measure."""
+        tune = self.config.tune
+        learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
+        return {
+            "as_it_is": self.as_it_is,
+            "space": self.digest,
+            **{name: getattr(tune, name) for name in ("searcher", "samples", "objectives", "seed")},
+            "budget_device_hours": tune.budget_device_hours,
+            **learns,
+        }
+
+    def trial(self, values: Mapping[str, Any]) -> Trial:
+        """A trial with these values; nothing of it has run.
+
+        Raises:
+            AdaptError: the values contradict each other.
+        """
+        return trial_of(self.job, on_dev(named_by_values(self.configure(values), values)))
+
+    def check(self) -> tuple[Space, Proposals]:
+        """Refuses what cannot work.
+
+        Raises:
+            ConfigError: a field, a domain or an objective is wrong.
+        """
+        check_fresh_seeds(self.config)
+        space = read_space(self.space)
+        check_objectives(self.config, self.trial({}))
+        check_fields(space, self.space, self.configure, lambda config: trial_of(self.job, on_dev(config)))
+        return space, proposals(
+            space, self.config.tune, [is_lower_better(name) for name in self.config.tune.objectives]
+        )
+
+    def run(self, folder: Path, done: Done) -> Outcome[Searched]:
+        """Runs the trials, and writes BEST_FILE."""
+        from adapt.tuning.trials import run_trials
+
+        _, asked = self.check()
+        ran = run_trials(self, asked, Store(root_of(self.config)))
+        objectives = {name: "min" if is_lower_better(name) else "max" for name in self.config.tune.objectives}
+        measured = [row for row in ran.rows if row.figures]
+        costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]
+        best = min(zip(costs, measured, strict=True), key=lambda pair: (pair[0][0], pair[1].number))[1]
+        searched = Searched(
+            job=self.job.name,
+            objectives=objectives,
+            trials=ran.rows,
+            best=best.number,
+            front=[measured[place].number for place in nondominated(costs)],
+            device_hours=ran.device_hours,
+            stages=ran.stages,
+            shared=ran.shared,
+        )
+        settings = settings_of(self.configure(best.values), self.job)
+        write_atomically(folder / BEST_FILE, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
+
+
+def _cost(row: TrialRow, objective: str, way: str) -> float:
+    """What should be low."""
+    value = row.figures[objective].value
+    return value if way == "min" else -value

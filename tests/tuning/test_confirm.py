@@ -1,0 +1,115 @@
+"""What was gained, with fresh seeds. Nothing here trains."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, TuneConfig
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.parse import parse_values
+from adapt.runner import Done, Record, Stage
+from adapt.tuning.check import check_fresh_seeds
+from adapt.tuning.command import search_of
+from adapt.tuning.confirm import Confirm, Confirmed
+from adapt.tuning.search import Search, Searched, TrialRow
+from adapt.tuning.trial import Figure
+from tests.job.worlds import SPLITS, enter
+
+VALUES = {"finetune.learning_rate": 1e-3}
+FRESH = [7, 8, 9]
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+    config = enter(tmp_path, monkeypatch, *SPLITS)
+    Path("space.yaml").write_text("finetune.learning_rate: [1.0e-3, 1.0e-4]")
+    given: dict[str, Any] = {
+        "model.path": config.model.path,
+        "storage.root": config.storage.root,
+        "task": {split: f"data/{split}.jsonl" for split in SPLITS},
+        "training.sequence_length": 64,
+        "evaluation.sequence_length": 64,
+        "tune": {"space": "space.yaml", "fresh_seeds": FRESH},
+    }
+
+    def configure(values: Mapping[str, Any]) -> Config:
+        return parse_values({**given, **values}, JOBS["finetune"].kind, "here")
+
+    return search_of(JOBS["finetune"], configure({}), configure)
+
+
+def searched(best: float, as_it_is: float | None, objective: str = "dev_score") -> Searched:
+    rows = [
+        TrialRow(0, {}, "a", {} if as_it_is is None else {objective: Figure(as_it_is)}),
+        TrialRow(1, VALUES, "b", {objective: Figure(best)}),
+    ]
+    way = "min" if "loss" in objective else "max"
+    return Searched("finetune", {objective: way}, rows, 1, [1], 0.0, 1, 0)
+
+
+def record(stage: Stage[Any], metrics: Mapping[str, Any]) -> Record:
+    return Record(stage.kind, stage.name, stage.key, 1, {}, {}, dict(metrics), {}, {}, {}, {}, "")
+
+
+def confirmed(search: Search, found: Searched, figures: Mapping[str, tuple[list[float], list[float]]]) -> Confirmed:
+    """With figures of the best trial and of the configuration as it is, seed by seed."""
+    confirm = Confirm.of(search, found)
+    records = {search.key: record(search, asdict(found))}
+    for place, trials in enumerate((confirm.best, confirm.as_it_is)):
+        for number, trial in enumerate(trials.values()):
+            of_trial = {name: asdict(Figure(values[place][number])) for name, values in figures.items()}
+            records[trial.key] = record(trial, {"figures": of_trial})
+    return confirm.run(Path(), Done(records)).result
+
+
+def test_fresh_seeds_are_of_training_and_fine_tuning_and_see_the_real_test(search: Search) -> None:
+    confirm = Confirm.of(search, searched(0.9, 0.5))
+    assert [*confirm.best] == [*confirm.as_it_is] == ["7", "8", "9"]
+    for seed, trial in confirm.best.items():
+        ((run,),) = trial.runs.values()
+        assert run.seed == run.config.seed == int(seed)
+        assert run.config.finetune.learning_rate == 1e-3
+        assert run.task.task.test == "data/test.jsonl"
+    assert confirm.inputs["search"] is search
+
+
+def test_the_gain_that_does_not_come_again_was_selection(search: Search) -> None:
+    scores = {"dev_score": ([0.7, 0.8, 0.9], [0.6, 0.6, 0.9]), "test_score": ([0.5, 0.5, 0.8], [0.4, 0.5, 0.6])}
+    found = confirmed(search, searched(0.9, 0.5), scores)
+    assert found.apparent == pytest.approx(0.4)
+    assert found.gained == pytest.approx(0.1)
+    assert found.selection == pytest.approx(0.3)
+    assert found.fresh["test_score"].best.value == pytest.approx(0.6)
+    difference = found.fresh["dev_score"].difference
+    # t interval of (.1, .2, 0): mean .1, s = .1, t = 4.303, n = 3
+    assert (difference.low, difference.high) == (pytest.approx(0.1 - 0.2484, abs=1e-4), pytest.approx(0.3484, abs=1e-4))
+
+
+def test_a_loss_that_falls_is_a_gain(search: Search) -> None:
+    losses = ([2.0, 2.0, 2.0], [2.5, 2.5, 2.5])
+    found = confirmed(search, searched(1.0, 3.0, "heldout_loss"), {"heldout_loss": losses})
+    assert (found.apparent, found.gained, found.selection) == (2.0, 0.5, 1.5)
+
+
+def test_what_was_of_dev_and_is_of_test_now_is_not_compared(search: Search) -> None:
+    found = confirmed(search, searched(0.9, 0.5, "average"), {"average": ([0.7] * 3, [0.6] * 3)})
+    assert found.gained == pytest.approx(0.1)
+    assert found.selection is None
+
+
+def test_where_the_configuration_as_it_is_failed_there_is_no_apparent_gain(search: Search) -> None:
+    found = confirmed(search, searched(0.9, None), {"dev_score": ([0.7] * 3, [0.6] * 3)})
+    assert (found.apparent, found.selection) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"), [([0, 7], r"\[0\] are seeds of the trials"), ([7, 7], "a seed twice"), ([-1], "out of range")]
+)
+def test_seeds_that_are_not_fresh_are_refused(seeds: list[int], message: str) -> None:
+    config = replace(Config(), tune=TuneConfig(fresh_seeds=seeds))
+    with pytest.raises(ConfigError, match=message):
+        check_fresh_seeds(config)
