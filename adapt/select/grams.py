@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from adapt.corpus.shingles import hashed, ngrams, normalised, words
+from adapt.corpus.shingles import hashed, ngrams, words_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -63,7 +63,7 @@ def grams(texts: Sequence[str], longest: int, buckets: int) -> Grams:
         longest: words of the longest grams.
         buckets: number of them.
     """
-    found = [words(normalised(text)) for text in texts]
+    found = [words_of(text) for text in texts]
     sizes = np.fromiter(map(len, found), np.int64, len(found))
     hashes = hashed([word for text in found for word in text])
     owner = np.repeat(np.arange(len(found)), sizes)

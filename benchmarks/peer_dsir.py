@@ -1,0 +1,61 @@
+"""The peer of DSIR: the authors' package `data-selection`, on one core, without its bound on the length of documents.
+
+It is no dependency of ours. To compare with it, install it beside and name the folder:
+
+    python -m pip install --no-deps --target /tmp/peer data-selection==1.0.3 nltk defusedxml
+    PYTHONPATH=/tmp/peer python -m benchmarks.select
+"""
+
+import importlib.util
+import tempfile
+import time
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+IS_INSTALLED = importlib.util.find_spec("data_selection") is not None
+BUCKETS = 10_000
+FEW_BUCKETS = 1000
+
+
+def package_seconds(pool: Path, target: Path, count: int) -> float:
+    """CPU time of the package's selection, from the files to the chosen documents."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.process_time()
+        selection = _fitted(pool, target, folder, BUCKETS)
+        selection.resample(f"{folder}/chosen", count, cache_dir=f"{folder}/parts")
+        return time.process_time() - start
+
+
+def package_weights(pool: Path, target: Path) -> np.ndarray:
+    """The package's log weight of each document, with n-grams in FEW_BUCKETS of ours: float64 [documents].
+
+    Of texts in lower case without punctuation both see the same words.
+    """
+    import data_selection.hashed_ngram_dsir as package
+
+    package.hash_buckets = _bucket
+    with tempfile.TemporaryDirectory() as folder:
+        selection = _fitted(pool, target, folder, FEW_BUCKETS)
+        weights: np.ndarray = np.load(selection.log_importance_weights_dir / "0.npy")
+        return weights
+
+
+def _fitted(pool: Path, target: Path, folder: str, buckets: int) -> Any:
+    from data_selection import HashedNgramDSIR
+
+    selection = HashedNgramDSIR(
+        [str(pool)], [str(target)], f"{folder}/cache", num_proc=1, num_buckets=buckets, min_example_length=0
+    )
+    selection.fit_importance_estimator(num_tokens_to_fit="all")
+    selection.compute_importance_weights()
+    return selection
+
+
+@lru_cache(maxsize=2**21)
+def _bucket(text: str, num_buckets: int) -> int:
+    from adapt.select.grams import grams
+
+    return int(grams([text], 2, num_buckets).buckets[-1])
