@@ -23,6 +23,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     """An embedder, learnt from samples of the texts that it will compare."""
 
     kind = "embedder"
+    version = 2  # VAMPIRE's background counts, and its steps draw otherwise
 
     name: str
     embedding: Embedding
@@ -34,7 +35,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
         return {**self.embedding.what(), "texts": [texts.what() for texts in self.texts]}
 
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
-        """Learns in one task of the cluster."""
+        """Learns in one task of the cluster, and on its workers where the embedder trains."""
         from adapt.embed.learn import learn_embedder
         from adapt.runtime import connect
 
