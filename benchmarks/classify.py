@@ -49,14 +49,14 @@ def examples(case: Case) -> list[tuple[list[int], int]]:
         texts = [record["text"] for record in records]
         labels = [classes.index(record["label"]) for record in records]
     else:
-        texts, labels = _made_up()
+        texts, labels = made_up()
     encoded = tokenizer(case).backend_tokenizer.encode_batch_fast(texts)
     rows = [(encoding.ids[:MAX_LENGTH], label) for encoding, label in zip(encoded, labels, strict=True)]
     random.Random(0).shuffle(rows)  # a few steps see the first ones only, which are longer in ChemProt
     return rows
 
 
-def _made_up() -> tuple[list[str], list[int]]:
+def made_up() -> tuple[list[str], list[int]]:
     """Sentences of Python's documentation, up to 150 words; the class is whether one names a function."""
     from pydoc_data.topics import topics
 

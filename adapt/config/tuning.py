@@ -19,6 +19,15 @@ class TuneConfig:
     searcher: Literal["random", "grid", "tpe"] = "random"
     """How values are proposed: `random` draws them, `grid` takes all combinations of listed values, `tpe` learns from
     the trials before (Optuna's tree-structured Parzen estimator; needs the extra `dontstop[optuna]`)."""
+    scheduler: Literal["none", "asha", "median"] = "none"
+    """Which trials go on: `none` all of them; with `asha` (asynchronous successive halving) and `median` a trial is
+    judged after a part of training.max_steps, and goes on from there if it is among the best, or above the median. This
+    needs training.schedule wsd, with training.warmup_steps."""
+    turns: PositiveInt = 3
+    """`asha` and `median`: how often a trial is measured, the last time after training.max_steps."""
+    reduction: PositiveInt = 3
+    """`asha` and `median`: each turn is so many times as long as the one before; of `asha`, one in so many trials goes
+    on."""
     samples: PositiveInt = 16
     """Trials, beside that of the configuration as it is; of `grid`, the most that its combinations may be."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])

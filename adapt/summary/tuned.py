@@ -21,12 +21,14 @@ def show_search(record: Record) -> None:
     fields = list(dict.fromkeys(name for trial in trials for name in trial["values"]))
     title = f"{escape(record.name)}: trials of {metrics['job']}, on dev; * none is better in all objectives"
     table = Table(title=title, title_justify="left")
-    for column in ("trial", *objectives, *fields):
+    judged = any(trial["steps"] for trial in trials)
+    for column in ("trial", *(["steps"] if judged else []), *objectives, *fields):
         table.add_column(column)
     for trial in in_order(metrics)[:SHOWN]:
         mark = "*" if trial["number"] in metrics["front"] else ""
         values = [_value(trial["values"].get(name, "as it is")) for name in fields]
-        table.add_row(f"{trial['number']}{mark}", *(_figure(trial, name) for name in objectives), *values)
+        steps = [str(trial["steps"])] if judged else []
+        table.add_row(f"{trial['number']}{mark}", *steps, *(_figure(trial, name) for name in objectives), *values)
     show(table)
     if len(trials) > SHOWN:
         log(f"and {len(trials) - SHOWN} more, in {record.path / 'stage.json'}")
@@ -51,12 +53,16 @@ def show_ahead_of_search(rows: Sequence[tuple[str, ...]], total: str) -> None:
 
 
 def in_order(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """The trials of a search, the best by the first objective first, those that failed last."""
+    """The trials of a search: those that came furthest first, the best of them on top, and failed ones last."""
     ((name, way), *_) = metrics["objectives"].items()
     sign = 1 if way == "min" else -1
     known = [trial for trial in metrics["trials"] if trial["figures"]]
     failed = [trial for trial in metrics["trials"] if not trial["figures"]]
-    return sorted(known, key=lambda trial: (sign * trial["figures"][name]["value"], trial["number"])) + failed
+
+    def place(trial: dict[str, Any]) -> tuple[int, float, int]:
+        return -(trial["steps"] or 0), sign * trial["figures"][name]["value"], trial["number"]
+
+    return sorted(known, key=place) + failed
 
 
 def _figure(trial: dict[str, Any], name: str) -> str:

@@ -4,6 +4,7 @@
 - `check`: a space held to the schema, and to what is measured.
 - `trial`: a job with some values, measured on dev.
 - `propose`: which values a trial has, a function of its number and of the trials before.
+- `turns`: how a trial is judged on its way, and goes on.
 - `tpe`: proposals that learn.
 - `search`: the stage that holds all trials.
 - `ahead`: what they will take.

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from adapt.config import Config
+from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
@@ -18,6 +19,7 @@ from adapt.tuning.front import nondominated
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
 from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
+from adapt.tuning.turns import STEPS, check_turns, steps_after
 from adapt.tuning.values import named_by_values, settings_of
 
 BEST_FILE = "best.yaml"
@@ -40,6 +42,8 @@ class TrialRow:
     """What was measured, on dev in place of test; empty if it failed."""
     error: str = ""
     """Why it failed."""
+    steps: int | None = None
+    """Steps after which it was measured last; None where it is not judged on its way."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +88,25 @@ class Search(Stage[Searched]):
         """The space and the settings of the search. Trials follow from these and from what they measure."""
         tune = self.config.tune
         learns = {"at_once": tune.at_once, **deciding("optuna")} if tune.searcher == "tpe" else {}
+        judged = {"scheduler": tune.scheduler, "turns": tune.turns, "reduction": tune.reduction}
+        judged = {} if tune.scheduler == "none" else judged
         return {
             "as_it_is": self.as_it_is,
             "space": self.digest,
             **{name: getattr(tune, name) for name in ("searcher", "samples", "objectives", "seed")},
             "budget_device_hours": tune.budget_device_hours,
             **learns,
+            **judged,
         }
 
-    def trial(self, values: Mapping[str, Any]) -> Trial:
-        """A trial with these values; nothing of it has run.
+    def trial(self, values: Mapping[str, Any], turn: int = -1) -> Trial:
+        """A trial with these values up to the end of a turn, by default the last; nothing of it has run.
 
         Raises:
             AdaptError: the values contradict each other.
         """
+        steps = steps_after(self.config, turn)
+        values = values if steps is None else {**values, STEPS: steps}
         return trial_of(self.job, on_dev(named_by_values(self.configure(values), values)))
 
     def check(self) -> tuple[Space, Proposals]:
@@ -108,7 +117,12 @@ class Search(Stage[Searched]):
         """
         check_fresh_seeds(self.config)
         space = read_space(self.space)
+        check_turns(self.config, space)
         check_objectives(self.config, self.trial({}))
+        if self.config.tune.scheduler != "none" and self.trial({}, 0) == self.trial({}):
+            raise ConfigError(
+                f"tune.scheduler: {STEPS} changes nothing that job {self.job.name} measures", "set it to none"
+            )
         check_fields(space, self.space, self.configure, lambda config: trial_of(self.job, on_dev(config)))
         return space, proposals(
             space, self.config.tune, [is_lower_better(name) for name in self.config.tune.objectives]
@@ -121,7 +135,8 @@ class Search(Stage[Searched]):
         _, asked = self.check()
         ran = run_trials(self, asked, Store(root_of(self.config)))
         objectives = {name: "min" if is_lower_better(name) else "max" for name in self.config.tune.objectives}
-        measured = [row for row in ran.rows if row.figures]
+        longest = max(row.steps or 0 for row in ran.rows if row.figures)
+        measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
         costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]
         best = min(zip(costs, measured, strict=True), key=lambda pair: (pair[0][0], pair[1].number))[1]
         searched = Searched(

@@ -1,6 +1,6 @@
 """The trials of a search: the stages of all of them are one heap of work, from which the runner takes."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +12,12 @@ from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room
 from adapt.stage.train import Train
-from adapt.tuning.dispatch import Answer, Board, dispatch
+from adapt.tuning.check import is_lower_better
+from adapt.tuning.dispatch import Answer, Asked, Board, dispatch
 from adapt.tuning.propose import Proposals
 from adapt.tuning.search import SUMS, Search, TrialRow
-from adapt.tuning.trial import Trial
+from adapt.tuning.trial import Figure, Trial
+from adapt.tuning.turns import lengths_of, scheduler_of, steps_after
 from adapt.tuning.values import shown
 
 HOPELESS = (ClusterError, StorageError)
@@ -43,25 +45,26 @@ class Trials:
     """As `adapt.stage.running.room`."""
     work: Work = field(default_factory=lambda: Work([], {}))
     values: dict[int, dict[str, Any]] = field(default_factory=dict)
-    begun: dict[int, Trial] = field(default_factory=dict)
-    rows: dict[int, TrialRow] = field(default_factory=dict)
-    """Those that have ended."""
+    begun: dict[Asked, Trial] = field(default_factory=dict)
+    rows: dict[Asked, TrialRow] = field(default_factory=dict)
+    """Turns that have ended."""
     first_error: BaseException | None = None
 
-    def begin(self, number: int, values: Mapping[str, Any]) -> None:
-        """Adds the stages of a trial to the work. Asked again, it does nothing."""
-        if number in self.values:
+    def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
+        """Adds the stages of a turn to the work. Asked again, it does nothing."""
+        if asked in self.begun or asked in self.rows:
             return
+        number, turn = asked
         self.values[number] = dict(values)
         try:
-            self.begun[number] = self.search.trial(values)
+            self.begun[asked] = self.search.trial(values, turn)
         except AdaptError as error:
-            self._failed(number, "", error)
+            self._failed(asked, "", error)
             return
-        add_stages(self.work, [self.begun[number]], self.store)
+        add_stages(self.work, [self.begun[asked]], self.store)
 
-    def look(self) -> dict[int, Answer]:
-        """Starts what may start, and gives the trials that have ended since.
+    def look(self) -> dict[Asked, Answer]:
+        """Starts what may start, and gives the turns that have ended.
 
         Raises:
             AdaptError: an error that all trials would have.
@@ -69,34 +72,42 @@ class Trials:
         step(self.work, self.store, *self.room)
         with self.work.changed:
             done, failed = dict(self.work.done), dict(self.work.failed)
-        for number, trial in self.begun.items():
-            if number in self.rows:
+        for asked, trial in self.begun.items():
+            if asked in self.rows:
                 continue
             if record := done.get(trial.key):
-                self.rows[number] = self._measured(number, trial, record)
+                self.rows[asked] = self._measured(asked, trial, record)
             elif errors := [failed[stage.key] for stage in everything([trial]) if stage.key in failed]:
-                self._failed(number, trial.key, errors[0])
-        return {number: self._answer(row) for number, row in self.rows.items()}
+                self._failed(asked, trial.key, errors[0])
+        return {asked: self._answer(row) for asked, row in self.rows.items()}
 
-    def _failed(self, number: int, key: str, error: BaseException) -> None:
+    def last(self) -> list[TrialRow]:
+        """The last turn of each trial, by number."""
+        return [self.rows[max(asked for asked in self.rows if asked[0] == number)] for number in sorted(self.values)]
+
+    def _failed(self, asked: Asked, key: str, error: BaseException) -> None:
         if isinstance(error, HOPELESS) or not isinstance(error, AdaptError):
             raise error
         self.first_error = self.first_error or error
-        self.rows[number] = TrialRow(number, self.values[number], key, {}, error.what)
+        self.rows[asked] = self._row(asked, key, {}, error.what)
 
-    def _measured(self, number: int, trial: Trial, record: Record) -> TrialRow:
+    def _row(self, asked: Asked, key: str, figures: dict[str, Figure], error: str) -> TrialRow:
+        number, turn = asked
+        return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
+
+    def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
         error = f"it reports no {missing[0]}, for want of held-out text" if missing else ""
-        return TrialRow(number, self.values[number], trial.key, {} if missing else figures, error)
+        return self._row(asked, trial.key, {} if missing else figures, error)
 
     def _answer(self, row: TrialRow) -> Answer:
         names = self.search.config.tune.objectives
         return {name: row.figures[name].value for name in names} if row.figures else None
 
-    def hours(self, numbers: list[int]) -> float:
+    def hours(self, numbers: Container[int]) -> float:
         """Device-hours of the stages of some trials, each counted once, as far as they are finished."""
-        stages = everything(self.begun[number] for number in numbers if number in self.begun)
+        stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
         records = [self.store.known(each.kind, each.name, each.key) for each in stages if each.kind not in SUMS]
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 
@@ -105,11 +116,11 @@ class Trials:
         budget = self.search.config.tune.budget_device_hours
         if budget is None:
             return True
-        ended = [each for each in list(self.rows) if each in self.begun]
+        ended = {asked[0] for asked in list(self.rows) if asked in self.begun}
         if not ended:
             return None
         dearest = max(self.hours([each]) for each in ended)
-        expected = self.hours(ended) + dearest * (number - len(self.rows) + 1)
+        expected = self.hours(ended) + dearest * (number - len(ended) + 1)
         if expected > budget:
             log(f"search: ends before trial {number}, which would make about {expected:.2g} device-hours of {budget:g}")
         return expected <= budget
@@ -121,30 +132,32 @@ def run_trials(search: Search, asked: Proposals, store: Store) -> TrialsRan:
     Raises:
         AdaptError: all trials failed, or one with an error that all would have.
     """
-    trials = Trials(search, store, room(search.config.resources, search.config.tune.at_once))
-    _check_room(search.config, search.trial({}))
-    board = Board(asked, search.config.tune.objectives, trials.may_begin)
-    told: set[int] = set()
+    config = search.config
+    trials = Trials(search, store, room(config.resources, config.tune.at_once))
+    _check_room(config, search.trial({}))
+    objectives = config.tune.objectives
+    board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
+    scheduler = scheduler_of(config.tune, is_lower_better(objectives[0]))
+    told: set[Asked] = set()
 
-    def look() -> dict[int, Answer]:
-        answers = trials.look()
-        for number in answers.keys() - told:
-            log(_line(trials.rows[number], search.config.tune.objectives))
-        fresh = {number: answer for number, answer in answers.items() if number not in told}
+    def look() -> dict[Asked, Answer]:
+        fresh = {turn: answer for turn, answer in trials.look().items() if turn not in told}
+        for turn in fresh:
+            log(_line(trials.rows[turn], objectives))
         told.update(fresh)
         return fresh
 
     try:
-        dispatch(board, search.config.tune.at_once, lambda number: trials.begin(number, board.values[number]), look)
+        dispatch(board, config.tune.at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
         raise
-    rows = [trials.rows[number] for number in sorted(trials.rows)]
+    rows = trials.last()
     if trials.first_error and not any(row.figures for row in rows):
         raise trials.first_error
     each = [everything([trial]) for trial in trials.begun.values()]
     stages = {stage.key for of_trial in each for stage in of_trial}
-    return TrialsRan(rows, trials.hours(list(trials.begun)), len(stages), sum(map(len, each)) - len(stages))
+    return TrialsRan(rows, trials.hours(trials.values), len(stages), sum(map(len, each)) - len(stages))
 
 
 def _check_room(config: Config, trial: Trial) -> None:
@@ -163,6 +176,7 @@ def _check_room(config: Config, trial: Trial) -> None:
 def _line(row: TrialRow, objectives: list[str]) -> str:
     """A trial that has ended, for people."""
     values = ", ".join(f"{name} {shown(value)}" for name, value in row.values.items()) or "as it is"
+    values += f"; {row.steps} steps" if row.steps else ""
     if not row.figures:
         return f"trial {row.number}: failed: {row.error} ({values})"
     return f"trial {row.number}: {', '.join(f'{name} {row.figures[name].value:.4g}' for name in objectives)} ({values})"

@@ -1,0 +1,58 @@
+"""Ray Tune asks for trials: their order, their turns, and what is left when it is over."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from adapt.config import TuneConfig
+from adapt.errors import ClusterError
+from adapt.tuning.propose import Proposals, proposals
+
+OBJECTIVES = ["dev_score"]
+SPACE = {"a.x": [1, 2, 3, 4, 5, 6, 7, 8, 9]}
+
+
+class Worker:
+    """Does the work at once: the score of a trial is its value, less what a turn lacks."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int]] = []
+        self.score: Callable[[tuple[int, int]], float | None] = lambda asked: float(asked[0])
+        self.error: Exception | None = None
+
+    def begin(self, asked: tuple[int, int]) -> None:
+        if asked not in self.begun:
+            self.begun.append(asked)
+
+    def look(self) -> Mapping[tuple[int, int], Any]:
+        if self.error and self.begun:
+            raise self.error
+        scores = {asked: self.score(asked) for asked in self.begun}
+        return {asked: None if score is None else {"dev_score": score} for asked, score in scores.items()}
+
+
+def asked_of(settings: TuneConfig) -> Proposals:
+    from ray import tune
+
+    return proposals({"a.x": tune.choice(SPACE["a.x"])}, settings, [False])
+
+
+@pytest.mark.slow
+def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want(ray_cluster: None) -> None:
+    from adapt.tuning.dispatch import Board, dispatch
+    from adapt.tuning.turns import lengths_of, scheduler_of
+
+    settings = TuneConfig(searcher="grid", samples=9, scheduler="asha", turns=2, reduction=3, at_once=1)
+    board, worker = Board(asked_of(settings), OBJECTIVES, lambda number: True, lengths_of(settings)), Worker()
+    worker.score = lambda asked: None if asked[0] == 4 else -float(asked[0])  # each is worse than the one before
+    dispatch(board, 1, scheduler_of(settings, False), worker.begin, worker.look)
+    assert [asked for asked in worker.begun if asked[1] == 0] == [(number, 0) for number in range(1, 10)]
+    assert worker.begun[0] == (0, 1)  # as it is, to its end
+    assert {number for number, turn in worker.begun if turn == 1} == {0, 1}
+    assert board.answers == {number: None if number == 4 else {"dev_score": -float(number)} for number in range(10)}
+
+    hopeless = Worker()
+    hopeless.error = ClusterError("no room", "make some")
+    with pytest.raises(ClusterError, match="no room"):
+        dispatch(Board(asked_of(settings), OBJECTIVES, lambda number: True), 2, None, hopeless.begin, hopeless.look)
