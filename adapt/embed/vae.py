@@ -28,7 +28,7 @@ kNN-TAPT takes the three numbers for the weights themselves, so that -20 h1 outw
 NOISE = 1e-3
 """Added to variances where logits are normalized, as in the published code."""
 MOST_LOG_VARIANCE = 10.0
-"""Bounds z: a document of thousands of odd words would else overflow the divergence, or spoil Adam's moments for good."""
+"""Bounds z: a document of thousands of odd words would overflow the divergence, or spoil Adam's moments for good."""
 Summed = Callable[[Tensor], Tensor]
 """Sums a tensor over the ranks, and its gradient too."""
 
