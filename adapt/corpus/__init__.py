@@ -16,4 +16,5 @@
 - `streaming/`: the same without shards on disk, while training goes on.
 - `shared`: general text that is trained on too.
 - `watch`: shows how far a corpus has been read.
+- `spread`: calls of a function side by side on the cluster.
 """
