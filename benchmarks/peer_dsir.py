@@ -6,16 +6,17 @@ It is no dependency of ours. To compare with it, install it beside and name the 
     PYTHONPATH=/tmp/peer python -m benchmarks.select
 """
 
-import importlib.util
 import tempfile
 import time
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-IS_INSTALLED = importlib.util.find_spec("data_selection") is not None
+IS_INSTALLED = find_spec("data_selection") is not None
 BUCKETS = 10_000
 FEW_BUCKETS = 1000
 
@@ -34,8 +35,7 @@ def package_weights(pool: Path, target: Path) -> np.ndarray:
 
     Of texts in lower case without punctuation both see the same words.
     """
-    import data_selection.hashed_ngram_dsir as package
-
+    package: Any = import_module("data_selection.hashed_ngram_dsir")
     package.hash_buckets = _bucket
     with tempfile.TemporaryDirectory() as folder:
         selection = _fitted(pool, target, folder, FEW_BUCKETS)
@@ -44,9 +44,7 @@ def package_weights(pool: Path, target: Path) -> np.ndarray:
 
 
 def _fitted(pool: Path, target: Path, folder: str, buckets: int) -> Any:
-    from data_selection import HashedNgramDSIR
-
-    selection = HashedNgramDSIR(
+    selection = import_module("data_selection").HashedNgramDSIR(
         [str(pool)], [str(target)], f"{folder}/cache", num_proc=1, num_buckets=buckets, min_example_length=0
     )
     selection.fit_importance_estimator(num_tokens_to_fit="all")
