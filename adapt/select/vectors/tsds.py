@@ -125,8 +125,12 @@ class TransportMass(Selection):
         """The density around some documents."""
         if self.options.sigma == 0:
             return np.ones(len(ids))
-        count = min(self.options.density_neighbours, self._near.documents)
-        found = [distances for distances, _ in self._near.search(rows_by_id(self._folder, ids), count)]
-        kernels = np.clip(1.0 - 2.0 * np.concatenate(found) / self.options.sigma**2, 0.0, 1.0)
-        densities: np.ndarray = np.maximum(kernels.sum(1), 1.0)  # one that knows no word is not even near itself
+        rows, most = rows_by_id(self._folder, ids), min(self.options.density_neighbours, self._near.documents)
+        densities, open_, count = np.ones(len(ids)), np.arange(len(ids)), min(FIRST_NEIGHBOURS, most)
+        while len(open_):
+            found = np.concatenate([distances for distances, _ in self._near.search(rows[open_], count)])
+            kernels = np.clip(1.0 - 2.0 * found / self.options.sigma**2, 0.0, 1.0)
+            densities[open_] = np.maximum(kernels.sum(1), 1.0)  # one that knows no word is not even near itself
+            open_ = open_[kernels[:, -1] > 0] if count < most else open_[:0]  # the others have nothing farther to add
+            count = min(4 * count, most)
         return densities
