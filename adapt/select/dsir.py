@@ -45,8 +45,14 @@ class DsirOptions:
     """Grams a bucket that are added to those of the target, distributed as in the pool."""
     weight: Literal["sum", "mean"] = "sum"
     """`sum` is the paper's. It grows with the length of a document; `mean` divides by its number of grams."""
-    noise: NonNegativeFloat = 1.0
-    """The Gumbel noise is multiplied by this; 0 takes the documents with the highest weights."""
+    noise: NonNegativeFloat | None = None
+    """The Gumbel noise is multiplied by this; 0 takes the documents with the highest weights. null: 1 for `sum`, as
+    published; 0 for `mean`, whose weights are so small beside it that the selection would be all but random."""
+
+    @property
+    def scale(self) -> float:
+        """What the noise is multiplied by."""
+        return self.noise if self.noise is not None else float(self.weight == "sum")
 
 
 class Dsir(Selection):
@@ -77,7 +83,7 @@ class Dsir(Selection):
             if self.options.weight == "mean":
                 weights /= np.maximum(some.sizes(), 1)
             drawn = draws_at([document.id for document in islice(documents, some.texts)], self.seed, GUMBEL)
-            yield from (weights - self.options.noise * np.log(-np.log(drawn))).tolist()
+            yield from (weights - self.options.scale * np.log(-np.log(drawn))).tolist()
 
 
 def log_ratios(target: np.ndarray, pool: np.ndarray, smoothing: float) -> np.ndarray:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,12 @@ def test_the_order_is_that_of_the_mean_weights_with_the_target_itself_in_front()
     assert best == sorted(range(65), key=lambda place: -means[place])
     assert set(best[:15]) == set(range(50, 65))
     assert pool.passes == 2
+
+
+@pytest.mark.parametrize(("weight", "noise"), [("sum", 1.0), ("mean", 0.0)])
+def test_by_default_noise_suits_the_weights(weight: Any, noise: float) -> None:
+    same, other = (DsirOptions(weight=weight, noise=value) for value in (noise, None))
+    assert ranked(Dsir(same, 0), POOL, TARGET) == ranked(Dsir(other, 0), POOL, TARGET)
 
 
 def test_the_seed_decides_the_noise() -> None:
