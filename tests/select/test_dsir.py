@@ -103,7 +103,8 @@ def test_the_order_is_that_of_the_mean_weights_with_the_target_itself_in_front()
 @pytest.mark.parametrize(("weight", "noise"), [("sum", 1.0), ("mean", 0.0)])
 def test_by_default_noise_suits_the_weights(weight: Any, noise: float) -> None:
     same, other = (DsirOptions(weight=weight, noise=value) for value in (noise, None))
-    assert ranked(Dsir(same, 0), POOL, TARGET) == ranked(Dsir(other, 0), POOL, TARGET)
+    by_default, wanted = (ranked(Dsir(options, 0), numbered(POOL), TARGET) for options in (other, same))
+    assert by_default == wanted
 
 
 def test_the_seed_decides_the_noise() -> None:
