@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from adapt.corpus.shingles import hashed, ngrams, words_of
+from adapt.corpus.shingles import ngrams
+from adapt.corpus.word_hashes import word_hashes
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -63,10 +64,7 @@ def grams(texts: Sequence[str], longest: int, buckets: int) -> Grams:
         longest: words of the longest grams.
         buckets: number of them.
     """
-    found = [words_of(text) for text in texts]
-    sizes = np.fromiter(map(len, found), np.int64, len(found))
-    hashes = hashed([word for text in found for word in text])
-    owner = np.repeat(np.arange(len(found)), sizes)
+    hashes, owner = word_hashes(texts)
     kept = [np.zeros(0, np.uint64)]
     owners = [np.zeros(0, np.int64)]
     for n in range(1, longest + 1):
@@ -75,7 +73,7 @@ def grams(texts: Sequence[str], longest: int, buckets: int) -> Grams:
         kept.append(runs[inside])
         owners.append(owner[: len(runs)][inside])
     places = np.concatenate(kept) % np.uint64(buckets)
-    return Grams(places.astype(np.int64), np.concatenate(owners), len(found))
+    return Grams(places.astype(np.int64), np.concatenate(owners), len(texts))
 
 
 def gram_chunks(texts: Iterable[str], longest: int, buckets: int) -> Iterator[Grams]:

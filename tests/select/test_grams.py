@@ -4,7 +4,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from xxhash import xxh3_64_intdigest
 
 from adapt.select.grams import AT_ONCE, gram_chunks, gram_counts, grams
 
@@ -19,10 +18,15 @@ def mixed(value: int) -> int:
     return value ^ (value >> 31)
 
 
+def hash_of(word: str) -> int:
+    """Of a word: see `adapt.corpus.word_hashes`."""
+    return mixed(sum(ord(character) * pow(GOLDEN, power, 2**64) for power, character in enumerate(word)) & MASK)
+
+
 def bucket(run: tuple[str, ...], buckets: int) -> int:
     value = len(run)
     for word in run:
-        value = (value * GOLDEN + xxh3_64_intdigest(word.encode())) & MASK
+        value = (value * GOLDEN + hash_of(word)) & MASK
     return mixed(value) % buckets
 
 

@@ -1,0 +1,52 @@
+"""The words of texts by arithmetic are those of a loop, and so are their hashes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapt.corpus.shingles import words_of
+from adapt.corpus.word_hashes import BASE, BLOCK, word_hashes
+from adapt.splitmix import mix
+
+TEXTS = [
+    "Plain words, and PLAIN words.",
+    "",
+    "a bell\x07inside, a soft\xadhyphen, two\nlines",
+    "Caf\u00e9, cafe\u0301 and \ufb01ne \u0130stanbul",
+    "\u6f22\u5b57 and words, \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35x",
+    "half a character \ud800, none\u200bthe\u034fless",
+    f"{'long' * BLOCK} and short " + "word " * BLOCK,
+]
+
+
+def polynomial(word: str) -> int:
+    return sum(ord(character) * pow(BASE, power, 2**64) for power, character in enumerate(word)) % 2**64
+
+
+def check(texts: list[str]) -> None:
+    hashes, owners = word_hashes(texts)
+    words = [(word, number) for number, text in enumerate(texts) for word in words_of(text)]
+    known = {word: polynomial(word) for word in {word for word, _ in words}}
+    assert hashes.tolist() == mix(np.array([known[word] for word, _ in words], np.uint64)).tolist()
+    assert owners.tolist() == [number for _, number in words]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_of_a_text_have_the_hash_of_their_characters(text: str) -> None:
+    check([text])
+
+
+def test_texts_side_by_side_keep_their_words() -> None:
+    check(TEXTS)
+    check([])
+
+
+@given(st.lists(st.text(max_size=40), max_size=6))
+def test_so_it_is_of_any_texts(texts: list[str]) -> None:
+    check(texts)
+
+
+def test_different_words_have_different_hashes() -> None:
+    hashes, _ = word_hashes([" ".join(f"word{number} {number:x}" for number in range(200_000))])
+    assert len(np.unique(hashes)) == len(set(words_of(" ".join(f"word{n} {n:x}" for n in range(200_000)))))
