@@ -16,7 +16,7 @@ from benchmarks import classify
 from benchmarks.common import Options, Result, apart, finished, job, main, workplace
 
 TARGETS = {"ratio": (">=", 2.0), "saved_share": (">=", 0.3)}
-TRIALS, FEWER = 16, 3
+TRIALS, FEWER = 16, 2
 SPACE = {"training.learning_rate": {"loguniform": [1e-5, 1e-3]}}
 
 

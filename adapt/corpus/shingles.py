@@ -22,10 +22,6 @@ INVISIBLE = re.compile(
 )
 """Characters that change a text and not its looks: control characters that are no spaces, halves of characters, format
 characters (Unicode category Cf) and the others that Unicode calls ignorable (Default_Ignorable_Code_Point)."""
-_ASCII = [chr(number) for number in range(128)]
-_GONE_IN_ASCII = bytes(ord(letter) for letter in _ASCII if INVISIBLE.match(letter))
-_WORDS_IN_ASCII = bytes(ord(letter.lower() if _WORD.match(letter) else " ") for letter in _ASCII) + bytes(128)
-"""Capitals as small letters, and blanks in place of what is in no word."""
 _IN_ASCII = {number: None for number in range(128) if INVISIBLE.match(chr(number))}
 """The same for texts in ASCII alone, for which Python has a faster way."""
 
@@ -57,13 +53,6 @@ def normalised(text: str) -> str:
 def words(text: str) -> list[str]:
     """The words of a normalised text, without punctuation."""
     return _WORD.findall(text)
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a text in any form, `words(normalised(text))`, sooner where it is in ASCII."""
-    if not text.isascii():
-        return words(normalised(text))
-    return text.encode().translate(_WORDS_IN_ASCII, _GONE_IN_ASCII).decode().split()
 
 
 def hashed(words: Sequence[str]) -> np.ndarray:

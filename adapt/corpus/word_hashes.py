@@ -25,7 +25,7 @@ BLOCK = 2**15
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The words of texts, as `adapt.corpus.shingles.words_of` finds them.
+    """The words of texts in any form: those that `words(normalised(text))` of `adapt.corpus.shingles` has.
 
     Returns:
         Their hashes, uint64 [words], and the number of the text of each, int64 [words].

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.corpus.shingles import all_ngrams, hashed, ngrams, normalised, shingles, words, words_of
+from adapt.corpus.shingles import all_ngrams, hashed, ngrams, normalised, shingles, words
 
 EXPECTED = [10180804661750008193, 815290569882639908, 3088868576707356718]
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "dd"]), max_size=30).map(" ".join)
@@ -91,9 +91,3 @@ def test_runs_of_many_lengths_made_from_each_other_are_those_made_apart(text: st
     hashes = hashed(text.split())
     found = {n: runs.tolist() for n, runs in all_ngrams(hashes, sorted(lengths))}
     assert found == {n: ngrams(hashes, n).tolist() for n in lengths}
-
-
-def test_words_of_a_text_in_ascii_are_found_as_in_any_other() -> None:
-    text = "".join(f"{chr(n)}A{chr(n)} _{chr(n)}9Z" for n in range(128))
-    assert words_of(text) == words(normalised(text))
-    assert words_of(f"\u00c9{text}") == words(normalised(f"\u00c9{text}"))

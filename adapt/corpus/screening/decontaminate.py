@@ -19,7 +19,8 @@ import numpy as np
 from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.screening.evaluation import read_set
-from adapt.corpus.shingles import all_ngrams, hashed, ngrams, words_of
+from adapt.corpus.shingles import all_ngrams, ngrams
+from adapt.corpus.word_hashes import word_hashes
 
 SHORTEST_RUN = 8
 """Texts of fewer words are not looked for inside documents. GPT-3's runs have at least as many."""
@@ -64,9 +65,8 @@ class EvaluationIndex:
 
     def many(self, texts: Sequence[str]) -> list[Drop | None]:
         """The same of many documents, which takes a small part of the time for each."""
-        words = [words_of(text) for text in texts]
-        bounds = np.cumsum([0, *map(len, words)], dtype=np.int64)
-        hashes = hashed(list(chain.from_iterable(words)))
+        hashes, owners = word_hashes(texts)
+        bounds = np.searchsorted(owners, np.arange(len(texts) + 1))
         reasons: list[Drop | None] = [None] * len(texts)
         documents, places = self._known_runs(hashes, bounds)
         order = np.argsort(documents, kind="stable")
@@ -128,7 +128,7 @@ def build_index(sets: Sequence[tuple[str, Iterable[str]]], n: int, overlap: floa
     lengths = {n}
     for number, (_, texts) in enumerate(sets):
         for text in texts:
-            hashes = hashed(words_of(text))
+            hashes, _ = word_hashes([text])
             if not len(hashes):
                 continue
             length = min(n, len(hashes))
