@@ -3,18 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from adapt.config import ResourcesConfig, what
 from adapt.model.locate import Pretrained
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class EmbeddedTexts(NamedTuple):
     """The vectors of some texts."""
 
-    vectors: np.ndarray
+    vectors: "np.ndarray"
     """float32 [n, d]."""
     seen: int
     """Tokens, or texts, that were looked at."""

@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.config import Config, MethodConfig, continual, flat, job, measuring, merging, running, tasks, text, training
+from adapt.config import (
+    Config,
+    MethodConfig,
+    continual,
+    flat,
+    job,
+    measuring,
+    merging,
+    running,
+    tasks,
+    text,
+    training,
+    tuning,
+)
 from adapt.method import l2sp
 from adapt.method.das import options as das_options
 from adapt.method.table import METHODS, method_class, option_sections
@@ -91,7 +104,7 @@ def flat_with_methods() -> dict[str, Any]:
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
-    modules = (continual, job, measuring, merging, running, tasks, text, training, das_options, l2sp)
+    modules = (continual, job, measuring, merging, running, tasks, text, training, tuning, das_options, l2sp)
     classes = {
         node.name: node
         for module in modules

@@ -235,7 +235,7 @@ def test_of_a_configuration() -> None:
     assert Demand.of(config, 16, "auto", True, 300.0).attended == 512
 
 
-@pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.25)])
+@pytest.mark.parametrize(("cost", "copies"), [("exact", 3), ("lean", 2), ("economy", 1.2)])
 def test_views_of_rows_stand_in_memory_with_them(cost: str, copies: float) -> None:
     """Those that are trained through, and of `exact` what gates them."""
     plain = Demand.of(Config(), 16, "bf16", True)
