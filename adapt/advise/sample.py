@@ -13,7 +13,8 @@ from adapt.corpus.batches.order import permute
 from adapt.corpus.files.formats import MIB, TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.screening.clean import clean
+from adapt.corpus.screening.tally import Tally
 
 READ_BYTES = 64 * MIB
 """About so much text is read. A corpus with less is read whole, so its size is exact."""

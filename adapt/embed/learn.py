@@ -21,7 +21,7 @@ from adapt.config import ResourcesConfig
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.embed.base import Embedder
-from adapt.embed.sources import TextSource
+from adapt.embed.sources import TextSource, total_of
 from adapt.errors import DataError
 from adapt.runner.files import write_atomically
 from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
@@ -40,40 +40,50 @@ class TakeSome:
     share: float
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Keys, ids and texts."""
+        """One row, since Ray makes a block of each: keys, ids and texts, and the counts of the item in its last one."""
         (row,) = table.to_pylist()
         keys = mix(keys_of(row["texts"]))  # not in the order in which texts are held out
-        keyed = zip(keys.tolist(), row["ids"], row["texts"], strict=True)
-        kept = list(compress(keyed, in_share(keys, self.share)))
-        columns = list(zip(*kept, strict=True)) or [(), (), ()]
-        kinds = (pa.uint64(), pa.int64(), pa.large_string())
+        taken = in_share(keys, self.share)
+        texts = list(compress(row["texts"], taken))
         return pa.table(
-            {name: pa.array(values, kind) for name, values, kind in zip(_COLUMNS, columns, kinds, strict=True)}
+            {
+                "keys": pa.array([keys[taken]], pa.large_list(pa.uint64())),
+                "ids": pa.array([list(compress(row["ids"], taken))], pa.large_list(pa.int64())),
+                "texts": pa.array([texts], pa.large_list(pa.large_string())),
+                "item": [row["item"]],
+                "tally": [row["tally"]],
+            }
         )
 
 
-_COLUMNS = ("key", "id", "text")
-
-
 def sampled_texts(source: TextSource, most: int, folder: Path) -> list[str]:
-    """At most so many texts of a source, in its order."""
+    """At most so many texts of a source, in its order.
+
+    Raises:
+        DataError: as `TextSource.check`.
+    """
     import ray
     from ray.data import TaskPoolStrategy
 
     pool = TaskPoolStrategy(size=max(1, int(ray.cluster_resources().get("CPU", 1))))
     share = min(1.0, most * BYTES_A_TEXT / max(sum(source.pace().sizes), 1))
     kept: list[tuple[int, int, str]] = []
+    tallies: list[tuple[int, str]] = []
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
         read = ray.data.from_items(source.items()).map_batches(
             source.reader(folder), batch_size=1, batch_format="numpy", num_cpus=0.05, compute=pool
         )
         some = read.map_batches(TakeSome(share), batch_size=1, batch_format="pyarrow", num_cpus=0.9, compute=pool)
         for row in some.iter_rows():
-            entry = (-int(row["key"]), -int(row["id"]), str(row["text"]))
-            if len(kept) < most:
-                heapq.heappush(kept, entry)
-            else:
-                heapq.heappushpop(kept, entry)
+            if row["tally"]:
+                tallies.append((int(row["item"]), row["tally"]))
+            for key, id, text in zip(row["keys"], row["ids"], row["texts"], strict=True):
+                entry = (-int(key), -int(id), str(text))
+                if len(kept) < most:
+                    heapq.heappush(kept, entry)
+                else:
+                    heapq.heappushpop(kept, entry)
+    source.check(total_of(tallies))
     return [text for _, text in sorted((-number, text) for _, number, text in kept)]
 
 
@@ -83,7 +93,7 @@ def learn_embedder(
     """Lets an embedder learn from a sample of each source. A run that died goes on: the sample is taken once.
 
     Raises:
-        DataError: there is no text, or too little.
+        DataError: there is no text, or too little, or too many records cannot be read.
         AdaptError: as `adapt.train.ranks.on_all_ranks`, where the embedder trains.
     """
     learnt = folder / LEARNT_FILE

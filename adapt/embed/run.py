@@ -18,7 +18,7 @@ from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.corpus.watch import Piece, text_bytes, watched
 from adapt.embed.base import Embedder
 from adapt.embed.glance import check_known, look_first
-from adapt.embed.sources import TextSource
+from adapt.embed.sources import TextSource, total_of
 from adapt.embed.written import chunk_file, known_counts, vector_files, write_vectors
 from adapt.errors import DataError
 from adapt.index.rows import scaled
@@ -102,7 +102,8 @@ def embed_texts(
         stored: type of the numbers.
 
     Raises:
-        DataError: there is no text, a vector is not finite, or the embedder knows too little of the texts.
+        DataError: there is no text, too many records cannot be read, a vector is not finite, or the embedder knows too
+            little of the texts.
         ModelError: the model cannot be used.
     """
     import ray
@@ -135,6 +136,7 @@ def embed_texts(
             )
         )
         chunks = watched(embedded.iter_rows(), source.pace(), "embed", _piece)
+    source.check(total_of((int(chunk["item"]), chunk["tally"]) for chunk in chunks if chunk["tally"]))
     counts = Counter[str]()
     for chunk in chunks:
         counts.update({name: int(chunk[name]) for name in ("documents", "seen", "unknown")})

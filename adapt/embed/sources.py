@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
+from adapt.corpus.screening.tally import Tally, check_readable
 from adapt.corpus.shards.prepare import numbered_items
 from adapt.corpus.watch import Pace
 from adapt.errors import DataError
@@ -45,6 +45,13 @@ class TextSource(Protocol):
     def pace(self) -> Pace:
         """To show how far it has been read."""
 
+    def check(self, tally: Tally) -> None:
+        """Looks at the counts of all that was read.
+
+        Raises:
+            DataError: too many records cannot be read, or none is left.
+        """
+
 
 @dataclass(frozen=True)
 class PoolSource:
@@ -68,6 +75,19 @@ class PoolSource:
         """By the bytes of the files."""
         return Pace.of(self.items(), self.manifest, self.corpus)
 
+    def check(self, tally: Tally) -> None:
+        """Heeds `corpus.max_bad_fraction`.
+
+        Raises:
+            DataError: see `TextSource.check`.
+        """
+        check_readable(tally, self.corpus.max_bad_fraction, "records of the pool")
+        if tally.seen and not tally.kept:
+            raise DataError(
+                f"no document of the pool is left: of its {tally.seen} records all were left out ({tally.left_out})",
+                "check the paths of the pool, its text_field and its cleaning",
+            )
+
 
 @dataclass(frozen=True)
 class LinesSource:
@@ -87,6 +107,9 @@ class LinesSource:
         """By the bytes of the file."""
         return Pace([self.file.stat().st_size], 1.0)
 
+    def check(self, tally: Tally) -> None:
+        """A line that cannot be read was refused as it was read."""
+
 
 @dataclass(frozen=True)
 class ReadPool:
@@ -104,6 +127,18 @@ class ReadPool:
                 heldout = in_share(keys_of([text for _, text in some]), self.corpus.heldout_fraction)
                 kept = list(compress(some, ~heldout))
                 yield chunk_table(item, chunk, kept, json.dumps(asdict(tally)) if is_last else "")
+
+
+def total_of(tallies: Iterable[tuple[int, str]]) -> Tally:
+    """The counts of all items, of which the first case of each reason comes first.
+
+    Args:
+        tallies: the number of each item, and its counts as in `chunk_table`.
+    """
+    total = Tally()
+    for _, counts in sorted(tallies):
+        total.add(Tally(**json.loads(counts)))
+    return total
 
 
 def read_lines(batch: dict[str, Any]) -> Iterator[pa.Table]:

@@ -11,8 +11,9 @@ from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import MIB
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import ItemPlace, items_of, places_of
-from adapt.corpus.screening.clean import OPEN, Sieve, Tally
+from adapt.corpus.screening.clean import OPEN, Sieve
 from adapt.corpus.screening.item import id_at, item_texts, place_of
+from adapt.corpus.screening.tally import Tally
 from adapt.corpus.spread import Cluster
 from adapt.corpus.watch import Pace, Piece, reading
 from adapt.select.base import Inspection

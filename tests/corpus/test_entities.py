@@ -16,7 +16,8 @@ from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, ta
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import Reading, read_records
-from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.screening.clean import clean
+from adapt.corpus.screening.tally import Tally
 from adapt.errors import ConfigError, DataError
 
 ANYTHING = CorpusConfig(cleaning=[])

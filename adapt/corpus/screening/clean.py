@@ -11,6 +11,7 @@ from adapt.corpus.cleaning.catalogue import blocks_of
 from adapt.corpus.entities import Span, Tagged
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.screening.heldout import MEASURED, TRAINED
+from adapt.corpus.screening.tally import Tally
 
 _SURROGATES = range(0xD800, 0xE000)  # halves of a character that was cut in two; no encoding can write them
 _CONTROL = dict.fromkeys({*range(32), 127, *_SURROGATES} - {*map(ord, "\t\n\v\f\r")})
@@ -48,35 +49,6 @@ class Sieve:
 
 OPEN = Sieve()
 """Lets everything pass."""
-
-
-@dataclass
-class Tally:
-    """Counts of what was kept and of what left, by reason, with the place of each reason's first case."""
-
-    kept: int = 0
-    bad: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
-    changed: dict[str, int] = field(default_factory=dict)
-    """What blocks changed in the documents that they let pass."""
-    first_bad: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def seen(self) -> int:
-        """All records."""
-        return self.kept + sum(self.bad.values()) + sum(self.dropped.values())
-
-    def add(self, other: "Tally") -> None:
-        """Adds the counts of another part of the corpus that comes after this one."""
-        self.kept += other.kept
-        for mine, theirs in (
-            (self.bad, other.bad),
-            (self.dropped, other.dropped),
-            (self.changed, other.changed),
-        ):
-            for reason, number in theirs.items():
-                count_change(mine, reason, number)
-        self.first_bad = {**other.first_bad, **self.first_bad}
 
 
 def clean(

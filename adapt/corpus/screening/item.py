@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from adapt.config import CorpusConfig
 from adapt.corpus.files.records import OnId
 from adapt.corpus.files.sources import read_slice, slices_of
-from adapt.corpus.screening.clean import OPEN, Sieve, Tally, clean_numbered
+from adapt.corpus.screening.clean import OPEN, Sieve, clean_numbered
+from adapt.corpus.screening.tally import Tally
 from adapt.errors import DataError
 
 ITEM_IDS = 2**32

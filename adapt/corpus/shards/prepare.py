@@ -19,10 +19,10 @@ from adapt.console import log
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import items_of
-from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
+from adapt.corpus.screening.tally import Tally, check_readable
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
@@ -184,15 +184,9 @@ def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manif
 
 
 def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: Manifest) -> None:
-    bad = sum(tally.bad.values())
-    cases = "; ".join(f"{count} {reason} (first: {tally.first_bad[reason]})" for reason, count in tally.bad.items())
-    if bad > corpus.max_bad_fraction * tally.seen:
-        raise DataError(
-            f"{bad} of {tally.seen} records are unreadable: {cases}",
-            f"mend the files, or raise corpus.max_bad_fraction (now {corpus.max_bad_fraction})",
-        )
-    if bad:
-        log(f"skipped {bad} of {tally.seen} records: {cases}")
+    check_readable(tally, corpus.max_bad_fraction)
+    if tally.bad:
+        log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
     first = manifest.parts[0].path if manifest.parts else "no part"
     if (measured := tally.dropped.get(MEASURED)) and not counts["train_documents"]:
         raise DataError(

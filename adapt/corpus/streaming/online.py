@@ -18,14 +18,13 @@ import pyarrow as pa
 from adapt.config import CorpusConfig
 from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.screen import screen_of
+from adapt.corpus.screening.tally import Tally, check_readable
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import Read, numbered_items
 from adapt.corpus.streaming.index import ItemIndex
 from adapt.corpus.streaming.window import Columns, Cut, dropped
-from adapt.errors import DataError
 from adapt.model.locate import Pretrained
 from adapt.runtime import data_settings, user_errors
 from adapt.schema import STARTS, TOKENS
@@ -141,7 +140,8 @@ class Online:
             tokens += len(columns[TOKENS])
             if text := chunk.column("tally")[0].as_py():
                 tally.add(Tally(**json.loads(text)))
-                _check_bad(tally, self.read.corpus.max_bad_fraction)
+                if tally.seen >= ENOUGH_RECORDS:
+                    check_readable(tally, self.read.corpus.max_bad_fraction, "the records read so far")
                 index.add(position, tokens)
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):
@@ -170,14 +170,3 @@ def columns_of(chunk: pa.Table) -> Columns:
     """The arrays of a tokenized chunk."""
     names = [name for name in chunk.column_names if name != "tally"]
     return {name: chunk.column(name)[0].values.to_numpy(zero_copy_only=False) for name in names}
-
-
-def _check_bad(tally: Tally, limit: float) -> None:
-    """Unreadable records so far, once there are enough to judge."""
-    bad = sum(tally.bad.values())
-    if tally.seen >= ENOUGH_RECORDS and bad > limit * tally.seen:
-        cases = "; ".join(f"{count} {reason} (first: {tally.first_bad[reason]})" for reason, count in tally.bad.items())
-        raise DataError(
-            f"{bad} of the {tally.seen} records read so far are unreadable: {cases}",
-            f"mend the files, or raise corpus.max_bad_fraction (now {limit})",
-        )

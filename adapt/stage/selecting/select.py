@@ -115,6 +115,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
+        from adapt.corpus.screening.tally import check_readable
         from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
@@ -135,6 +136,8 @@ class Select(Stage[Selected]):
         vectors = self.vectors.made(done) if self.vectors else None
         choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens, budget)
         tally = pool.tally
+        if tally.kept:
+            check_readable(tally, corpus.max_bad_fraction, "records of the pool")
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
@@ -187,9 +190,8 @@ def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: Corpus
     from adapt.corpus.files.manifest import expand_paths
 
     if not tally.kept:
-        reasons = ", ".join(f"{number} {reason}" for reason, number in {**tally.bad, **tally.dropped}.items())
         raise DataError(
-            f"no document of the pool can be chosen: of its {tally.seen} records all were left out ({reasons})"
+            f"no document of the pool can be chosen: of its {tally.seen} records all were left out ({tally.left_out})"
             if tally.seen
             else f"the pool is empty: {', '.join(expand_paths(corpus.paths))} hold no record",
             "check select.pool_paths, select.pool_text_field and corpus.cleaning; a pool must hold other text than dev"

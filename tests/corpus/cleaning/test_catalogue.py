@@ -13,8 +13,9 @@ from adapt.corpus.cleaning.catalogue import blocks_of, check_entities, identity
 from adapt.corpus.cleaning.length import Length
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.corpus.entities import Tagged
-from adapt.corpus.screening.clean import DUPLICATE, Sieve, Tally, clean
+from adapt.corpus.screening.clean import DUPLICATE, Sieve, clean
 from adapt.corpus.screening.heldout import MEASURED, TRAINED
+from adapt.corpus.screening.tally import Tally
 from adapt.errors import ConfigError
 
 WRONG = [

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.formats import Bad
-from adapt.corpus.screening.clean import Sieve, Tally, _without_control, clean
+from adapt.corpus.screening.clean import Sieve, _without_control, clean
 from adapt.corpus.screening.decontaminate import build_index
+from adapt.corpus.screening.tally import Tally
 
 ANYTHING = CorpusConfig(cleaning=[])
 

@@ -9,8 +9,8 @@ import pytest
 from adapt.config import CorpusConfig
 from adapt.corpus.files.sources import Slice
 from adapt.corpus.screening import item
-from adapt.corpus.screening.clean import Tally
 from adapt.corpus.screening.item import ITEM_IDS, item_texts
+from adapt.corpus.screening.tally import Tally
 from adapt.errors import DataError
 
 MODULES = ['"""First of all, a module."""\ndef f():\n    """x"""\n', "y = 1\n", '"""Third of all, a module."""\n']

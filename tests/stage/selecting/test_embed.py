@@ -1,5 +1,6 @@
 """The stages that learn an embedder, embed texts and index the vectors, on a cluster."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,6 +126,31 @@ def test_texts_that_cannot_be_compared_are_refused(
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match=message):
         embed_texts(LinesSource(tmp_path / TEXTS_FILE), embedder_of(OWN, {}, 0), None, tmp_path / "out", RESOURCES)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["broken"] * 3, r"3 of 3 records of the pool are unreadable: 3 malformed JSON \(first: .*, record 1\)"),
+        (["broken", *POOL[:9]], "1 of 10 records of the pool are unreadable"),
+        (["!", "?"], r"of its 2 records all were left out \(2 too short\)"),
+    ],
+)
+def test_a_pool_that_cannot_be_read_is_refused_with_its_counts(
+    tmp_path: Path, tiny_bert: Path, ray_cluster: None, lines: list[str], message: str
+) -> None:
+    made = context(tmp_path, tiny_bert)
+    content = [line if line == "broken" else json.dumps({"text": line}) for line in lines]
+    (tmp_path / "pool-0.jsonl").write_text("".join(f"{line}\n" for line in content))
+    for part in (1, 2):
+        (tmp_path / f"pool-{part}.jsonl").unlink()
+    texts, embedding = pool(made, tmp_path), Embedding.of(made, "tfidf", {"dimension": 4})
+    learnt = LearnEmbedder("tfidf", embedding, (texts,), RESOURCES)
+    with pytest.raises(DataError, match=message):
+        ensure(learnt, made.store)
+    static = Embedding.of(made, "static", {})
+    with pytest.raises(DataError, match=message):
+        ensure(Embed("pool", static, None, texts, RESOURCES), made.store)
 
 
 def test_a_large_source_is_looked_at_before_it_is_embedded(

@@ -228,6 +228,15 @@ def test_a_pool_of_evaluation_text_only_is_refused(config: Config, tmp_path: Pat
         select(config)
 
 
+def test_a_pool_with_too_many_broken_records_is_refused(config: Config, tmp_path: Path) -> None:
+    with (tmp_path / "pool.jsonl").open("a") as pool:
+        pool.write("broken\n")
+    with pytest.raises(DataError, match=r"1 of 42 records of the pool are unreadable: 1 malformed JSON \(first: .*42"):
+        select(config)
+    lenient = replace(config, corpus=replace(config.corpus, max_bad_fraction=0.1))
+    assert len(select(lenient)[0]) == 15
+
+
 def test_an_empty_pool_is_refused(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [])
     with pytest.raises(DataError, match=r"the pool is empty: .*pool\.jsonl hold no record"):

@@ -41,6 +41,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
             documents=20,
             embedder_options={"dimension": 8},
         ),
+        corpus=replace(Config().corpus, max_bad_fraction=0.1),
         training=replace(Config().training, sequence_length=64),
         evaluation=replace(Config().evaluation, sequence_length=64),
         storage=StorageConfig(root=str(tmp_path / "runs")),

@@ -1,0 +1,64 @@
+"""Counts of the records that were read, and how many of them may be unreadable."""
+
+from dataclasses import dataclass, field
+
+from adapt.corpus.cleaning.block import count_change
+from adapt.errors import DataError
+
+
+@dataclass
+class Tally:
+    """Counts of what was kept and of what left, by reason, with the place of each reason's first case."""
+
+    kept: int = 0
+    bad: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, int] = field(default_factory=dict)
+    """What blocks changed in the documents that they let pass."""
+    first_bad: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def seen(self) -> int:
+        """All records."""
+        return self.kept + sum(self.bad.values()) + sum(self.dropped.values())
+
+    @property
+    def unreadable(self) -> str:
+        """How many records could not be read, for which reason, and where the first of each reason is."""
+        return "; ".join(f"{count} {reason} (first: {self.first_bad[reason]})" for reason, count in self.bad.items())
+
+    @property
+    def left_out(self) -> str:
+        """How many records left, by reason."""
+        return ", ".join(f"{count} {reason}" for reason, count in {**self.bad, **self.dropped}.items())
+
+    def add(self, other: "Tally") -> None:
+        """Adds the counts of another part of the corpus that comes after this one."""
+        self.kept += other.kept
+        for mine, theirs in (
+            (self.bad, other.bad),
+            (self.dropped, other.dropped),
+            (self.changed, other.changed),
+        ):
+            for reason, number in theirs.items():
+                count_change(mine, reason, number)
+        self.first_bad = {**other.first_bad, **self.first_bad}
+
+
+def check_readable(tally: Tally, most: float, records: str = "records") -> None:
+    """Refuses text of which more than a share of the records cannot be read.
+
+    Args:
+        tally: counts of all records that were read.
+        most: the share, `corpus.max_bad_fraction`.
+        records: what they are called.
+
+    Raises:
+        DataError: there are more.
+    """
+    bad = sum(tally.bad.values())
+    if bad > most * tally.seen:
+        raise DataError(
+            f"{bad} of {tally.seen} {records} are unreadable: {tally.unreadable}",
+            f"mend the files, or raise corpus.max_bad_fraction (now {most})",
+        )
