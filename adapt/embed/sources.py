@@ -17,7 +17,7 @@ from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
-from adapt.corpus.screening.tally import Tally, check_readable
+from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.prepare import numbered_items
 from adapt.corpus.watch import Pace
 from adapt.errors import DataError
@@ -81,7 +81,7 @@ class PoolSource:
         Raises:
             DataError: see `TextSource.check`.
         """
-        check_readable(tally, self.corpus.max_bad_fraction, "records of the pool")
+        check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
         if tally.seen and not tally.kept:
             raise DataError(
                 f"no document of the pool is left: of its {tally.seen} records all were left out ({tally.left_out})",

@@ -45,7 +45,7 @@ class Tally:
         self.first_bad = {**other.first_bad, **self.first_bad}
 
 
-def check_readable(tally: Tally, most: float, records: str = "records") -> None:
+def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
     """Refuses text of which more than a share of the records cannot be read.
 
     Args:

@@ -22,7 +22,7 @@ from adapt.corpus.files.sources import items_of
 from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
-from adapt.corpus.screening.tally import Tally, check_readable
+from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
@@ -184,7 +184,7 @@ def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manif
 
 
 def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: Manifest) -> None:
-    check_readable(tally, corpus.max_bad_fraction)
+    check_few_bad(tally, corpus.max_bad_fraction)
     if tally.bad:
         log(f"skipped {sum(tally.bad.values())} of {tally.seen} records: {tally.unreadable}")
     first = manifest.parts[0].path if manifest.parts else "no part"

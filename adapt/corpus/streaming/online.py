@@ -19,7 +19,7 @@ from adapt.config import CorpusConfig
 from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.screening.screen import screen_of
-from adapt.corpus.screening.tally import Tally, check_readable
+from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import Read, numbered_items
@@ -141,7 +141,7 @@ class Online:
             if text := chunk.column("tally")[0].as_py():
                 tally.add(Tally(**json.loads(text)))
                 if tally.seen >= ENOUGH_RECORDS:
-                    check_readable(tally, self.read.corpus.max_bad_fraction, "the records read so far")
+                    check_few_bad(tally, self.read.corpus.max_bad_fraction, "records read so far")
                 index.add(position, tokens)
                 position, tokens = position + 1, 0
             if len(columns[TOKENS]):

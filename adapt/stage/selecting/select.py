@@ -115,7 +115,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.screening.tally import check_readable
+        from adapt.corpus.screening.tally import check_few_bad
         from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
@@ -137,7 +137,7 @@ class Select(Stage[Selected]):
         choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens, budget)
         tally = pool.tally
         if tally.kept:
-            check_readable(tally, corpus.max_bad_fraction, "records of the pool")
+            check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
         _check_enough(choice, tally, budget, corpus, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))

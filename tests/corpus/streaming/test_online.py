@@ -172,7 +172,7 @@ def test_too_many_unreadable_records(tiny_bert: Path, tmp_path: Path, monkeypatc
     online = of(CorpusConfig(paths=str(tmp_path / "a.jsonl"), max_bad_fraction=0.05), tiny_bert, tmp_path)
     assert list(online.batches(0, False))  # too few records to judge
     monkeypatch.setattr(module, "ENOUGH_RECORDS", 100)
-    with pytest.raises(DataError, match="30 of the 530 records read so far are unreadable: 30 malformed JSON"):
+    with pytest.raises(DataError, match="30 of 530 records read so far are unreadable: 30 malformed JSON"):
         list(online.batches(0, False))
 
 
