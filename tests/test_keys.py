@@ -126,12 +126,12 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
 
 # --- packages
 
-CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed"}
+CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary"}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
     "rensa": {"dedup", "select"},
-    "tokenizers": {"prepare", "task", "evidence", "select"},
+    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
     "peft": set(),
     "faiss-cpu": {"index"},

@@ -41,6 +41,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "finetune": GROUND | {"task", "train", "model", "runtime", "statistics"},  # the entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime"},
     "merge": GROUND | {"model"},
+    "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
     "preflight": GROUND | {"runtime", "model", "train"},
     "report": GROUND | {"statistics"},  # beyond that it reads records
     "summary": GROUND | {"train"},  # what a training reports while it runs

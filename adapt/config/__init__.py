@@ -26,6 +26,7 @@ from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskCon
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.training import OBJECTIVES, ModelConfig, ObjectiveConfig, TrainingConfig
 from adapt.config.tuning import TuneConfig
+from adapt.config.vocabulary import VocabularyConfig
 
 __all__ = [
     "OBJECTIVES",
@@ -61,6 +62,7 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "TuneConfig",
+    "VocabularyConfig",
     "flat",
     "how",
     "how_list",

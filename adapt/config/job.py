@@ -14,6 +14,7 @@ from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskCon
 from adapt.config.text import CorpusConfig, MixtureConfig
 from adapt.config.training import ModelConfig, ObjectiveConfig, TrainingConfig
 from adapt.config.tuning import TuneConfig
+from adapt.config.vocabulary import VocabularyConfig
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -58,6 +59,7 @@ class Config:
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)
     merge: MergeConfig = field(default_factory=MergeConfig)
     comparison: ComparisonConfig = field(default_factory=ComparisonConfig)
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     similarity: SimilarityConfig = field(default_factory=SimilarityConfig)
     advice: AdviceConfig = field(default_factory=AdviceConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)

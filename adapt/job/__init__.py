@@ -18,5 +18,6 @@
 - `finetune`: teaches a model a task.
 - `evaluate`: compares models.
 - `similarity`: measures how near domains are.
+- `vocabulary`: how the tokenizer breaks words.
 - `advise`: says what to run first.
 """

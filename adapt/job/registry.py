@@ -1,14 +1,14 @@
 """All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
 
 from adapt.errors import ConfigError
-from adapt.job import advise, dapt, evaluate, finetune, merge, select, sequence, similarity, tapt
+from adapt.job import advise, dapt, evaluate, finetune, merge, select, sequence, similarity, tapt, vocabulary
 from adapt.job.job import Job
 from adapt.nearest import nearest
 from adapt.plugin import imported
 
 JOBS: dict[str, Job] = {
     module.JOB.name: module.JOB
-    for module in (dapt, tapt, select, sequence, merge, finetune, evaluate, similarity, advise)
+    for module in (dapt, tapt, select, sequence, merge, finetune, evaluate, similarity, vocabulary, advise)
 }
 """All jobs, by name."""
 

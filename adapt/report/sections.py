@@ -21,6 +21,7 @@ from adapt.report.tasks.warnings import versions_of, warnings
 from adapt.report.tradeoffs.front import FEWEST
 from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
 from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
+from adapt.report.vocabularies import vocabulary_blocks
 
 KEY = 12
 """Characters of a key that are shown."""
@@ -40,6 +41,7 @@ def sections(study: Study, results: Results) -> list[Section]:
         Section("Learning curves", _curves(study, results)),
         Section("Losses and similarity", _losses(study, traded)),
         Section("Selected text", _selections(study)),
+        Section("Vocabulary", _vocabularies(study)),
         Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
@@ -136,6 +138,11 @@ def _losses(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
 def _selections(study: Study) -> list[Block]:
     named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
     return selection_blocks([(label, record) for label, record in named if record.stage == "selection"])
+
+
+def _vocabularies(study: Study) -> list[Block]:
+    named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
+    return vocabulary_blocks([(label, record) for label, record in named if record.stage == "vocabulary"])
 
 
 def _details(results: Results) -> list[Block]:

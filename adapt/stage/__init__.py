@@ -10,6 +10,7 @@
 - `evaluate`: a model's loss on held-out text; `compare`: those of several models.
 - `perplexity`: of a text, predicted word by word.
 - `neighbours`: how often nearest neighbours have one label; `scores`: what a model scores on a task, over all seeds.
+- `vocabulary/`: how words are broken into tokens.
 - `evidence`: what is seen in samples of texts and in tasks, for advice.
 - `running`: runs the stages of a chain.
 """

@@ -149,6 +149,7 @@ OTHER_JOBS = {
     "finetune",
     "comparison",
     "similarity",
+    "vocabulary",
     "advice",
     "tune",
 }

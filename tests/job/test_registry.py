@@ -32,8 +32,8 @@ from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "advise"]
-TEXT = ("dapt", "sequence", "evaluate", "similarity", "advise")
+NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "vocabulary", "advise"]
+TEXT = ("dapt", "sequence", "evaluate", "similarity", "vocabulary", "advise")
 """Those that take a corpus."""
 
 

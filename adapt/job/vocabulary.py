@@ -1,0 +1,70 @@
+"""The model's vocabulary and the words of a domain."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.corpus.files.sources import sources_of
+from adapt.corpus.roles import general_corpus
+from adapt.job.job import Job
+from adapt.runner import Finished, Stage
+from adapt.stage.context import Context
+from adapt.stage.text.listing import Files, held_out, listed_files
+from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
+
+
+def change_vocabulary(context: Context) -> Stage[Any]:
+    """The stage of `vocabulary.action`.
+
+    Raises:
+        ConfigError, DataError: the corpus cannot be read.
+    """
+    return ACTIONS[context.config.vocabulary.action](context)
+
+
+def analyze(context: Context) -> AnalyzeVocabulary:
+    """The words of each source, and of general text."""
+    config = context.config
+    domains = domain_files(context)
+    if config.evaluation.general_paths:
+        general = listed_files(context, general_corpus(config), f"{config.name}-general")
+        domains = {GENERAL: held_out(general, 0.0), **domains}
+    return AnalyzeVocabulary(config.name, config, context.start, context.tokens, domains)
+
+
+def domain_files(context: Context) -> dict[str, Files]:
+    """The files of each source by its name; those of a corpus that is one are called `corpus`."""
+    name = context.config.name
+    return {
+        source or "corpus": listed_files(context, corpus, f"{name}-{source}" if source else name, source)
+        for source, corpus in sources_of(context.config.corpus)
+    }
+
+
+ACTIONS = {"analyze": analyze}
+"""What `vocabulary.action` may be."""
+
+
+def told(arguments: Sequence[str]) -> list[str]:
+    """A command line whose first word may name the action."""
+    if arguments and not arguments[0].startswith("-"):
+        return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
+    return list(arguments)
+
+
+def _show(context: Context, finished: Finished[Any], arguments: Sequence[str]) -> Mapping[str, Any]:
+    from adapt.summary import show_vocabulary
+
+    show_vocabulary(finished.record)
+    return finished.record.metrics
+
+
+JOB = Job(
+    kind=Kind(
+        "vocabulary",
+        "Measures how the model's tokenizer breaks a domain's words, and changes its vocabulary.",
+        defaults={"name": "vocabulary"},
+    ),
+    final=change_vocabulary,
+    show=_show,
+)

@@ -1,0 +1,57 @@
+"""The result of jobs/vocabulary.py."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from adapt.console import log
+from adapt.runner.record import Record
+from adapt.summary.tables import show
+
+SHOWN = 10
+"""Broken words of a domain that are printed."""
+FIGURES = {
+    "fertility": ("pieces a word", "{:.3f}"),
+    "fragment_score": ("pieces a distinct word", "{:.3f}"),
+    "broken_share": ("broken words", "{:.1%}"),
+    "unknown_share": ("unknown words", "{:.2%}"),
+    "byte_share": ("byte pieces", "{:.2%}"),
+    "length_overhead": ("longer than general", "{:+.1%}"),
+}
+"""What is shown of each domain: column, and form."""
+
+
+def show_vocabulary(record: Record) -> None:
+    """Tables of how words are broken, of the worst words, and of what more tokens would save."""
+    from rich.table import Table
+
+    domains = record.metrics["domains"]
+    table = Table()
+    for column in ("", "words", *(title for title, _ in FIGURES.values())):
+        table.add_column(column)
+    for name, words in domains.items():
+        shown = ("" if words[key] is None else form.format(words[key]) for key, (_, form) in FIGURES.items())
+        table.add_row(name, f"{words['words']:,}", *shown)
+    show(table)
+    for name, words in domains.items():
+        _show_extensions(name, words)
+    log(f"picture: {record.path / 'vocabulary.png'}")
+
+
+def _show_extensions(name: str, words: Mapping[str, Any]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    broken = Table(title=f"{name}: words that cost most pieces")
+    for column in ("word", "times", "pieces"):
+        broken.add_column(column)
+    for each in words["worst"][:SHOWN]:
+        broken.add_row(Text(each["word"]), f"{each['count']:,}", Text(" ".join(each["pieces"])))
+    show(broken)
+    table = Table(title=f"{name}: what more tokens would save")
+    for column in ("tokens added", "pieces a word", "shorter by", "compute saved"):
+        table.add_column(column)
+    for each in words["curve"]:
+        compute = "" if each["compute_saved"] is None else f"{each['compute_saved']:.1%}"
+        number = f"{each['tokens']:,}" + (" (elbow)" if each["tokens"] == words["elbow"] else "")
+        table.add_row(number, f"{each['fertility']:.3f}", f"{each['length_saved']:.1%}", compute)
+    show(table)

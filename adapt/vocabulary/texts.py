@@ -1,0 +1,49 @@
+"""The text that words are counted in: what may be trained on of a corpus, from places all over it."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from adapt.config import CorpusConfig
+from adapt.corpus.batches.order import permute
+from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.files.sources import items_of, read_slice, slices_of
+from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.screening.heldout import in_share, keys_of
+
+TOGETHER = 256
+"""Documents that are looked at together."""
+MEGABYTE = 1_000_000
+
+
+def corpus_texts(manifest: Manifest, corpus: CorpusConfig, megabytes: float, seed: int = 0) -> Iterator[str]:
+    """Documents of a corpus after cleaning, without its held-out share.
+
+    Args:
+        manifest: its files.
+        corpus: of one source.
+        megabytes: about so much text is read, the same of every item of the corpus.
+        seed: of the order of the items.
+
+    Raises:
+        DataError: a file is broken.
+    """
+    items = items_of(manifest, corpus)
+    left = megabytes * MEGABYTE
+    for place, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
+        share = left / (len(items) - place)  # what small items leave is for those that follow
+        for text in _texts_of(items[number], corpus):
+            if share <= 0:
+                break
+            size = len(text.encode("utf-8", "replace"))
+            share, left = share - size, left - size
+            yield text
+
+
+def _texts_of(item: str, corpus: CorpusConfig) -> Iterator[str]:
+    for part in slices_of(item):
+        texts = clean(read_slice(part, corpus), corpus, Tally(), part.place)
+        while some := list(islice(texts, TOGETHER)):
+            held_out = in_share(keys_of(some), corpus.heldout_fraction)
+            yield from (text for text, is_measured in zip(some, held_out, strict=True) if not is_measured)

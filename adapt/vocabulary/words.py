@@ -1,0 +1,125 @@
+"""Words as a tokenizer sees them: what it makes of a text before it looks for pieces, and the pieces of each."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tokenizers import Tokenizer
+
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""A piece that stands for a byte, in tokenizers that fall back to bytes."""
+NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+"""What a part of a character is shown as."""
+
+
+@dataclass(frozen=True)
+class CountedWord:
+    """A word of a corpus."""
+
+    word: str
+    """In the letters of the tokenizer's model, such as `Ġhepatitis` or `▁hepatitis`."""
+    surface: str
+    """As people write it."""
+    count: int
+    pieces: tuple[int, ...]
+    """The ids of its pieces, in order."""
+    unknown: bool
+    """Whether a part of it is unknown to the tokenizer."""
+
+    @property
+    def saved(self) -> int:
+        """Pieces that the corpus would save if the word were one token. An unknown word counts its letters."""
+        return self.count * ((len(self.surface) if self.unknown else len(self.pieces)) - 1)
+
+
+class WordReader:
+    """Finds words and their pieces with the parts of a tokenizer: normaliser, pre-tokenizer, model, decoder.
+
+    A word is what the pre-tokenizer leaves whole, as it stands after a blank. Tokenizers without one have words between
+    blanks. No piece of a word reaches into the next, so a token for a word is a matter of that word alone.
+
+    Args:
+        backend: a tokenizer that takes special tokens by their letters (`adapt.model.literal`).
+    """
+
+    def __init__(self, backend: Tokenizer) -> None:
+        self._backend = backend
+        self._normalizer, self._pre, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
+        self._lead = ""
+        self._lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
+
+    def _fits(self, lead: str) -> bool:
+        """Whether a word with this before it becomes what it is in a text."""
+        return "".join(self._split("a b")).endswith("".join(self._split(lead + "b")))
+
+    def words(self, chunk: str) -> list[str]:
+        """The words of what stands between two blanks of a text."""
+        return self._split(self._lead + chunk)
+
+    def _split(self, text: str) -> list[str]:
+        if self._normalizer:
+            text = self._normalizer.normalize_str(text)
+        if self._pre is None:
+            return [text] if text else []
+        return [word for word, _ in self._pre.pre_tokenize_str(text)]
+
+    def pieces(self, word: str) -> tuple[int, ...]:
+        """The ids of a word's pieces."""
+        return tuple(token.id for token in self._model.tokenize(word))
+
+    def surface(self, word: str) -> str:
+        """A word, or a piece of one, as people write it."""
+        decoder = self._backend.decoder
+        return (decoder.decode([word]) if decoder else word).strip()
+
+    @cached_property
+    def unknown(self) -> int | None:
+        """The id of what the tokenizer does not know; None where its model has none."""
+        described = json.loads(self._backend.to_str())["model"]
+        token = described.get("unk_token")
+        number: int | None = described.get("unk_id") if token is None else self._backend.token_to_id(token)
+        return number
+
+    @cached_property
+    def bytes(self) -> frozenset[int]:
+        """The ids of pieces that are no whole characters: bytes, and parts of characters."""
+        vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=False)
+        return frozenset(
+            number
+            for piece, number in vocabulary.items()
+            if BYTE.fullmatch(piece) or NO_CHARACTER in self.surface(piece)
+        )
+
+
+def count_chunks(texts: Iterable[str]) -> tuple[Counter[str], int]:
+    """How often each string between blanks comes, and the size of the texts [bytes of UTF-8]."""
+    chunks: Counter[str] = Counter()
+    size = 0
+    for text in texts:
+        chunks.update(text.split())
+        size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return chunks, size
+
+
+def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWord]:
+    """The words of counted chunks, the most frequent first, then by their letters.
+
+    Marks are no words: a word has a letter or a digit.
+    """
+    counts: Counter[str] = Counter()
+    for chunk, count in chunks.items():
+        for word in reader.words(chunk):
+            counts[word] += count
+    return sorted(_read(counts, reader), key=lambda found: (-found.count, found.word))
+
+
+def _read(counts: Mapping[str, int], reader: WordReader) -> Iterator[CountedWord]:
+    unknown = reader.unknown
+    for word, count in counts.items():
+        surface = reader.surface(word)
+        if any(map(str.isalnum, surface)):
+            pieces = reader.pieces(word)
+            yield CountedWord(word, surface, count, pieces, unknown is not None and unknown in pieces)

@@ -1,0 +1,29 @@
+"""Words are counted in what may be trained on, from all over a corpus."""
+
+from pathlib import Path
+
+from adapt.config import CorpusConfig
+from adapt.corpus.files.manifest import build_manifest
+from adapt.corpus.screening.heldout import is_heldout
+from adapt.runner.digest import Digests
+from adapt.vocabulary.texts import corpus_texts
+from tests.samples import sentences, write
+
+
+def read(folder: Path, megabytes: float, heldout: float) -> list[str]:
+    corpus = CorpusConfig(paths=str(folder), heldout_fraction=heldout)
+    return list(corpus_texts(build_manifest(corpus, Digests(folder.parent / "digests")), corpus, megabytes))
+
+
+def test_all_that_is_not_held_out_and_no_more_than_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    parts = [sentences(100, seed) for seed in range(3)]
+    for number, texts in enumerate(parts):
+        write(folder / f"{number}.jsonl", [{"text": text} for text in texts])
+    every = [text for texts in parts for text in texts]
+    assert sorted(read(folder, 200, 0.0)) == sorted(every)
+    assert sorted(read(folder, 200, 0.3)) == sorted(text for text in every if not is_heldout(text, 0.3))
+    some = read(folder, 0.006, 0.0)
+    assert 6_000 <= sum(map(len, some)) < 7_000
+    assert all(set(texts) & {*some} for texts in parts)
