@@ -34,6 +34,7 @@ from adapt.errors import AdaptError
 from adapt.job.dapt import dapt
 from adapt.job.registry import JOBS
 from adapt.job.tapt import tapt
+from adapt.job.vocabulary import ACTIONS, change_vocabulary
 from adapt.runner import Stage, packages
 from adapt.runner.digest import Digests
 from adapt.runner.packages import DECIDING, RECORDED
@@ -103,6 +104,9 @@ def stages(config: Config) -> dict[str, Seen]:
 
     for name, job in JOBS.items():
         walk(name, job.final(Context.of(config)))
+    for action in set(ACTIONS) - {config.vocabulary.action}:
+        asked = replace(config, vocabulary=replace(config.vocabulary, action=action))
+        walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))
     return found
 
 
@@ -126,12 +130,12 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
 
 # --- packages
 
-CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary"}
+CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend"}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
     "rensa": {"dedup", "select"},
-    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary"},
+    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
     "peft": set(),
     "faiss-cpu": {"index"},

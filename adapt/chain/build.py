@@ -82,7 +82,7 @@ def _goals(node: Node, context: Context, starts: dict[str, Start], selections: d
         ]
     final = node.job.final(context)
     if node.job.training and (training := node.job.training(final)):
-        starts[node.label] = context.start.after(training, node.job.place)
+        starts[node.label] = context.start.after(training, node.job.place, node.job.own_tokenizer)
     if node.job.texts:
         selections[node.label] = node.job.texts(final)
     return [Goal(node.name, node.job, node.values, final, node.config)]

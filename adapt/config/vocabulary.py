@@ -12,9 +12,21 @@ from adapt.config.fields import PositiveFloat, PositiveInt, how
 class VocabularyConfig:
     """The model's tokens and the words of a domain (jobs/vocabulary.py), which are those of the corpus."""
 
-    action: Literal["analyze"] = how("analyze")
-    """What is done: `analyze` measures how the tokenizer breaks the domain's words, and what more tokens would save.
-    The first word after jobs/vocabulary.py stands for it."""
+    action: Literal["analyze", "extend"] = how("analyze")
+    """What is done: `analyze` measures how the tokenizer breaks the domain's words, and what more tokens would save;
+    `extend` makes a model and a tokenizer that have some of the words as tokens. The first word after
+    jobs/vocabulary.py stands for it."""
+    size: PositiveInt | Literal["elbow"] | None = None
+    """`extend`: number of words that become tokens; `elbow` is where a further one saves less than the mean of all
+    candidates; null is 1% of the vocabulary."""
+    candidates: str = "saved"
+    """`extend`: `saved` takes the words first that save most pieces (how often they come, times the pieces beyond the
+    first), `divergence` beginnings of words whose last piece follows the others more often than in general text
+    (evaluation.general_paths; arXiv 2109.07460), `trained` pieces of a tokenizer of the same kind that is trained on
+    the corpus; anything else is a file with a word a line, which all become tokens."""
+    init: Literal["mean_subword", "normal", "zero_logit"] = "mean_subword"
+    """`extend`: the rows that new tokens begin with: `mean_subword` the mean of their old pieces' rows, `normal` draws
+    with the mean and deviation of all rows, `zero_logit` zeros, so that their first logits are 0."""
     min_count: PositiveInt = 5
     """A word becomes a token only if the corpus has it as often."""
     max_megabytes: PositiveFloat = 200.0

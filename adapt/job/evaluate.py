@@ -75,7 +75,8 @@ def with_model(context: Context, path: str) -> Context:
     config, digests = context.config, context.digests
     start = context.made.get(path) or located(replace(config.model, path=path), digests)
     ours, theirs = context.start.pretrained.tokenizer, start.pretrained.tokenizer
-    if digests.of_all(tokenizer_files(ours)) != digests.of_all(tokenizer_files(theirs)):
+    is_same = digests.of_all(tokenizer_files(ours)) == digests.of_all(tokenizer_files(theirs))
+    if not is_same or context.start.vocabulary != start.vocabulary:
         what = f"{path} has another tokenizer than {config.model.path}"
         raise ModelError(what, "compare models that share one")
     check_architecture(start.pretrained.model, config.objective.kind == "causal")

@@ -27,6 +27,8 @@ class Job:
     makes no such model."""
     place: str = MODEL_FOLDER
     """Where in the folder of that stage the model lies."""
+    own_tokenizer: bool = False
+    """Whether that model comes with a tokenizer of its own."""
     texts: Callable[[Any], Select] | None = None
     """Finds in the last stage the selection that others may train on. It is None if the job selects no text."""
     takes_texts: bool = False

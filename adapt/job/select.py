@@ -27,6 +27,7 @@ def select(context: Context) -> JudgeSelection:
         control=None if chosen.way == "random" else random_beside(context, chosen),
         target=chosen.target,
         start=context.start if context.config.select.measure_loss else None,
+        tokens=chosen.tokens,
     )
 
 

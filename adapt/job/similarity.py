@@ -31,7 +31,7 @@ def similarity(context: Context) -> Similarity:
         )
     names = {f"model-{number:03d}": path for number, path in enumerate(models)}
     evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}
-    return Similarity(config.name, corpora, evaluations, context.start.pretrained, config.similarity.max_documents)
+    return Similarity(config.name, corpora, evaluations, context.tokens, config.similarity.max_documents)
 
 
 def _show(context: Context, finished: Finished[Similar], arguments: Sequence[str]) -> Mapping[str, Any]:

@@ -152,7 +152,8 @@ def deduplicated(
     config = context.config
     if config.corpus.deduplicate == "none":
         return None
-    return Dedup(config.name, sources, before, unseen, context.tokens, config)
+    tokens = replace(context.tokens, vocabulary=None)  # what copies are does not depend on it
+    return Dedup(config.name, sources, before, unseen, tokens, config)
 
 
 def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:

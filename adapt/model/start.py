@@ -25,19 +25,35 @@ class Start:
     """The training that makes the model, or the merge; None if the model is there already."""
     place: str = MODEL_FOLDER
     """Where in that stage's folder the model lies."""
+    vocabulary: Stage[Any] | None = None
+    """The stage that makes the tokenizer, and leaves it with a model in its folder; None if `pretrained` has it. Then
+    the model has other tokens than `pretrained`."""
 
-    def after(self, training: Stage[Any], place: str = MODEL_FOLDER) -> "Start":
-        """A start from the model that a training leaves; the training began with this one."""
-        return Start(self.pretrained, None, training, place)
+    def after(self, training: Stage[Any], place: str = MODEL_FOLDER, own_tokenizer: bool = False) -> "Start":
+        """A start from the model that a stage leaves, which began with this one.
+
+        Args:
+            training: the stage.
+            place: of the model in its folder.
+            own_tokenizer: the stage makes a tokenizer too.
+        """
+        return Start(self.pretrained, None, training, place, training if own_tokenizer else self.vocabulary)
 
     def made(self, done: Done) -> Pretrained:
         """The model on disk, once its training has run.
 
-        It uses the tokenizer of the model that the training began with.
+        It uses the tokenizer of the model that the training began with, unless a stage of the chain has made another.
         """
         if self.training is None:
             return self.pretrained
-        return replace(self.pretrained, model=done[self.training].path / self.place)
+        return replace(self.with_tokenizer(done), model=done[self.training].path / self.place)
+
+    def with_tokenizer(self, done: Done) -> Pretrained:
+        """The first model of the chain that has the tokens of this one."""
+        if self.vocabulary is None:
+            return self.pretrained
+        folder = done[self.vocabulary].path
+        return replace(self.pretrained, model=folder, tokenizer=folder)
 
     def knows(self, done: Done) -> bool:
         """Whether it has been trained on the text of dev and test, as far as records say."""

@@ -16,7 +16,7 @@ from adapt.model.locate import Pretrained, locate, model_files, tokenizer_files
 from adapt.model.start import Start
 from adapt.objective.known import check_objective
 from adapt.preflight import check_compile, check_shared, check_training, check_writable
-from adapt.runner import Stage, Store
+from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
 from adapt.runner.packages import deciding
 from adapt.train.schedule import micro_batch
@@ -92,12 +92,11 @@ class Context:
         """How text becomes tokens."""
         form = Form.of(self.config.objective)
         source = tagger_source(form.tagger) if form.tagger else None
-        identity = {
-            "tokenizer": self.digests.of_all(tokenizer_files(self.start.pretrained.tokenizer)),
-            **deciding("tokenizers"),
-        }
+        files = tokenizer_files(self.start.pretrained.tokenizer)
+        digest = None if self.start.vocabulary else self.digests.of_all(files)
+        identity = {"tokenizer": digest, **deciding("tokenizers")}
         known = {**form.identity(), **({"tagger_source": self.digests.of(source)} if source else {})}
-        return Tokens(self.start.pretrained, form, identity, known)
+        return Tokens(self.start.pretrained, form, identity, known, self.start.vocabulary)
 
     def starting_from(self, training: Stage[Any]) -> "Context":
         """A context that starts from the model that a training leaves."""
@@ -120,6 +119,15 @@ class Tokens:
     """What decides which tokens a text becomes."""
     marks: Mapping[str, Any]
     """What decides the rest of the form; nothing for token masking. A tagger is known by its source."""
+    vocabulary: Stage[Any] | None = None
+    """The stage that makes the tokenizer; None if it is that of `pretrained`."""
+
+    def made(self, done: Done) -> "Tokens":
+        """The same with the tokenizer on disk, once it is made."""
+        if self.vocabulary is None:
+            return self
+        folder = done[self.vocabulary].path
+        return replace(self, pretrained=replace(self.pretrained, model=folder, tokenizer=folder), vocabulary=None)
 
     def what(self) -> dict[str, Any]:
         """For the keys of stages."""

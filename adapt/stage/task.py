@@ -74,7 +74,7 @@ class PrepareTask(Stage[TaskPrepared]):
         """
         from adapt.task.prepare import prepare_task
 
-        prepared = prepare_task(self.task, self.tokens.pretrained, folder)
+        prepared = prepare_task(self.task, self.tokens.made(done).pretrained, folder)
         for split in self.splits:
             check_listed(split.listed)
         return Outcome(TaskPrepared(**prepared))

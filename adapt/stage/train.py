@@ -168,7 +168,7 @@ class Train(Stage[Trained]):
             steps=steps,
             online=self.streamed.online(folder, done) if self.streamed else None,
             past={name: str(done[stage].path) for name, stage in self.past.items()},
-            base=str(self.start.pretrained.model),
+            base=str(self.start.with_tokenizer(done).model),
             number=self.number,
         )
         run_folder = folder / CHECKPOINTS / job.run_name

@@ -37,6 +37,20 @@ def show_vocabulary(record: Record) -> None:
     log(f"picture: {record.path / 'vocabulary.png'}")
 
 
+def show_extended(record: Record) -> None:
+    """What became of a vocabulary, and where the model is."""
+    found = record.metrics
+    steps = f" and {found['steps']:,} on the way of their merges" if found["steps"] else ""
+    log(f"{found['words']:,} words became tokens{steps}: {', '.join(found['first'][:SHOWN])} ...")
+    log(
+        f"pieces a word of the corpus: {found['fertility_before']:.3f} before, {found['fertility_after']:.3f} now; "
+        f"its words are {found['length_saved']:.1%} shorter"
+    )
+    if found["left_out"]:
+        log(f"{found['left_out']:,} words were left out: other texts would change, or no word has them")
+    log(f"model and tokenizer: {record.path}")
+
+
 def _show_extensions(name: str, words: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text

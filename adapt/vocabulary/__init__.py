@@ -3,5 +3,8 @@
 - `texts`: the text that words are counted in.
 - `words`: words as a tokenizer sees them, with their pieces.
 - `curve`: what more tokens would save.
+- `candidates`: words that may become tokens.
+- `merges`, `unigram`, `rebuild`: a tokenizer with more tokens; `rows`: a model with more rows; `extend`: both.
+- `extension_card`: its card.
 - `results`: what was found; `analysis`: finds it; `picture`: draws it.
 """

@@ -68,3 +68,29 @@ class Analyzed:
     """Tokens that the tokenizer knows."""
     domains: dict[str, DomainWords]
     """By name; general text is `(general)`."""
+
+
+@dataclass(frozen=True)
+class Extended:
+    """What became of a vocabulary. The model and the tokenizer are in the stage's folder, all words in `words.json`."""
+
+    words: int
+    """Candidates that became tokens."""
+    steps: int
+    """Further tokens, which merges need on their way to those."""
+    vocabulary: int
+    """Tokens that the tokenizer has now."""
+    rows: int
+    """Rows of the model's embeddings now."""
+    candidates: int
+    """Words that could have become tokens."""
+    left_out: int
+    """Candidates that were chosen and did not become tokens: texts without them would change, or no word has them."""
+    fertility_before: float
+    """Pieces a word of the corpus."""
+    fertility_after: float
+    length_saved: float
+    """Share of the pieces of the corpus' words that is saved."""
+    init: str
+    first: list[str]
+    """Some of the new tokens, as people write them, the best first."""

@@ -9,8 +9,9 @@ from adapt.config import CorpusConfig
 from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import Tally, clean
+from adapt.corpus.screening.clean import clean
 from adapt.corpus.screening.heldout import in_share, keys_of
+from adapt.corpus.screening.tally import Tally
 
 TOGETHER = 256
 """Documents that are looked at together."""

@@ -3,9 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -70,17 +71,56 @@ class WordReader:
         """The ids of a word's pieces."""
         return tuple(token.id for token in self._model.tokenize(word))
 
+    @property
+    def size(self) -> int:
+        """Tokens that there are."""
+        return self._backend.get_vocab_size()
+
+    def knows(self, piece: str) -> bool:
+        """Whether a piece is a token of the tokenizer."""
+        return self._backend.token_to_id(piece) is not None
+
+    def parts(self, piece: str) -> tuple[int, ...]:
+        """The ids of the pieces of a part of a word, which may go on from another (`##itis`)."""
+        prefix = self._continues
+        if not prefix or not piece.startswith(prefix):
+            return self.pieces(piece)
+        left, found = piece[len(prefix) :], []
+        while left:
+            ends = range(len(left), 0, -1)
+            known = ((end, self._backend.token_to_id(prefix + left[:end])) for end in ends)
+            end, number = next(((end, number) for end, number in known if number is not None), (0, None))
+            if number is None:
+                return () if self.unknown is None else (self.unknown,)
+            found.append(number)
+            left = left[end:]
+        return tuple(found)
+
+    def joined(self, pieces: Sequence[int]) -> str:
+        """The beginning of a word that some pieces make up."""
+        first, *others = (str(self._backend.id_to_token(piece)) for piece in pieces)
+        return "".join([first, *(other.removeprefix(self._continues) for other in others)])
+
     def surface(self, word: str) -> str:
         """A word, or a piece of one, as people write it."""
         decoder = self._backend.decoder
         return (decoder.decode([word]) if decoder else word).strip()
 
     @cached_property
+    def _described(self) -> dict[str, Any]:
+        described: dict[str, Any] = json.loads(self._backend.to_str())["model"]
+        return {name: value for name, value in described.items() if name not in ("vocab", "merges")}
+
+    @cached_property
+    def _continues(self) -> str:
+        """What pieces begin with that go on from another."""
+        return self._described.get("continuing_subword_prefix") or ""
+
+    @cached_property
     def unknown(self) -> int | None:
         """The id of what the tokenizer does not know; None where its model has none."""
-        described = json.loads(self._backend.to_str())["model"]
-        token = described.get("unk_token")
-        number: int | None = described.get("unk_id") if token is None else self._backend.token_to_id(token)
+        token = self._described.get("unk_token")
+        number: int | None = self._described.get("unk_id") if token is None else self._backend.token_to_id(token)
         return number
 
     @cached_property

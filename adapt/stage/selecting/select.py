@@ -134,7 +134,7 @@ class Select(Stage[Selected]):
         starts = {**({"": self.start} if self.start else {}), **self.others}
         models = {path: start.made(done) for path, start in starts.items()}
         vectors = self.vectors.made(done) if self.vectors else None
-        choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens, budget)
+        choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens.made(done), budget)
         tally = pool.tally
         if tally.kept:
             check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")

@@ -13,6 +13,7 @@ from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.packages import deciding
 from adapt.select import TEXTS_FILE
 from adapt.select.judge.nearness import Nearness
+from adapt.stage.context import Tokens
 from adapt.stage.selecting.select import Select, measuring_what
 from adapt.stage.selecting.target import Target
 
@@ -60,6 +61,8 @@ class JudgeSelection(Stage[SelectionJudged]):
     target: Target
     start: Start | None
     """The model whose loss is measured; None for no model."""
+    tokens: Tokens
+    """Those that texts are counted in."""
 
     def what(self) -> Mapping[str, Any]:
         """Model and seed; and how the target is read."""
@@ -139,7 +142,7 @@ class JudgeSelection(Stage[SelectionJudged]):
         shared = word_overlaps({name: mixed[name] for name in ("target", *others)})["target"]
         overlaps = dict(zip(others, shared, strict=True))
         distinct = dict(zip(sets, distinct_shares(list(mixed.values())), strict=True))
-        tokens = self.chosen.tokens
+        tokens = self.tokens.made(done)
         count = TokenCounter(tokens.pretrained, tokens.form.ends)
         losses = sample_losses(self.config, self.start.made(done), mixed) if self.start else {}
         return {

@@ -76,12 +76,12 @@ class Prepare(Stage[Prepared]):
         if corpus.streaming:
             from adapt.corpus.streaming.sample import sample_heldout
 
-            check_and_connect(self.files.manifest, corpus, self.tokens, self.config)
+            check_and_connect(self.files.manifest, corpus, self.tokens.made(done), self.config)
             return Outcome(Prepared(**sample_heldout(Streamed.of(self).online(folder, done), folder)))
         prepared = prepare_shards(
             self.files.manifest,
             corpus,
-            self.tokens,
+            self.tokens.made(done),
             self.config,
             folder,
             duplicates_of(self.dedup, self.place, done),
@@ -120,7 +120,7 @@ class Streamed:
         training = self.config.training
         cut = Cut(training.sequence_length, training.global_batch_size, self.config.seed)
         duplicates, measured = duplicates_of(self.dedup, 0, done), [done[text].path for text in self.measured]
-        manifest, tokens = self.files.manifest, self.tokens
+        manifest, tokens = self.files.manifest, self.tokens.made(done)
         return Online.of(manifest, self.files.corpus, tokens.pretrained, tokens.form, cut, folder, duplicates, measured)
 
 

@@ -73,4 +73,4 @@ class PrepareTexts(Stage[Prepared]):
         corpus = without(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
-        return Outcome(prepare_shards(manifest, corpus, self.tokens, self.config, folder, measured=measured))
+        return Outcome(prepare_shards(manifest, corpus, self.tokens.made(done), self.config, folder, measured=measured))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from adapt.evaluate.results import Similar
-from adapt.model.locate import Pretrained
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.packages import deciding
+from adapt.stage.context import Tokens
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepared
 
@@ -24,8 +24,8 @@ class Similarity(Stage[Similar]):
     """The text of each domain, by its name."""
     evaluations: Mapping[str, Evaluate]
     """For each domain, the evaluation of its model on all domains, in the same order; empty without models."""
-    pretrained: Pretrained
-    """Has the tokenizer, which is that of the corpora."""
+    tokens: Tokens
+    """Those of the corpora."""
     max_documents: int
     """At most this many documents of each domain are looked at."""
 
@@ -43,4 +43,6 @@ class Similarity(Stage[Similar]):
 
         corpora = {name: done[text].path for name, text in self.corpora.items()}
         evaluations = [done[evaluation].path for evaluation in self.evaluations.values()]
-        return Outcome(compare_domains(corpora, evaluations, self.pretrained, self.max_documents, folder))
+        return Outcome(
+            compare_domains(corpora, evaluations, self.tokens.made(done).pretrained, self.max_documents, folder)
+        )

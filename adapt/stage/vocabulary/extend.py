@@ -1,0 +1,175 @@
+"""Stage `extend`: a model and a tokenizer with words of a domain as tokens."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.console import log
+from adapt.errors import DataError
+from adapt.model.start import Start
+from adapt.preflight import check_weights
+from adapt.redact import redact
+from adapt.runner import Done, Outcome, Stage
+from adapt.runner.files import write_atomically
+from adapt.stage.context import Tokens
+from adapt.stage.text.listing import Files
+from adapt.stage.vocabulary.analyze import empty_corpus
+from adapt.vocabulary.results import Extended
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from adapt.vocabulary.extend import Reached
+    from adapt.vocabulary.words import CountedWord, WordReader
+
+WORDS_FILE = "words.json"
+WAYS = ("saved", "divergence", "trained")
+"""Values of `vocabulary.candidates` that are no file."""
+SHOWN = 30
+"""New tokens that the record names."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExtendVocabulary(Stage[Extended]):
+    """A model that has words of a corpus as tokens."""
+
+    kind = "extend"
+
+    name: str
+    config: Config
+    start: Start
+    """The model."""
+    tokens: Tokens
+    domains: Mapping[str, Files]
+    """The text whose words become tokens."""
+    general: Files | None
+    """General text, where `divergence` compares with it."""
+    listed: str | None
+    """The digest of a file of words; None where it is none."""
+
+    def what(self) -> Mapping[str, Any]:
+        """The model, what is read and how much, which words are chosen and how many, and what their rows begin with."""
+        asked, general = self.config.vocabulary, self.general
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "domains": {name: files.what() for name, files in self.domains.items()},
+            "general": general.reading if general else None,
+            "candidates": self.listed or asked.candidates,
+            "size": asked.size,
+            "init": asked.init,
+            "min_count": asked.min_count,
+            "max_megabytes": asked.max_megabytes,
+            "seed": self.config.seed,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Extended]:
+        """Chooses words, builds the tokenizer anew, and gives the model rows.
+
+        Raises:
+            DataError: the corpus has no words, or none that could become tokens; or the file of words cannot be used.
+            ModelError: the tokenizer or the model cannot be extended.
+        """
+        from adapt.model.literal import load_text_tokenizer
+        from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.extend import build_reached, pieces_in, wanted, write_extended
+        from adapt.vocabulary.extension_card import write_extension_card
+        from adapt.vocabulary.words import WordReader
+
+        config, start = self.config, self.start.made(done)
+        check_weights(start.model)
+        reader = WordReader(load_text_tokenizer(start).backend_tokenizer)
+        tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+        words = self._words(reader, self.domains)
+        candidates = self._candidates(words, reader, tokenizer)
+        number = len(candidates) if self.listed else wanted(config.vocabulary.size, candidates, len(tokenizer))
+        if number > len(candidates):
+            log(f"{number:,} words were to become tokens, and {len(candidates):,} can")
+        reached = build_reached(
+            tokenizer.backend_tokenizer, candidates[:number], [*words, *(candidates if self.listed else [])]
+        )
+        causal = config.objective.kind == "causal"
+        rows = write_extended(start, reached.rebuilt, config.vocabulary.init, config.seed, causal, folder)
+        count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
+        after = pieces_in(words, WordReader(reached.rebuilt.backend))
+        extended = Extended(
+            words=len(reached.chosen) - len(reached.rebuilt.left_out),
+            steps=len(reached.rebuilt.steps),
+            vocabulary=len(tokenizer) + len(reached.rebuilt.added),
+            rows=rows,
+            candidates=len(candidates),
+            left_out=len(reached.rebuilt.left_out) + len(reached.unreached),
+            fertility_before=before / count,
+            fertility_after=after / count,
+            length_saved=1 - after / before,
+            init=config.vocabulary.init,
+            first=[word.surface for word in reached.chosen[:SHOWN]],
+        )
+        write_atomically(folder / WORDS_FILE, json.dumps(list(_described(reached, tokenizer)), ensure_ascii=False))
+        base = config.model.path if self.start.training is None else str(start.model)
+        write_extension_card(folder, self.name, redact(base), extended, causal)
+        return Outcome(extended)
+
+    def _words(self, reader: "WordReader", domains: Mapping[str, Files]) -> "list[CountedWord]":
+        """The words of all domains together."""
+        from adapt.vocabulary.texts import corpus_texts
+        from adapt.vocabulary.words import count_chunks, count_words
+
+        asked, chunks = self.config.vocabulary, Counter[str]()
+        for files in domains.values():
+            texts = corpus_texts(files.manifest, files.corpus, asked.max_megabytes / len(domains), self.config.seed)
+            chunks.update(count_chunks(texts)[0])
+        words = count_words(chunks, reader)
+        if not words:
+            raise empty_corpus(", ".join(domains))
+        return words
+
+    def _candidates(
+        self, words: "Sequence[CountedWord]", reader: "WordReader", tokenizer: "PreTrainedTokenizerFast"
+    ) -> "list[CountedWord]":
+        """What may become tokens, the best first."""
+        from adapt.vocabulary import candidates
+
+        asked = self.config.vocabulary
+        if self.listed:
+            return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
+        if asked.candidates == "divergence":
+            assert self.general
+            general = self._words(reader, {"(general)": self.general})
+            found = candidates.by_divergence(words, general, reader, asked.min_count)
+        elif asked.candidates == "trained":
+            trained = tokenizer.train_new_from_iterator(self._texts(), len(tokenizer), show_progress=False)
+            found = candidates.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
+        else:
+            found = candidates.by_saved(words, reader, asked.min_count)
+        if not found:
+            raise DataError(
+                f"no word that comes {asked.min_count} times would save pieces as a token",
+                "lower vocabulary.min_count, or take a larger corpus; it may be that the model knows these words",
+            )
+        return found
+
+    def _texts(self) -> Iterator[str]:
+        from adapt.vocabulary.texts import corpus_texts
+
+        megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
+        for files in self.domains.values():
+            yield from corpus_texts(files.manifest, files.corpus, megabytes, self.config.seed)
+
+
+def _described(reached: "Reached", tokenizer: "PreTrainedTokenizerFast") -> Iterator[dict[str, Any]]:
+    """Each new token with its id, and for words how often they come and what they were made of."""
+    words = {word.word: word for word in reached.chosen}
+    for token, number in reached.rebuilt.added.items():
+        word = words.get(token)
+        known = {"word": word.surface, "count": word.count} if word else {}
+        pieces = {"pieces": tokenizer.convert_ids_to_tokens(list(word.pieces))} if word else {}
+        yield {"token": token, "id": number, **known, **pieces}

@@ -1,0 +1,136 @@
+"""A model and its tokenizer with more tokens."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from adapt.errors import DataError, ModelError
+from adapt.model.export import save_model
+from adapt.model.load import load_model
+from adapt.model.locate import CONFIG, Pretrained, read_json
+from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
+from adapt.runner.files import write_atomically
+from adapt.vocabulary.candidates import pieces_of
+from adapt.vocabulary.curve import elbow
+from adapt.vocabulary.rebuild import Rebuilt, rebuild
+from adapt.vocabulary.rows import add_rows, rows_of
+from adapt.vocabulary.words import CountedWord, WordReader
+
+SHARE = 0.01
+"""Share of the vocabulary that is added where no size is given."""
+ROUNDS = 3
+"""So often a tokenizer is built without the tokens that no word reached."""
+
+
+def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary: int) -> int:
+    """How many candidates become tokens, if there are as many.
+
+    Args:
+        size: `vocabulary.size`.
+        candidates: the best first.
+        vocabulary: tokens that there are.
+    """
+    if size == "elbow":
+        return elbow([word.saved for word in candidates])
+    return size if isinstance(size, int) else max(1, round(SHARE * vocabulary))
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A tokenizer each of whose new tokens some word of the corpus has, or stands on the way to one."""
+
+    rebuilt: Rebuilt
+    chosen: list[CountedWord]
+    unreached: list[CountedWord]
+    """Candidates that were chosen and that no word came to have."""
+
+
+def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequence[CountedWord]) -> Reached:
+    """Builds a tokenizer with some candidates, and again without those that no word has then.
+
+    Args:
+        backend: the tokenizer.
+        chosen: the candidates.
+        words: those of which some must have each new token.
+
+    Raises:
+        DataError: no candidate is reached.
+        ModelError: as `adapt.vocabulary.rebuild.rebuild`.
+    """
+    names = {number: token for token, number in backend.get_vocab().items()}
+    left = list(chosen)
+    for _ in range(ROUNDS):
+        rebuilt = rebuild(backend, pieces_of(left, names))
+        reader = WordReader(rebuilt.backend)
+        asked = {word.word for word in left}
+        seen = {piece for word in words for piece in reader.pieces(word.word)}
+        reached = [word for word in left if rebuilt.added.get(word.word) in seen]
+        if len(reached) == len(left):
+            return Reached(rebuilt, left, [word for word in chosen if word.word not in asked])
+        left = reached
+        if not left:
+            break
+    raise DataError("no candidate can become a token that the tokenizer uses", "choose another way, or a larger corpus")
+
+
+def write_extended(
+    pretrained: Pretrained,
+    rebuilt: Rebuilt,
+    init: str,
+    seed: int,
+    causal: bool,
+    folder: Path,
+) -> int:
+    """Writes the model and the tokenizer with the new tokens, and gives the number of rows.
+
+    Args:
+        pretrained: the model.
+        rebuilt: its tokenizer.
+        init: what new rows begin with; see `adapt.vocabulary.rows`.
+        seed: of random rows.
+        causal: it predicts next tokens.
+        folder: to write.
+
+    Raises:
+        ModelError: the model, or the tokenizer that was written, cannot be loaded.
+    """
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    old = tokenizer.get_vocab()
+    reader = WordReader(tokenizer.backend_tokenizer)
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    pieces = {number: reader.parts(token) for token, number in rebuilt.added.items()}
+    add_rows(model, pieces, max(old.values()) + 1, init, seed)
+    rows = rows_of(model)
+    settings = read_json(pretrained.model / CONFIG)
+    write_atomically(folder / CONFIG, json.dumps({**settings, "vocab_size": rows}, indent=2))
+    save_tokenizer(tokenizer, rebuilt, folder, pretrained.trust_remote_code)
+    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
+    return rows
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, rebuilt: Rebuilt, folder: Path, trust_remote_code: bool) -> None:
+    """Writes a tokenizer with its new tokens, and holds what is read back to it.
+
+    Raises:
+        ModelError: it comes back as another.
+    """
+    tokenizer._tokenizer = Tokenizer.from_str(rebuilt.backend.to_str())
+    tokenizer.save_pretrained(folder)
+    found = read_tokenizer(folder, load_config(folder, trust_remote_code), trust_remote_code)
+    sample = list(rebuilt.added)[:1000]
+    before, after = WordReader(rebuilt.backend), WordReader(found.backend_tokenizer)
+    same = [before.pieces(token) == after.pieces(token) for token in sample]
+    if found.get_vocab() != rebuilt.backend.get_vocab() or not all(same):
+        raise ModelError(
+            f"a tokenizer of class {type(tokenizer).__name__} does not keep its new tokens when it is written and read",
+            "choose a model with a plain tokenizer.json",
+        )
+
+
+def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
+    """The pieces that words of a corpus have with a tokenizer, by how often they come."""
+    return sum(word.count * len(reader.pieces(word.word)) for word in words)

@@ -1,0 +1,137 @@
+"""A tokenizer with more tokens, built anew: the model itself knows them, and ids that there were keep their meaning.
+
+Tokens that are merely added are cut out of a text before the model looks at it, wherever they stand in a word, and take
+the longer the more there are.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from adapt.errors import ModelError
+from adapt.vocabulary.merges import new_merges
+from adapt.vocabulary.unigram import new_scores
+
+Described = dict[str, Any]
+"""A tokenizer's model as tokenizer.json has it."""
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """A tokenizer with more tokens."""
+
+    backend: Tokenizer
+    added: dict[str, int]
+    """The new tokens with their ids, in order."""
+    steps: frozenset[str]
+    """Those of them that only stand on the way of merges to others."""
+    left_out: list[str]
+    """Words that cannot become tokens without a change of other texts."""
+
+
+def rebuild(backend: Tokenizer, pieces: Mapping[str, Sequence[str]]) -> Rebuilt:
+    """Builds a tokenizer with new tokens, whose ids follow the highest there is.
+
+    Args:
+        backend: the tokenizer, which stays as it is.
+        pieces: for each new token, in the letters of the model, its old pieces.
+
+    Raises:
+        ModelError: its model is of no known family, or an id would change.
+    """
+    whole = json.loads(backend.to_str())
+    model = whole["model"]
+    family = FAMILY.get(_family(model))
+    if family is None:
+        raise ModelError(
+            f"a tokenizer of type {_family(model)} cannot be extended",
+            f"choose a model with one of {', '.join(FAMILY)}",
+        )
+    old: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+    new, left_out = family(model, pieces, old)
+    added = {piece: number for number, piece in enumerate(new, start=max(old.values()) + 1)}
+    WRITE[_family(model)](model, {**old, **added})
+    rebuilt = Tokenizer.from_str(json.dumps(whole))
+    check_ids(old, added, rebuilt.get_vocab(with_added_tokens=True))
+    return Rebuilt(rebuilt, added, frozenset(new) - pieces.keys(), left_out)
+
+
+def check_ids(old: Mapping[str, int], added: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """Refuses a rebuilt tokenizer in which a token has another id than it should.
+
+    Raises:
+        ModelError: names one.
+    """
+    wrong = [token for token, number in {**old, **added}.items() if found.get(token) != number]
+    if wrong or len(found) != len(old) + len(added):
+        token = next(iter(wrong), "(more tokens than expected)")
+        raise ModelError(
+            f"the tokenizer cannot be rebuilt: {token!r} would be {found.get(token)} and not {old.get(token)}",
+            "choose a model with another tokenizer",
+        )
+
+
+def _family(model: Described) -> str:
+    return str(model.get("type"))
+
+
+def _wordpiece(
+    model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
+) -> tuple[list[str], list[str]]:
+    """The longest piece that fits is taken, so a word that is a piece is one token."""
+    return list(pieces), []
+
+
+def _bpe(model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]) -> tuple[list[str], list[str]]:
+    """Merges come after the old ones; tokens are those that were asked for, then those on their way."""
+    merges, left_out = new_merges(pieces.values(), old)
+    model["merges"] += [list(merge) if _in_lists(model) else " ".join(merge) for merge in merges]
+    made = [left + right for left, right in merges]
+    return [
+        *(piece for piece in pieces if piece not in left_out),
+        *(piece for piece in made if piece not in pieces),
+    ], left_out
+
+
+def _in_lists(model: Described) -> bool:
+    """Whether merges are written as pairs, and not with a blank between."""
+    return not model["merges"] or isinstance(model["merges"][0], list)
+
+
+def _unigram(
+    model: Described, pieces: Mapping[str, Sequence[str]], old: Mapping[str, int]
+) -> tuple[list[str], list[str]]:
+    """Scores are found before ids, since the model's list is in the order of ids."""
+    scores = dict(map(tuple, model["vocab"]))
+    model["scores"] = {**scores, **new_scores(scores, list(pieces))}
+    return list(pieces), []
+
+
+def _by_name(model: Described, ids: Mapping[str, int]) -> None:
+    """Added tokens of the old tokenizer become part of the model, so that the new ids come after theirs."""
+    model["vocab"] = dict(sorted(ids.items(), key=lambda item: item[1]))
+
+
+def _by_place(model: Described, ids: Mapping[str, int]) -> None:
+    """Places without a token get one that no text has; tokens without a score get the lowest there is."""
+    scores: dict[str, float] = model.pop("scores")
+    lowest = min(score for _, score in model["vocab"])
+    names = {number: piece for piece, number in ids.items()}
+    places = range(max(names) + 1)
+    model["vocab"] = [
+        [names.get(place, f"\0unused{place}"), scores.get(names.get(place, ""), lowest)] for place in places
+    ]
+
+
+Family = Callable[[Described, Mapping[str, Sequence[str]], Mapping[str, int]], tuple[list[str], list[str]]]
+FAMILY: dict[str, Family] = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
+"""For each type of model what makes new tokens of words, and which words are left out."""
+WRITE: dict[str, Callable[[Described, Mapping[str, int]], None]] = {
+    "WordPiece": _by_name,
+    "BPE": _by_name,
+    "Unigram": _by_place,
+}
+"""How each has its vocabulary."""

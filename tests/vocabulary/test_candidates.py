@@ -1,0 +1,115 @@
+"""Which words may become tokens, in which order, and which lines of a file are refused."""
+
+from math import log
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from adapt.errors import ConfigError, DataError
+from adapt.vocabulary.candidates import by_divergence, by_saved, by_training, from_file
+from adapt.vocabulary.curve import elbow
+from adapt.vocabulary.extend import build_reached, pieces_in, wanted
+from adapt.vocabulary.words import CountedWord, WordReader, count_words
+from tests.tokenizers import FAMILIES, SPECIAL, byte_level, unigram, wordpiece
+
+CHUNKS = {"hepatitis": 30, "hepatic": 10, "nephritis": 20, "value": 50, "3.14": 9, "hepatitis,": 7, "rare-word": 1}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_words_by_what_they_save(family: str) -> None:
+    reader = WordReader(FAMILIES[family]())
+    found = by_saved(count_words(CHUNKS, reader), reader, 5)
+    saved = [word.saved for word in found]
+    assert saved == sorted(saved, reverse=True)
+    assert {"hepatitis", "hepatic", "nephritis"} <= {word.surface for word in found}
+    assert all(word.surface.isalnum() and word.count >= 5 for word in found)
+
+
+def test_beginnings_of_words_by_divergence_against_the_formula() -> None:
+    reader = WordReader(byte_level())
+    words, general = count_words({"zab": 8, "zac": 2}, reader), count_words({"zab": 1, "zac": 9}, reader)
+    assert [len(word.pieces) for word in words] == [4, 4] or len(words[0].pieces) > 1
+    found = by_divergence(words, general, reader, 1)
+    last = words[0].pieces
+    score = {word.pieces: word for word in found}
+    ours, theirs, size = 8 / 10, (1 + 1) / (10 + reader.size), reader.size
+    assert last in score
+    assert found[-1].pieces != last or ours * log(ours / theirs) > 0
+    # "zac" follows "za" less often than in general text does, but for the smoothing
+    assert (2 / 10) * log((2 / 10) / ((9 + 1) / (10 + size))) < ours * log(ours / theirs)
+    assert found.index(score[last]) < [word.pieces for word in found].index(words[1].pieces)
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "byte-level", "unigram"])
+def test_pieces_of_a_tokenizer_of_the_domain_are_reached(family: str) -> None:
+    backend = FAMILIES[family]()
+    reader = WordReader(backend)
+    texts = [
+        f"chronic {word} of the liver" for word in ("hepatitis", "hepatic", "nephritis", "arthritis") for _ in "123456"
+    ]
+    words = count_words(
+        {chunk: text.split().count(chunk) for text in [" ".join(texts)] for chunk in {*text.split()}}, reader
+    )
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", mask_token="<mask>")
+    trained = fast.train_new_from_iterator(texts * 3, 320, show_progress=False).backend_tokenizer
+    found = by_training(words, trained, reader, 5)
+    assert found
+    assert not any(reader.knows(word.word) for word in found)
+    reached = build_reached(backend, found, words)
+    after = WordReader(reached.rebuilt.backend)
+    seen = {piece for word in words for piece in after.pieces(word.word)}
+    assert {reached.rebuilt.added[word.word] for word in reached.chosen} <= seen
+    assert pieces_in(words, after) < pieces_in(words, reader)
+
+
+def test_a_candidate_that_no_word_comes_to_have_is_left_out() -> None:
+    reader = WordReader(wordpiece())
+    words = count_words({"hepatitis": 5}, reader)
+    (whole,) = by_saved(words, reader, 1)
+    never = CountedWord("##zzq", "zzq", 3, reader.parts("##zzq"), False)
+    reached = build_reached(wordpiece(), [never, whole], words)
+    assert ([word.word for word in reached.chosen], reached.unreached) == (["hepatitis"], [never])
+    assert list(reached.rebuilt.added) == ["hepatitis"]
+
+
+def test_how_many_words_become_tokens() -> None:
+    words = by_saved(count_words(CHUNKS, WordReader(wordpiece())), WordReader(wordpiece()), 1)
+    assert wanted(None, words, 30_522) == 305
+    assert wanted(7, words, 100) == 7
+    assert wanted("elbow", words, 100) == elbow([word.saved for word in words])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("value", "line 2: 'value' is a token already"),
+        ("a<mask>b", "holds the special token <mask>"),
+        ("two words", "is 2 words for this tokenizer: two words"),
+        ("Hyphen-ated", "is 3 words"),
+        ("☃ж☃", "does not know"),
+    ],
+)
+def test_lines_that_cannot_become_tokens(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text(f"hepatitis\n{line}\n")
+    with pytest.raises(DataError, match=message):
+        from_file(file, [], WordReader(wordpiece()), SPECIAL)
+
+
+@pytest.mark.parametrize("build", [wordpiece, byte_level, unigram])
+def test_words_of_a_file(tmp_path: Path, build) -> None:  # type: ignore[no-untyped-def]
+    backend: Tokenizer = build()
+    reader, file = WordReader(backend), tmp_path / "words.txt"
+    file.write_text("nephritis\n\nhepatitis\nnephritis\n")
+    found = from_file(file, count_words(CHUNKS, reader), reader, SPECIAL)
+    assert [word.surface for word in found] == ["nephritis", "hepatitis"]
+    assert found[0].count == 20
+    assert build_reached(backend, found, found).unreached == []
+    file.write_text("\n")
+    with pytest.raises(DataError, match="has no words"):
+        from_file(file, [], reader, SPECIAL)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        from_file(tmp_path / "none.txt", [], reader, SPECIAL)
