@@ -1,21 +1,90 @@
 """What people and programs see: progress and messages on stderr, one line of JSON on stdout at the end."""
 
 import json
+import os
+import secrets
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
-from adapt.errors import AdaptError, Interrupted
+from adapt.errors import AdaptError, ConfigError, Interrupted
 from adapt.redact import redact, redacted
+
+FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
+"""Variables by which a job's processes know how to log, and which run they are of."""
+_about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
+_copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 
 
 def log(message: str) -> None:
-    """One plain line on stderr, without passwords in URLs."""
-    sys.stderr.write(f"{redact(message)}\n")  # in one call, so that lines of several threads stay whole
+    """One plain line on stderr, or one of JSON (`--log_format json`), without passwords in URLs."""
+    structured = note(message)
+    line = structured if logs_json() else redact(message)
+    sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads stay whole
     sys.stderr.flush()
+
+
+def note(message: str, **further: Any) -> str:
+    """A line of JSON with time, run, stage and rank, which is kept where `telling` says, and shown nowhere.
+
+    Args:
+        message: what people read.
+        further: what else the line says.
+    """
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    told = redacted({**_about.get(), **further, "message": message})
+    structured = json.dumps({"time": time, "run": os.environ.get(RUN, ""), **told})
+    if copy := _copies.get():
+        with suppress(OSError), copy.open("a") as file:  # the work matters more than its log
+            file.write(f"{structured}\n")
+    return structured
+
+
+@contextmanager
+def telling(copy: Path | None = None, **about: Any) -> Iterator[None]:
+    """Adds to what structured lines of this thread say, until the block is left.
+
+    Args:
+        copy: a file that gets these lines too, as JSON.
+        about: such as `stage` and `rank`.
+    """
+    told = _about.set({**_about.get(), **about})
+    copied = _copies.set(copy or _copies.get())
+    try:
+        yield
+    finally:
+        _about.reset(told)
+        _copies.reset(copied)
+
+
+def logs_json() -> bool:
+    """Whether logs are lines of JSON."""
+    return os.environ.get(FORMAT) == "json"
+
+
+def take_log_format() -> None:
+    """Takes `--log_format json` off the command line, and names this run to the processes that it starts.
+
+    Raises:
+        ConfigError: there is no such format.
+    """
+    os.environ.setdefault(RUN, secrets.token_hex(4))
+    for number, argument in enumerate(sys.argv):
+        name, equals, value = argument.partition("=")
+        if name == "--log_format":
+            value = value if equals else next(iter(sys.argv[number + 1 :]), "")
+            if value not in ("plain", "json"):
+                raise ConfigError(f"--log_format takes plain or json, not {value or 'nothing'}", "--log_format json")
+            del sys.argv[number : number + (1 if equals else 2)]
+            os.environ[FORMAT] = value
+            return
 
 
 def duration(seconds: float) -> str:
@@ -52,6 +121,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     debug = "--debug" in sys.argv[1:] if debug is None else debug
     catch_signals()
     try:
+        take_log_format()
         job()
     except KeyboardInterrupt:
         _fail(

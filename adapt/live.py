@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from adapt.console import log
+from adapt.console import log, logs_json
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -44,7 +44,8 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
         least: names of parts, the least telling first: they are left out where a terminal is too narrow.
         period_s: between two plain lines, at least. What takes less than that in all has none.
     """
-    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)
+    can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
+    on_terminal = can_redraw and _terminal.acquire(blocking=False)
     try:
         shown: Display = _LiveLine(waiting, least) if on_terminal else _PlainLines(period_s)
         try:

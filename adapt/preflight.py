@@ -124,8 +124,16 @@ def check_shared(config: Config) -> None:
     if not root.strip() or "://" in root:
         what = f"storage.root {root} is a URL, but results need a folder" if root.strip() else "storage.root is empty"
         raise ConfigError(what, "name a folder, such as runs; for a bucket, name the folder where it is mounted")
-    if address_of(config.resources) is None:
-        return
+    if address_of(config.resources) is not None:
+        check_absolute(config)
+
+
+def check_absolute(config: Config) -> None:
+    """Refuses results in a folder that stands for another one on every node of a cluster.
+
+    Raises:
+        ConfigError: names the field.
+    """
     folders = {"storage.root": Path(config.storage.root).expanduser()}
     if folder := mlflow_folder(config.tracking):
         folders["tracking.mlflow_uri"] = folder

@@ -2,7 +2,8 @@
 
 python jobs/chain.py run FILE      runs what is not finished, side by side as far as there is room; writes the report
 python jobs/chain.py plan FILE     shows what would run, and what it will take
-python jobs/chain.py status FILE   shows what is finished, running and waiting
+python jobs/chain.py status FILE   shows what is finished, running and waiting, and why; --follow: again and again
+python jobs/chain.py logs FILE STAGE   shows what a stage has said: its label, as in status, its kind, or its folder
 python jobs/chain.py report FILE   writes the report of what is finished
 
 --only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to one entry of `stages`, each with the
@@ -10,24 +11,37 @@ stages that it needs. --NAME VALUE sets a name of `let`; --section.field VALUE s
 
 python jobs/chain.py plan [--job NAME] --config FILE [--section.field VALUE ...]
                                    shows what a single job would run: jobs/NAME.py, or jobs/dapt.py if none is named
+
+On a cluster (docs/cluster.md), --address URL being its dashboard's, or RAY_API_SERVER_ADDRESS:
+
+python jobs/chain.py submit FILE   checks, submits and follows; a second time it goes on following. --job-per-stage,
+                                   --retries N, --again; `submit --job NAME --config FILE` submits a single job
+python jobs/chain.py status FILE --address URL, logs FILE [STAGE] --address URL, stop FILE
+python jobs/chain.py check FILE    on a cluster's node: whether storage, files, models and resources will do
 """
 
 import sys
+import time
 
 from adapt.chain.arguments import Command, read_command, read_job
-from adapt.chain.build import Chain, Goal, ahead, build_chain, study, trainings_ahead
+from adapt.chain.build import Chain, ahead, build_chain, build_one, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.console import finish, log, run_job
 from adapt.errors import AdaptError
 from adapt.parse import parse
 from adapt.runner import plan
-from adapt.stage.context import Context
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
 from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
+from adapt.summary.logs import show_logs
 from adapt.summary.running import show_running
+from adapt.summary.waiting import show_spent, show_waiting, spent
+from cluster.arguments import VERBS, read_asked
+
+FOLLOW_S = 10.0
+"""Between two looks of `status --follow`."""
 
 
 def main() -> None:
@@ -38,10 +52,13 @@ def main() -> None:
     if {"-h", "--help"} & {*sys.argv[1:]}:
         print(__doc__)
         return
+    if sys.argv[1:2] and sys.argv[1] in (*VERBS, "status", "logs"):
+        on_cluster(sys.argv[1:])
+        return
     command = read_command(sys.argv[1:])
     chain_file = read_chain(command.file, command.let, command.common)
     chain = build_chain(expand_chain(chain_file, command.only))
-    {"run": run, "plan": plan_all, "status": status, "report": report}[command.verb](command, chain_file, chain)
+    {"run": run, "plan": plan_all, "report": report}[command.verb](command, chain_file, chain)
 
 
 def run(command: Command, chain_file: ChainFile, chain: Chain) -> None:
@@ -65,10 +82,34 @@ def plan_all(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     finish("plan", chain.store.root, {"to_run": sum(counts.values()), **counts})
 
 
-def status(command: Command, chain_file: ChainFile, chain: Chain) -> None:
-    counts = show_goals(chain.goals, chain.store)
-    show_running([goal.stage for goal in chain.goals], chain.store)
-    finish("status", chain.store.root, counts)
+def on_cluster(arguments: list[str]) -> None:
+    """What concerns a cluster, or looks at what runs there or here."""
+    from cluster.commands import carry_out_there, chain_of
+    from cluster.order import order_of
+
+    asked = read_asked(arguments)
+    if asked.verb in VERBS or asked.address:
+        carry_out_there(asked)
+        return
+    chain = chain_of(order_of(asked.rest))
+    if asked.verb == "status":
+        status(chain, "follow" in asked.switches)
+    else:
+        finish("logs", chain.store.root, {"lines": show_logs(chain.goals, chain.store, asked.stage)})
+
+
+def status(chain: Chain, follows: bool) -> None:
+    stages = [goal.stage for goal in chain.goals]
+    while True:
+        counts = show_goals(chain.goals, chain.store)
+        show_waiting(chain.goals, chain.store)
+        show_running(stages, chain.store)
+        taken = spent(stages, chain.store)
+        show_spent(taken, trainings_ahead(chain))
+        if not follows or counts["finished"] == len(stages):
+            break
+        time.sleep(FOLLOW_S)
+    finish("status", chain.store.root, {**counts, **taken})
 
 
 def report(command: Command, chain_file: ChainFile, chain: Chain) -> None:
@@ -83,19 +124,18 @@ def report(command: Command, chain_file: ChainFile, chain: Chain) -> None:
 def plan_one() -> None:
     """The plan of a single job: its stages, and what its trainings will take."""
     job, arguments = read_job(sys.argv[2:])
-    context = Context.of(parse(arguments, "jobs/chain.py plan", job.kind))
-    goal = Goal(job.name, job, {}, job.final(context), context.config)
-    context.digests.save()
-    planned = plan(goal.stage, context.store)
+    chain = build_one(job, parse(arguments, "jobs/chain.py plan", job.kind))
+    (goal,), store = chain.goals, chain.store
+    planned = plan(goal.stage, store)
     log(f"as jobs/{job.name}.py would run it (--job: another)")
     show_plan(planned)
     records = {line.stage.key: line.record for line in planned if line.record}
     waiting = [line.stage for line in planned if isinstance(line.stage, Train) and not line.record]
     if len(waiting) > 1:
-        show_trainings(trainings_ahead(Chain([goal], context.store, context.config.resources)))
+        show_trainings(trainings_ahead(chain))
     elif waiting and (forecast := waiting[0].forecast(records)):
         show_forecast(forecast.lines())
-    finish("plan", context.store.root, {"done": len(records), "stages": len(planned)})
+    finish("plan", store.root, {"done": len(records), "stages": len(planned)})
 
 
 if __name__ == "__main__":

@@ -61,6 +61,17 @@ class Cluster:
             check=False,
         )
 
+    def chain(self, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+        """jobs/chain.py, as it is run from a copy of the project."""
+        return subprocess.Popen(
+            [sys.executable, "jobs/chain.py", *arguments, "--address", self.address],
+            env=self.environment,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
     def submit(self, folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         options = ["--address", self.address, "--working-dir", str(folder)]
         return self.ray("job", "submit", *options, "--", *command, **environment)
@@ -174,3 +185,45 @@ def test_a_submitted_job_runs_from_its_copy_and_leaves_a_model(
     assert len(places) > 2  # the driver and workers
     assert all(place.is_relative_to(cluster.folder) for place in places)
     assert sorted(submitted.rglob("*")) == before
+
+
+CHAIN = """
+name: souped
+common: {{model.path: {model}, storage.root: {root}, training.sequence_length: 64, evaluation.sequence_length: 64}}
+stages:
+  one: {{job: merge, merge.models: [{model}]}}
+  two: {{job: merge, from: one, merge.models: [{model}]}}
+"""
+
+
+def test_a_submitter_that_is_killed_goes_on_where_it_was(cluster: Cluster, tiny_bert: Path, tmp_path: Path) -> None:
+    project, root = tmp_path / "project", tmp_path / "runs"
+    for part in ("adapt", "jobs", "cluster"):
+        shutil.copytree(ROOT / part, project / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "chain.yaml").write_text(CHAIN.format(model=tiny_bert, root=root))
+
+    first = cluster.chain(project, "submit", "chain.yaml")
+    assert first.stderr
+    assert any("submitted dontstop-souped-" in line for line in first.stderr)  # it has looked at the cluster before
+    first.kill()
+    first.communicate()
+
+    refused = cluster.chain(project, "submit", "chain.yaml", "--merge.kind", "average")
+    second = cluster.chain(project, "submit", "chain.yaml")
+    out, err = second.communicate(timeout=1200)
+    assert second.returncode == 0, err
+    assert "which was submitted before" in err or "has ended well" in err
+    assert json.loads(out.splitlines()[-1])["metrics"]["status"] == "SUCCEEDED"
+    assert sorted(folder.name.split("-")[0] for folder in (root / "merge").iterdir() if folder.is_dir()) == [
+        "one",
+        "two",
+    ]
+    said = refused.communicate(timeout=1200)[1]
+    assert refused.returncode == 2, said
+    assert "souped is being done with another configuration" in said
+
+    listed = cluster.ray("job", "list", "--address", cluster.address)
+    assert listed.stdout.count("submission_id='dontstop-souped-") == 1  # and no job of a check is left
+    assert "dontstop-check" not in listed.stdout
+    token = (Path(cluster.environment["RAY_AUTH_TOKEN_PATH"])).read_text()
+    assert token not in listed.stdout + err

@@ -67,7 +67,10 @@ ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"tune_spaces", "cluster"}),
     ),
     "tune_spaces": (BASE, frozenset()),
-    "cluster": (BASE, frozenset()),
+    "cluster": (
+        BASE | {"runner", "runtime", "preflight", "stage", "job", "parse", "chain", "summary"},
+        frozenset(),
+    ),
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})

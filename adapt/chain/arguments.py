@@ -11,8 +11,11 @@ from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.job.registry import job_of
 
-VERBS = ("run", "plan", "status", "report")
-USAGE = "jobs/chain.py run|plan|status|report FILE [--only set=member,member] [--NAME VALUE] [--section.field VALUE]"
+VERBS = ("run", "plan", "report")
+USAGE = (
+    "jobs/chain.py run|plan|status|report|submit|logs|stop FILE [--only set=member,member] [--NAME VALUE]"
+    " [--section.field VALUE]"
+)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,18 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     return Chain(goals, Store(root_of(first)), first.resources)
 
 
+def build_one(job: Job, config: Config) -> Chain:
+    """The stages of a single job, as a chain with one goal.
+
+    Raises:
+        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
+    """
+    context = Context.of(config)
+    goal = Goal(job.name, job, {}, job.final(context), context.config)
+    context.digests.save()
+    return Chain([goal], context.store, context.config.resources)
+
+
 def _goals(node: Node, context: Context, starts: dict[str, Start], selections: dict[str, Select]) -> list[Goal]:
     """The goals of a node: one for each seed, or one in all.
 

@@ -16,6 +16,7 @@ from adapt.runner.packages import ran_with
 from adapt.runner.record import Record
 from adapt.runner.result import plain_values
 from adapt.runner.stage import Done, Finished, Stage
+from adapt.runner.stage_log import logged
 from adapt.runner.store import Store
 
 R = TypeVar("R")
@@ -71,7 +72,8 @@ def run(stage: Stage[Any], done: Done, store: Store) -> Record:
     with locked(folder):
         if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
             return record
-        return _run(stage, done, folder)
+        with logged(folder):
+            return _run(stage, done, folder)
 
 
 def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:

@@ -12,6 +12,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 
+from adapt.console import telling
 from adapt.corpus.batches.stream import Feed, streamed
 from adapt.corpus.streaming.online import Online
 from adapt.corpus.streaming.serve import serve, served
@@ -55,7 +56,8 @@ def train_rank(job: TrainingRun) -> None:
     """
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
-    with portable_errors(), only_run(Path(job.folder), rank):
+    folder = Path(job.folder)
+    with telling(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
         _train(job, rank)
 
 

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def following(metrics: Path, notices: Path) -> Iterator[None]:
     done = threading.Event()
     files = _Lines(metrics), _Lines(notices)
     with display("starting the workers", LEAST) as shown:
-        thread = threading.Thread(target=_follow, args=(*files, shown, done), daemon=True)
+        thread = threading.Thread(target=copy_context().run, args=(_follow, *files, shown, done), daemon=True)
         thread.start()
         try:
             yield

@@ -1,0 +1,152 @@
+"""What jobs/chain.py does with clusters: submit, follow, look at, and end a chain or a job."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from adapt.chain.build import Chain, ahead, build_chain, build_one
+from adapt.console import duration, finish, log
+from adapt.errors import ConfigError
+from adapt.preflight import check_absolute, check_memory
+from adapt.runner.reach import everything
+from adapt.runtime import connect
+from adapt.stage.context import root_of
+from adapt.stage.running import ON_A_CLUSTER
+from adapt.stage.train import Train
+from adapt.summary.jobs import ShownJob, show_jobs
+from cluster.arguments import Asked
+from cluster.check import check_environment, check_places, check_storage, found
+from cluster.connection import address_from, connected
+from cluster.follow import Follower
+from cluster.jobs import Cluster, stop
+from cluster.order import PART, Order, order_of
+from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
+from cluster.small import run_small
+from cluster.stages import run_as_jobs
+from cluster.submit import submit
+
+
+def carry_out_there(asked: Asked) -> None:
+    """Does what a command line of jobs/chain.py asks of a cluster.
+
+    Raises:
+        AdaptError: it cannot be done; says why, before anything is started.
+    """
+    verbs: dict[str, Callable[[Asked, Order], None]] = {
+        "submit": _submit,
+        "status": _status,
+        "logs": _logs,
+        "stop": _stop,
+        "check": _check,
+        "stages": _stages,
+    }
+    check_no_secrets(asked.rest)
+    away = asked.verb in ("submit", "status", "logs", "stop")
+    verbs[asked.verb](asked, order_of(inside(asked.rest, working_directory()) if away else asked.rest))
+
+
+def _cluster(asked: Asked) -> Cluster:
+    """The cluster that is meant, once it answers; and what goes to it, once it is small enough."""
+    environment = runtime_environment(working_directory())
+    check_size(environment)
+    return Cluster(connected(address_from(asked.address)), environment, asked.retries)
+
+
+def _submit(asked: Asked, order: Order) -> None:
+    if "job-per-stage" in asked.switches and order.job:
+        raise ConfigError("--job-per-stage is for chain files", "leave it out: a single job is a job")
+    for config in order.configs:
+        check_absolute(config)
+    if "job-per-stage" in asked.switches:
+        again = ("--again",) if "again" in asked.switches else ()
+        order = replace(order, verb="stages", further=(f"--retries={asked.retries}", *again))
+    job = submit(_cluster(asked), order, "again" in asked.switches)
+    finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
+
+
+def _status(asked: Asked, order: Order) -> None:
+    cluster = _cluster(asked)
+    jobs = cluster.jobs(order.name)
+    shown = [
+        ShownJob(
+            str(job.submission_id),
+            (job.metadata or {}).get(PART) or "all",
+            str(job.status.value).lower(),
+            _times(job),
+            job.message or "",
+        )
+        for job in jobs
+    ]
+    show_jobs(shown)
+    follow = ["--follow"] if "follow" in asked.switches else []
+    said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
+    finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
+
+
+def _logs(asked: Asked, order: Order) -> None:
+    cluster = _cluster(asked)
+    if asked.stage:
+        said = run_small(cluster, order.command("logs", f"--stage={asked.stage}"), f"dontstop-logs-{order.digest[:12]}")
+        finish("logs", said["path"], said["metrics"])
+        return
+    jobs = cluster.jobs(order.name)
+    if not jobs:
+        raise ConfigError(f"{order.name} has not been submitted", "give `submit` in place of `logs`")
+    last = [job for job in jobs if not (job.metadata or {}).get(PART)][-1]
+    Follower(cluster.client, str(last.submission_id)).until_end()
+    finish("logs", str(last.submission_id), _times(last))
+
+
+def _stop(asked: Asked, order: Order) -> None:
+    stopped = stop(_cluster(asked), order.name)
+    if not stopped:
+        log(f"nothing of {order.name} runs")
+    finish("stop", order.name, {"stopped": len(stopped)})
+
+
+def _check(_asked: Asked, order: Order) -> None:
+    """Runs on the cluster."""
+    first = order.configs[0]
+    connect(first.resources)
+    nodes = check_storage(root_of(first))
+    check_places(order.configs)
+    check_environment(order.configs)
+    chain = chain_of(order)
+    looked_at = set()
+    for stage in everything(goal.stage for goal in chain.goals):
+        if isinstance(stage, Train):
+            model, config = stage.start.pretrained.model, stage.config
+            if (alike := (model, config.training, config.resources, config.objective)) not in looked_at:
+                looked_at.add(alike)
+                check_memory(config, model)
+    finish("check", chain.store.root, found(nodes, ahead(chain)))
+
+
+def _stages(asked: Asked, order: Order) -> None:
+    """Runs on the cluster, as the job that starts those of the stages, which take along what it has taken."""
+    from ray.job_submission import JobSubmissionClient
+
+    client = JobSubmissionClient()
+    cluster = Cluster(client, {}, asked.retries)
+    own = [job for job in cluster.jobs(order.name) if not job.status.is_terminal()]
+    environment = next((job.runtime_env for job in own if not (job.metadata or {}).get(PART)), None)
+    most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER
+    counts = run_as_jobs(replace(cluster, environment=environment or {}), order, most, "again" in asked.switches)
+    finish("stages", root_of(order.configs[0]), counts)
+
+
+def chain_of(order: Order) -> Chain:
+    """The stages of the work, found where this runs."""
+    if order.job:
+        return build_one(order.job, order.configs[0])
+    return build_chain(list(order.nodes.values()))
+
+
+def _times(job: object) -> dict[str, str]:
+    """When a job began, and how long it took or has taken."""
+    began, ended = getattr(job, "start_time", None), getattr(job, "end_time", None)
+    if not began:
+        return {}
+    since = datetime.fromtimestamp(began / 1000, UTC).isoformat(timespec="seconds")
+    last = ended / 1000 if ended else datetime.now(UTC).timestamp()
+    return {"began": since, "took": duration(max(0.0, last - began / 1000))}

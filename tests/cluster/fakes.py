@@ -1,0 +1,70 @@
+"""A cluster's jobs as its client shows them, without a cluster."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.job_submission import JobStatus
+
+
+@dataclass
+class FakeJob:
+    submission_id: str
+    entrypoint: str
+    metadata: dict[str, str]
+    status: JobStatus = JobStatus.RUNNING
+    message: str = ""
+    driver_exit_code: int | None = None
+    start_time: int = 0
+    end_time: int | None = None
+    runtime_env: dict[str, Any] = field(default_factory=dict)
+
+    def end(self, status: str, code: int | None = None, message: str = "") -> None:
+        self.status, self.driver_exit_code, self.message = JobStatus(status), code, message
+
+
+@dataclass
+class FakeClient:
+    """Each look at the list of jobs lets `happens` change them."""
+
+    happens: Callable[["FakeClient"], None] = lambda client: None
+    found: list[FakeJob] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    tails: list[Any] = field(default_factory=list)
+    """What following a log gives, time after time: texts, or an error after some."""
+    stopped: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    looks: int = 0
+
+    def job(self, part: str) -> FakeJob:
+        """The newest whose name has some part."""
+        return [job for job in self.found if part in job.submission_id][-1]
+
+    def list_jobs(self) -> list[FakeJob]:
+        self.looks += 1
+        assert self.looks < 200, "it waits without end"
+        self.happens(self)
+        return list(self.found)
+
+    def submit_job(self, entrypoint: str, submission_id: str, runtime_env: Any, metadata: dict[str, str]) -> str:
+        if any(job.submission_id == submission_id for job in self.found):
+            raise RuntimeError(f"Request failed with status code 500: job {submission_id} already exists")
+        self.found.append(FakeJob(submission_id, entrypoint, metadata, start_time=len(self.found)))
+        return submission_id
+
+    def get_job_logs(self, name: str) -> str:
+        return self.logs.get(name, "")
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        for text in self.tails.pop(0) if self.tails else [self.logs.get(name, "")]:
+            if isinstance(text, BaseException):
+                raise text
+            yield text
+
+    def stop_job(self, name: str) -> bool:
+        self.stopped.append(name)
+        return True
+
+    def delete_job(self, name: str) -> bool:
+        self.deleted.append(name)
+        return True

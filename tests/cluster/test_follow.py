@@ -1,0 +1,80 @@
+"""A job is followed to its end, whatever becomes of the connection."""
+
+from typing import Any
+
+import pytest
+
+from adapt.errors import ClusterError
+from cluster import follow
+from cluster.follow import Follower
+from tests.cluster.fakes import FakeClient, FakeJob
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow.time, "sleep", lambda seconds: None)
+
+
+def followed(client: Any, patience_s: float = 100) -> tuple[Any, str]:
+    shown: list[str] = []
+    ended = Follower(client, "a", shown.append, patience_s=patience_s).until_end()
+    return ended, "".join(shown)
+
+
+def ends_at_look(number: int, status: str = "SUCCEEDED") -> Any:
+    looks = iter(range(number))
+
+    def happens(client: FakeClient) -> None:
+        if next(looks, None) is None:
+            client.found[0].end(status)
+
+    return happens
+
+
+def test_a_lost_connection_repeats_and_loses_nothing() -> None:
+    client = FakeClient(ends_at_look(3), [FakeJob("a", "", {})])
+    client.tails = [["one\n", "tw", ConnectionError("gone")], ["one\n", "two\nth", RuntimeError("closed")]]
+    client.logs["a"] = "one\ntwo\nthree\n"
+    ended, shown = followed(client)
+    assert ended.status == "SUCCEEDED"
+    assert shown == "one\ntwo\nthree\n"
+
+
+def test_a_log_that_ends_as_if_all_were_well_is_looked_at_again() -> None:
+    client = FakeClient(ends_at_look(2), [FakeJob("a", "", {})], tails=[["half"], ["half of"]])
+    client.logs["a"] = "half of it"
+    assert followed(client)[1] == "half of it"
+
+
+def test_a_cluster_that_does_not_answer_is_looked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    fails = iter([ConnectionError("refused"), ConnectionError("refused")])
+
+    def happens(client: FakeClient) -> None:
+        if error := next(fails, None):
+            raise error
+        client.found[0].end("SUCCEEDED")
+
+    assert followed(FakeClient(happens, [FakeJob("a", "", {})]))[0].status == "SUCCEEDED"
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("the connection is lost (ConnectionError); the work goes on")
+    assert said[1:] == ["the cluster answers again"]
+
+
+def test_patience_has_an_end() -> None:
+    def happens(client: FakeClient) -> None:
+        raise ConnectionError("refused")
+
+    with pytest.raises(ClusterError, match="has not answered"):
+        followed(FakeClient(happens, [FakeJob("a", "", {})]), patience_s=-1)
+
+
+def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:
+    assert followed(FakeClient())[0] is None
+
+
+def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(follow, "_SAID_AFTER_S", -1.0)
+    client = FakeClient(ends_at_look(4), [FakeJob("a", "", {})])
+    client.found[0].end("PENDING", message="It waits for resources.")
+    followed(client)
+    assert capsys.readouterr().err == "a waits: It waits for resources.\n"

@@ -1,0 +1,67 @@
+"""What goes to a cluster is small, whole, and holds no secrets in its command."""
+
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import ConfigError
+from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
+
+
+def environment(root: Path, **given: object) -> dict[str, object]:
+    return {"working_dir": str(root), "excludes": ["/runs/"], **given}
+
+
+def test_a_large_working_directory_is_refused_by_what_is_large(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "weights.bin").write_bytes(bytes(3000))
+    (tmp_path / "small.py").write_bytes(bytes(100))
+    with pytest.raises(ConfigError, match=r"models/weights.bin") as caught:
+        check_size(environment(tmp_path), most=2000)
+    assert str(tmp_path / ".rayignore") in caught.value.fix
+    assert check_size(environment(tmp_path), most=4000) == 3100
+
+
+def test_what_is_left_behind_does_not_count(tmp_path: Path) -> None:
+    for folder in ("runs", "data", "git"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "large").write_bytes(bytes(5000))
+    (tmp_path / ".rayignore").write_text("data/\n")
+    (tmp_path / ".gitignore").write_text("git/\n")
+    assert check_size(environment(tmp_path), most=1000) < 100
+
+
+def test_this_project_fits() -> None:
+    root = Path(__file__).resolve().parents[2]
+    made = runtime_environment(root)
+    assert check_size(made) < 20e6
+    assert float(made["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) > 3  # else a training is killed before it can end
+
+
+def test_files_are_named_as_they_lie_in_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("")
+    given = [str(tmp_path / "my.yaml"), f"--config={tmp_path / 'my.yaml'}", "--data", "/shared/x.yaml", "--seed=1"]
+    assert inside(given, tmp_path) == ["my.yaml", "--config=my.yaml", "--data", "/shared/x.yaml", "--seed=1"]
+
+
+def test_a_file_outside_of_the_working_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "my.yaml").write_text("")
+    with pytest.raises(ConfigError, match="lies outside"):
+        inside([str(tmp_path / "my.yaml")], tmp_path / "project")
+
+
+def test_another_folder_than_the_projects_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="not the project's folder"):
+        working_directory()
+
+
+@pytest.mark.parametrize(
+    "secret", ["--tracking.mlflow_uri=https://me:pass@host/x", "s3://key:word@bucket", "https://h/f?signature=abc"]
+)
+def test_secrets_on_the_command_line_are_refused_and_not_repeated(secret: str) -> None:
+    with pytest.raises(ConfigError, match="password or a signature") as caught:
+        check_no_secrets(["chain.yaml", secret])
+    assert not any(word in str(caught.value) for word in ("pass@", "word@", "abc"))
+    check_no_secrets(["chain.yaml", "--corpus.paths", "s3://bucket/x.jsonl"])
