@@ -105,7 +105,7 @@ def stages(config: Config) -> dict[str, Seen]:
     for name, job in JOBS.items():
         walk(name, job.final(Context.of(config)))
     for action in set(ACTIONS) - {config.vocabulary.action}:
-        asked = replace(config, vocabulary=replace(config.vocabulary, action=action))
+        asked = replace(config, vocabulary=replace(config.vocabulary, action=action, init="distill", warmup_steps=1))
         walk(f"vocabulary {action}", change_vocabulary(Context.of(asked)))
     return found
 
@@ -130,12 +130,12 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
 
 # --- packages
 
-CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend"}
+CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend", "trim"}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
     "rensa": {"dedup", "select"},
-    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend"},
+    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
     "peft": set(),
     "faiss-cpu": {"index"},

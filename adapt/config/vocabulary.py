@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from adapt.config.fields import PositiveFloat, PositiveInt, how
+from adapt.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, how
 
 
 @dataclass(frozen=True)
 class VocabularyConfig:
     """The model's tokens and the words of a domain (jobs/vocabulary.py), which are those of the corpus."""
 
-    action: Literal["analyze", "extend"] = how("analyze")
+    action: Literal["analyze", "extend", "trim"] = how("analyze")
     """What is done: `analyze` measures how the tokenizer breaks the domain's words, and what more tokens would save;
-    `extend` makes a model and a tokenizer that have some of the words as tokens. The first word after
+    `extend` makes a model and a tokenizer that have some of the words as tokens; `trim` makes those that lack the
+    tokens which neither the corpus nor general text (evaluation.general_paths) uses. The first word after
     jobs/vocabulary.py stands for it."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of words that become tokens; `elbow` is where a further one saves less than the mean of all
@@ -24,10 +25,21 @@ class VocabularyConfig:
     first), `divergence` beginnings of words whose last piece follows the others more often than in general text
     (evaluation.general_paths; arXiv 2109.07460), `trained` pieces of a tokenizer of the same kind that is trained on
     the corpus; anything else is a file with a word a line, which all become tokens."""
-    init: Literal["mean_subword", "normal", "zero_logit"] = "mean_subword"
+    init: Literal["mean_subword", "normal", "zero_logit", "distill"] = "mean_subword"
     """`extend`: the rows that new tokens begin with: `mean_subword` the mean of their old pieces' rows, `normal` draws
-    with the mean and deviation of all rows, `zero_logit` zeros, so that their first logits are 0."""
+    with the mean and deviation of all rows, `zero_logit` zeros, so that their first logits are 0; `distill` begins with
+    the mean, and then learns rows that give the text around a new token the hidden states that its old pieces gave it
+    (arXiv 2505.20133)."""
+    snippets: PositiveInt = 100
+    """`distill`: at most this many places of the corpus are learnt from for each new token."""
+    warmup_steps: NonNegativeInt = 0
+    """`extend`: steps in which the rows of new tokens alone learn to be predicted and to be read, at last; each of 16
+    rows of text, of at most 128 tokens."""
+    learning_rate: PositiveFloat = 1e-4
+    """Learning rate (AdamW) of `distill` and of `warmup_steps`."""
     min_count: PositiveInt = 5
     """A word becomes a token only if the corpus has it as often."""
     max_megabytes: PositiveFloat = 200.0
     """So much of the corpus is read, from places all over it [MB of text as UTF-8]. Its words are counted in memory."""
+    keep: str | None = how(None)
+    """`trim`: a text file whose tokens stay, whether the corpus has them or not."""

@@ -15,6 +15,8 @@ from adapt.stage.context import Context
 from adapt.stage.text.listing import Files, held_out, listed_files
 from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
 from adapt.stage.vocabulary.extend import WAYS, ExtendVocabulary
+from adapt.stage.vocabulary.taught import TeachRows
+from adapt.stage.vocabulary.trim import TrimVocabulary
 
 
 def change_vocabulary(context: Context) -> Stage[Any]:
@@ -45,7 +47,7 @@ def domain_files(context: Context) -> dict[str, Files]:
     }
 
 
-def extend(context: Context) -> ExtendVocabulary:
+def extend(context: Context) -> ExtendVocabulary | TeachRows:
     """Words of the corpus become tokens of the model.
 
     Raises:
@@ -64,7 +66,7 @@ def extend(context: Context) -> ExtendVocabulary:
         )
     general = listed_files(context, general_corpus(config), f"{config.name}-general") if asked == "divergence" else None
     listed = context.digests.of(file) if asked not in WAYS else None
-    return ExtendVocabulary(
+    extended = ExtendVocabulary(
         name=config.name,
         config=config,
         start=context.start,
@@ -73,9 +75,34 @@ def extend(context: Context) -> ExtendVocabulary:
         general=held_out(general, 0.0) if general else None,
         listed=listed,
     )
+    made: ExtendVocabulary | TeachRows = extended
+    for way, is_wanted in (
+        ("distill", config.vocabulary.init == "distill"),
+        ("warmup", config.vocabulary.warmup_steps),
+    ):
+        if is_wanted:
+            name = f"{config.name}-{way}"
+            made = TeachRows(name, config, way, context.start, extended, made, extended.domains)
+    return made
 
 
-ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {"analyze": analyze, "extend": extend}
+def trim(context: Context) -> TrimVocabulary:
+    """Tokens that no text uses are dropped.
+
+    Raises:
+        ConfigError: `vocabulary.keep` is no file.
+    """
+    config, keep = context.config, context.config.vocabulary.keep
+    texts = {name: held_out(files, 0.0) for name, files in domain_files(context).items()}
+    if config.evaluation.general_paths:
+        texts[GENERAL] = held_out(listed_files(context, general_corpus(config), f"{config.name}-general"), 0.0)
+    if keep is not None and not Path(keep).expanduser().is_file():
+        raise ConfigError(f"vocabulary.keep: there is no file {keep}", "correct the path")
+    kept = context.digests.of(Path(keep).expanduser()) if keep else None
+    return TrimVocabulary(config.name, config, context.start, context.tokens, texts, kept)
+
+
+ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {"analyze": analyze, "extend": extend, "trim": trim}
 """What `vocabulary.action` may be."""
 
 
@@ -87,12 +114,10 @@ def told(arguments: Sequence[str]) -> list[str]:
 
 
 def _show(context: Context, finished: Finished[Any], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_extended, show_vocabulary
+    from adapt.summary import show_extended, show_taught, show_trimmed, show_vocabulary
 
-    if finished.record.stage == AnalyzeVocabulary.kind:
-        show_vocabulary(finished.record)
-    else:
-        show_extended(finished.record)
+    shown = {"vocabulary": show_vocabulary, "extend": show_extended, "taught": show_taught, "trim": show_trimmed}
+    shown[finished.record.stage](finished.record)
     return finished.record.metrics
 
 

@@ -9,7 +9,7 @@ from adapt.summary.selected import show_selection
 from adapt.summary.sequence import show_sequence
 from adapt.summary.similar import show_similarity
 from adapt.summary.trained import show_summary
-from adapt.summary.vocabulary import show_extended, show_vocabulary
+from adapt.summary.vocabulary import show_extended, show_taught, show_trimmed, show_vocabulary
 
 __all__ = [
     "show_advice",
@@ -23,5 +23,7 @@ __all__ = [
     "show_sequence",
     "show_similarity",
     "show_summary",
+    "show_taught",
+    "show_trimmed",
     "show_vocabulary",
 ]

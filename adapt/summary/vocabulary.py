@@ -51,6 +51,27 @@ def show_extended(record: Record) -> None:
     log(f"model and tokenizer: {record.path}")
 
 
+def show_taught(record: Record) -> None:
+    """What the rows of new tokens learnt, and where the model is."""
+    found = record.metrics
+    measure = "error of hidden states" if record.what["way"] == "distill" else "loss"
+    log(
+        f"the rows of {found['tokens']:,} new tokens learnt for {found['steps']:,} steps: "
+        f"{measure} {found['before']:.4g} before, {found['after']:.4g} now"
+    )
+    log(f"model and tokenizer: {record.path}")
+
+
+def show_trimmed(record: Record) -> None:
+    """What is left of a vocabulary, and where the model is."""
+    found = record.metrics
+    log(
+        f"{found['vocabulary']:,} of {found['before']:,} tokens are left ({found['used']:,} of them in the text); "
+        f"{found['parameters_saved']:,} parameters fewer"
+    )
+    log(f"model and tokenizer: {record.path}")
+
+
 def _show_extensions(name: str, words: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text

@@ -5,6 +5,8 @@
 - `curve`: what more tokens would save.
 - `candidates`: words that may become tokens.
 - `merges`, `unigram`, `rebuild`: a tokenizer with more tokens; `rows`: a model with more rows; `extend`: both.
+- `distil`, `warm`, `only_rows`, `teach`: what new rows learn before all else is trained.
+- `trim`: a tokenizer and a model without tokens that a domain never uses.
 - `extension_card`: its card.
 - `results`: what was found; `analysis`: finds it; `picture`: draws it.
 """

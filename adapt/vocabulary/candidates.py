@@ -14,6 +14,9 @@ from adapt.vocabulary.words import CountedWord, WordReader
 LONGEST = 10
 """Pieces of the longest beginning of a word that may become a token, as in arXiv 2109.07460."""
 
+LETTERS = 60
+"""Longer strings are no words, but codes, and pages put together wrongly."""
+
 
 def by_saved(words: Sequence[CountedWord], reader: WordReader, min_count: int) -> list[CountedWord]:
     """Whole words, those first that would save most pieces."""
@@ -137,7 +140,7 @@ def _asked_for(surface: str, place: str, reader: WordReader, special: set[str]) 
 def _is_plain(word: CountedWord) -> bool:
     """Whether people write it so: letters or digits at both ends, a letter in it, no part of a character."""
     surface = word.surface
-    if not surface or not (surface[0].isalnum() and surface[-1].isalnum()):
+    if not 0 < len(surface) <= LETTERS or not (surface[0].isalnum() and surface[-1].isalnum()):
         return False
     return any(map(str.isalpha, surface)) and surface.isprintable() and "\N{REPLACEMENT CHARACTER}" not in surface
 

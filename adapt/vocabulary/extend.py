@@ -17,11 +17,14 @@ from adapt.runner.files import write_atomically
 from adapt.vocabulary.candidates import pieces_of
 from adapt.vocabulary.curve import elbow
 from adapt.vocabulary.rebuild import Rebuilt, rebuild
-from adapt.vocabulary.rows import add_rows, rows_of
+from adapt.vocabulary.rows import add_rows, embedding_rows
+from adapt.vocabulary.trim import Trimmed, keep_rows, with_new_ids
 from adapt.vocabulary.words import CountedWord, WordReader
 
 SHARE = 0.01
 """Share of the vocabulary that is added where no size is given."""
+CHECKED = 1000
+"""Tokens whose pieces are looked at once a tokenizer was written."""
 ROUNDS = 3
 """So often a tokenizer is built without the tokens that no word reached."""
 
@@ -104,27 +107,35 @@ def write_extended(
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     pieces = {number: reader.parts(token) for token, number in rebuilt.added.items()}
     add_rows(model, pieces, max(old.values()) + 1, init, seed)
-    rows = rows_of(model)
+    rows = embedding_rows(model)
     settings = read_json(pretrained.model / CONFIG)
     write_atomically(folder / CONFIG, json.dumps({**settings, "vocab_size": rows}, indent=2))
-    save_tokenizer(tokenizer, rebuilt, folder, pretrained.trust_remote_code)
+    save_tokenizer(tokenizer, rebuilt.backend, folder, pretrained.trust_remote_code)
     save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
     return rows
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerFast, rebuilt: Rebuilt, folder: Path, trust_remote_code: bool) -> None:
-    """Writes a tokenizer with its new tokens, and holds what is read back to it.
+def save_tokenizer(
+    tokenizer: PreTrainedTokenizerFast, backend: Tokenizer, folder: Path, trust_remote_code: bool
+) -> None:
+    """Writes a tokenizer with other tokens than it had, and holds what is read back to it.
+
+    Args:
+        tokenizer: as it was.
+        backend: as it is to be.
+        folder: to write; has the config.json.
+        trust_remote_code: run code that comes with the checkpoint.
 
     Raises:
         ModelError: it comes back as another.
     """
-    tokenizer._tokenizer = Tokenizer.from_str(rebuilt.backend.to_str())
+    tokenizer._tokenizer = Tokenizer.from_str(backend.to_str())
     tokenizer.save_pretrained(folder)
     found = read_tokenizer(folder, load_config(folder, trust_remote_code), trust_remote_code)
-    sample = list(rebuilt.added)[:1000]
-    before, after = WordReader(rebuilt.backend), WordReader(found.backend_tokenizer)
-    same = [before.pieces(token) == after.pieces(token) for token in sample]
-    if found.get_vocab() != rebuilt.backend.get_vocab() or not all(same):
+    newest = sorted(backend.get_vocab().items(), key=lambda item: -item[1])[:CHECKED]
+    before, after = WordReader(backend), WordReader(found.backend_tokenizer)
+    is_same = all(before.pieces(token) == after.pieces(token) for token, _ in newest)
+    if found.get_vocab() != backend.get_vocab() or not is_same:
         raise ModelError(
             f"a tokenizer of class {type(tokenizer).__name__} does not keep its new tokens when it is written and read",
             "choose a model with a plain tokenizer.json",
@@ -134,3 +145,18 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, rebuilt: Rebuilt, folder:
 def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
     """The pieces that words of a corpus have with a tokenizer, by how often they come."""
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
+
+
+def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
+    """Writes the model and the tokenizer without the tokens that are dropped; arguments as above.
+
+    Raises:
+        ModelError: config.json names a special token that would be dropped; or the model cannot be loaded.
+    """
+    tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
+    settings = with_new_ids(read_json(pretrained.model / CONFIG), trimmed)
+    write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
+    model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
+    keep_rows(model, trimmed.kept)
+    save_tokenizer(tokenizer, trimmed.backend, folder, pretrained.trust_remote_code)
+    save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)

@@ -38,6 +38,7 @@ INITS: dict[str, tuple[Rows, Rows, Rows]] = {
     "mean_subword": (mean_subword, mean_subword, mean_subword),
     "normal": (normal_rows, normal_rows, _mean_of_all),
     "zero_logit": (mean_subword, zero_rows, zero_rows),
+    "distill": (mean_subword, mean_subword, mean_subword),
 }
 """By `vocabulary.init`: rows of the embeddings, of the head, and the head's biases. Where embeddings and head are one
 table, the head decides."""
@@ -53,11 +54,11 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
         init: of INITS.
         seed: of random rows.
     """
-    size = max(rows_of(model), max(pieces) + 1)
+    size = max(embedding_rows(model), max(pieces) + 1)
     with quiet():
         model.resize_token_embeddings(size, mean_resizing=False)
     of_embeddings, of_head, of_biases = INITS[init]
-    embeddings, head = table_of(model), _head(model)
+    embeddings, head = embedding_table(model), head_of(model)
     draws = torch.Generator().manual_seed(seed)
     ids, old = list(pieces), list(pieces.values())
     with torch.no_grad():
@@ -70,18 +71,18 @@ def add_rows(model: PreTrainedModel, pieces: Mapping[int, Sequence[int]], known:
             head.bias[ids] = of_biases(head.bias[:known], old, draws)
 
 
-def table_of(model: PreTrainedModel) -> Tensor:
+def embedding_table(model: PreTrainedModel) -> Tensor:
     """The embeddings of tokens, [V, H]."""
     embeddings: Any = model.get_input_embeddings()
     table: Tensor = embeddings.weight
     return table
 
 
-def rows_of(model: PreTrainedModel) -> int:
-    """V of `table_of`."""
-    return len(table_of(model))
+def embedding_rows(model: PreTrainedModel) -> int:
+    """V of `embedding_table`."""
+    return len(embedding_table(model))
 
 
-def _head(model: PreTrainedModel) -> Any:
+def head_of(model: PreTrainedModel) -> Any:
     """The layer that gives logits; its weight may be that of the embeddings."""
     return model.get_output_embeddings()

@@ -2,4 +2,6 @@
 
 - `analyze`: how the tokenizer breaks the words of domains.
 - `extend`: a model and a tokenizer with words of a domain as tokens.
+- `taught`: what the rows of new tokens learn before all else is trained.
+- `trim`: a model and a tokenizer without tokens that no text uses.
 """

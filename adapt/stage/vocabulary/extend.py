@@ -113,7 +113,8 @@ class ExtendVocabulary(Stage[Extended]):
             init=config.vocabulary.init,
             first=[word.surface for word in reached.chosen[:SHOWN]],
         )
-        write_atomically(folder / WORDS_FILE, json.dumps(list(_described(reached, tokenizer)), ensure_ascii=False))
+        described = list(_described(reached, tokenizer, reader))
+        write_atomically(folder / WORDS_FILE, json.dumps(described, ensure_ascii=False))
         base = config.model.path if self.start.training is None else str(start.model)
         write_extension_card(folder, self.name, redact(base), extended, causal)
         return Outcome(extended)
@@ -165,11 +166,13 @@ class ExtendVocabulary(Stage[Extended]):
             yield from corpus_texts(files.manifest, files.corpus, megabytes, self.config.seed)
 
 
-def _described(reached: "Reached", tokenizer: "PreTrainedTokenizerFast") -> Iterator[dict[str, Any]]:
-    """Each new token with its id, and for words how often they come and what they were made of."""
+def _described(
+    reached: "Reached", tokenizer: "PreTrainedTokenizerFast", reader: "WordReader"
+) -> Iterator[dict[str, Any]]:
+    """Each new token with its id and its old pieces, and for words how often they come."""
     words = {word.word: word for word in reached.chosen}
     for token, number in reached.rebuilt.added.items():
         word = words.get(token)
         known = {"word": word.surface, "count": word.count} if word else {}
-        pieces = {"pieces": tokenizer.convert_ids_to_tokens(list(word.pieces))} if word else {}
-        yield {"token": token, "id": number, **known, **pieces}
+        ids = list(reader.parts(token))
+        yield {"token": token, "id": number, **known, "ids": ids, "pieces": tokenizer.convert_ids_to_tokens(ids)}

@@ -1,0 +1,130 @@
+"""Stage `trim`: a model and a tokenizer without the tokens that a domain never uses."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.model.start import Start
+from adapt.preflight import check_weights
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.text.listing import Files
+from adapt.stage.vocabulary.analyze import empty_corpus
+
+TOGETHER = 256
+"""Documents that are tokenized together."""
+
+
+@dataclass(frozen=True)
+class TrimmedVocabulary:
+    """What is left. The model and the tokenizer are in the stage's folder."""
+
+    before: int
+    """Tokens that there were."""
+    vocabulary: int
+    """Tokens that there are."""
+    used: int
+    """Different tokens of the text; the others are kept for other reasons."""
+    parameters_saved: int
+    """Numbers of embeddings and head that the model has no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrimVocabulary(Stage[TrimmedVocabulary]):
+    """A model that has only the tokens which some texts use."""
+
+    kind = "trim"
+
+    name: str
+    config: Config
+    start: Start
+    """The model."""
+    tokens: Tokens
+    texts: Mapping[str, Files]
+    """What is looked at: held-out text too, which would else be full of unknown tokens."""
+    kept: str | None
+    """The digest of the file of further text whose tokens stay; None for no file."""
+
+    def what(self) -> Mapping[str, Any]:
+        """The model, and what is read and how much."""
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "texts": {name: files.what() for name, files in self.texts.items()},
+            "max_megabytes": self.config.vocabulary.max_megabytes,
+            "keep": self.kept,
+            "seed": self.config.seed,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[TrimmedVocabulary]:
+        """Tokenizes in this process, and writes what is left.
+
+        Raises:
+            ConfigError: the file of further text cannot be read.
+            DataError: there is no text.
+            ModelError: the tokenizer or the model cannot be trimmed, or would lose a special token.
+        """
+        from adapt.model.load import load_model
+        from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.extend import write_trimmed
+        from adapt.vocabulary.trim import trim_tokenizer
+
+        start = self.start.made(done)
+        check_weights(start.model)
+        used = self._used(start)
+        if not used:
+            raise empty_corpus(", ".join(self.texts))
+        tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
+        size = len(tokenizer)
+        trimmed = trim_tokenizer(tokenizer.backend_tokenizer, used, tokenizer.all_special_ids)
+        causal = self.config.objective.kind == "causal"
+        write_trimmed(start, trimmed, causal, folder)
+        parameters = [
+            load_model(place, causal, start.trust_remote_code).num_parameters() for place in (start.model, folder)
+        ]
+        return Outcome(TrimmedVocabulary(size, len(trimmed.kept), len(used), parameters[0] - parameters[1]))
+
+    def _used(self, start: Any) -> set[int]:
+        """The ids that the texts have."""
+        import numpy as np
+
+        from adapt.model.literal import load_text_tokenizer
+        from adapt.model.tokenize.quick import QuickTokenizer
+        from adapt.model.tokenize.ragged import IDS
+
+        quick = QuickTokenizer(load_text_tokenizer(start).backend_tokenizer)
+        found: set[int] = set()
+        for some in self._batches():
+            found.update(np.unique(np.concatenate(quick(some).lists(IDS))).tolist())
+        return found
+
+    def _batches(self) -> Iterator[list[str]]:
+        from itertools import islice
+
+        from adapt.vocabulary.texts import corpus_texts
+
+        asked = self.config.vocabulary
+        each = (
+            corpus_texts(files.manifest, files.corpus, asked.max_megabytes, self.config.seed)
+            for files in self.texts.values()
+        )
+        texts = chain(_lines(asked.keep), *each)
+        while some := list(islice(texts, TOGETHER)):
+            yield some
+
+
+def _lines(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        return [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"vocabulary.keep: {file} cannot be read: {error}", "name a text file in UTF-8") from error

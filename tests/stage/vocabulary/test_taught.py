@@ -1,0 +1,56 @@
+"""What follows an extension: rows that learn, one way after the other, in a model that can be used."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adapt.config import Config
+from adapt.job.vocabulary import change_vocabulary
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.runner import Done, ensure
+from adapt.runner.record import Record
+from adapt.stage.context import Context
+from adapt.stage.vocabulary.taught import TeachRows, teach
+from adapt.summary import show_taught
+from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
+
+
+def test_new_rows_are_distilled_and_warmed_up_and_all_else_stays(
+    config: Config,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = asking(config, init="distill", warmup_steps=2, learning_rate=1e-2, snippets=50)
+    config = replace(config, training=replace(config.training, sequence_length=16))
+    context = Context.of(config)
+    warmed = change_vocabulary(context)
+    assert isinstance(warmed, TeachRows)
+    distilled = warmed.beginning
+    assert isinstance(distilled, TeachRows)
+    assert (warmed.way, distilled.way, distilled.beginning) == ("warmup", "distill", distilled.extended)
+    extended = ensure(distilled.extended, context.store)
+    folder = extended.path.parent / "distilled"
+    folder.mkdir()
+    found = teach(distilled, Done({distilled.extended.key: extended.record}), folder)
+    assert found.tokens == 3
+    assert found.after < found.before
+    records = {distilled.extended.key: extended.record, distilled.key: _record(extended.record, folder, found)}
+    after = extended.path.parent / "warmed"
+    after.mkdir()
+    assert teach(warmed, Done(records), after).steps == 2
+    new = [each["id"] for each in json.loads((extended.path / "words.json").read_text())]
+    first, second, third = (load_model(path).state_dict() for path in (extended.path, folder, after))
+    table = "bert.embeddings.word_embeddings.weight"
+    for before, now in ((first, second), (second, third)):
+        assert not torch.equal(before[table][new], now[table][new])
+        assert torch.equal(before[table][: new[0]], now[table][: new[0]])
+        assert all(torch.equal(before[name], now[name]) for name in before if len(before[name]) != len(before[table]))
+    assert load_tokenizer(after).tokenize("nephritis") == ["nephritis"]
+    show_taught(replace(records[distilled.key], what={"way": "distill"}))
+    assert "the rows of 3 new tokens learnt" in capsys.readouterr().err
+
+
+def _record(like: Record, path, found) -> Record:  # type: ignore[no-untyped-def]
+    return replace(like, stage="taught", path=path, metrics=vars(found))
