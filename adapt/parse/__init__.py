@@ -1,7 +1,7 @@
 """From YAML files and the command line to a checked configuration; both go the same way."""
 
 import re
-from argparse import ArgumentError
+from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
@@ -136,7 +136,8 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool, given: froz
     parser = ArgumentParser(prog=program, usage=usage, description=kind.description, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
-    parser.add_argument("--log_format", help="plain, or json: a line of JSON with time, run, stage, rank, message.")
+    formats = "plain, or json: a line of JSON with time, run, stage, rank, message."
+    parser.add_argument("--log_format", default=SUPPRESS, help=formats)  # read by `adapt.console` before all else
     no_default = {"training.max_steps"} if has_length else set()
     defaults = {name: value for name, value in kind.defaults.items() if name not in no_default}
     whole, sections = {each.name for each in fields(Config)}, option_sections(method)

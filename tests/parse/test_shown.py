@@ -11,22 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.config import (
-    Config,
-    MethodConfig,
-    continual,
-    flat,
-    job,
-    measuring,
-    merging,
-    running,
-    tasks,
-    text,
-    training,
-    tuning,
-)
-from adapt.method import l2sp
-from adapt.method.das import options as das_options
+from adapt.config import Config, MethodConfig, flat
 from adapt.method.table import METHODS, method_class, option_sections
 from tests.parse.calls import parsed
 
@@ -104,31 +89,25 @@ def flat_with_methods() -> dict[str, Any]:
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
-    modules = (continual, job, measuring, merging, running, tasks, text, training, tuning, das_options, l2sp)
-    classes = {
-        node.name: node
-        for module in modules
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.ClassDef)
-    }
 
-    def documented(name: str, prefix: str) -> dict[str, str]:
-        body = classes[name].body
+    def documented(section: type, prefix: str) -> dict[str, str]:
+        (read,) = ast.parse(inspect.getsource(section)).body
+        assert isinstance(read, ast.ClassDef)
         return {
             f"{prefix}{line.target.id}": below.value.value
-            for line, below in pairwise(body)
+            for line, below in pairwise(read.body)
             if isinstance(line, ast.AnnAssign)
             and isinstance(line.target, ast.Name)
             and isinstance(below, ast.Expr)
             and isinstance(below.value, ast.Constant)
         }
 
-    found = documented("Config", "")
+    found = documented(Config, "")
     for section, content in vars(Config()).items():
         if is_dataclass(content):
-            found.update(documented(type(content).__name__, f"{section}."))
+            found.update(documented(type(content), f"{section}."))
     for section, options in option_sections("plain").items():
-        found.update(documented(options.__name__, f"{section}."))
+        found.update(documented(options, f"{section}."))
     return {name: text for name, text in found.items() if name != "method_options"}
 
 
