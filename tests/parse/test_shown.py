@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
@@ -25,8 +26,6 @@ from adapt.config import (
     training,
     tuning,
 )
-from adapt.method import l2sp
-from adapt.method.das import options as das_options
 from adapt.method.table import METHODS, method_class, option_sections
 from tests.parse.calls import parsed
 
@@ -104,7 +103,8 @@ def flat_with_methods() -> dict[str, Any]:
 
 def documentation() -> dict[str, str]:
     """The docstring below each field, by dotted name, read from the source."""
-    modules = (continual, job, measuring, merging, running, tasks, text, training, tuning, das_options, l2sp)
+    of_methods = [sys.modules[options.__module__] for kind in METHODS if (options := method_class(kind).Options)]
+    modules = (continual, job, measuring, merging, running, tasks, text, training, tuning, *of_methods)
     classes = {
         node.name: node
         for module in modules
