@@ -111,7 +111,8 @@ def stages(config: Config) -> dict[str, Seen]:
 
 
 def test_these_are_all_kinds_of_stages_that_there_are(config: Config) -> None:
-    seen = {stage.kind for stage in stages(config).values()}
+    methods = [config, replace(config, method=MethodConfig("ewc"))]  # those that have stages of their own
+    seen = {stage.kind for each in methods for stage in stages(each).values()}
     assert {kind.__name__ for kind in KINDS} - MADE_OF_JOBS == {kind.__name__ for kind in seen}
 
 

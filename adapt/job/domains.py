@@ -1,11 +1,14 @@
 """The domains of a sequence: their names, their order, their text, and the tasks that belong to them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.job.text import beside, deduplicated, prepared_files
+from adapt.method.table import method_of
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
 from adapt.stage.context import Context
@@ -27,6 +30,12 @@ def tasks_of(config: Config, order: Sequence[str]) -> list[TaskConfig]:
     return [task for task in given if domain_of(task) in order]
 
 
+def in_its_mode(config: Config) -> Config:
+    """The configuration with the `sequence.mode` that its method stands for, where it stands for one."""
+    mode: Any = method_of(config).mode
+    return replace(config, sequence=replace(config.sequence, mode=mode)) if mode else config
+
+
 def check_domains(config: Config) -> list[str]:
     """The names of the domains, in the order in which they are learnt.
 
@@ -35,11 +44,11 @@ def check_domains(config: Config) -> list[str]:
     """
     sources = dict(sources_of(config.corpus))
     check_several(config.corpus)
-    if config.sequence.mode != "continual" and config.method.kind != "plain":
+    if config.sequence.mode not in ("continual", method_of(config).mode) and config.method.kind != "plain":
         raise ConfigError(
             f"method.kind is {config.method.kind}, but with sequence.mode {config.sequence.mode} no domain follows"
             " another, so there is nothing to forget",
-            "set method.kind to plain, or sequence.mode to continual",
+            "leave sequence.mode out, or set method.kind to plain",
         )
     if config.corpus.streaming:
         raise ConfigError("corpus.streaming is set, but a sequence measures prepared text", "leave it out")

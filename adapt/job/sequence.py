@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from adapt.config.kinds import Kind
-from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, tasks_of
+from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, in_its_mode, tasks_of
 from adapt.job.general import before_training
 from adapt.job.job import Job
-from adapt.job.sequence_steps import Setup, known_after, on_domain, sequence_step, taught
+from adapt.job.sequence_steps import Setup, known_after, on_domain, recalled_texts, sequence_step, taught
 from adapt.job.text import general_text, replayed_text
 from adapt.runner import Finished
 from adapt.stage.context import Context, root_of
@@ -33,7 +33,9 @@ def sequence(context: Context) -> SequenceStage:
         ConfigError: a domain is unknown, or comes twice, by its name or by its text; a task belongs to none; or the
             sequence of this name was begun otherwise.
     """
-    config, order = context.config, check_domains(context.config)
+    order = check_domains(context.config)
+    config = in_its_mode(context.config)
+    context = context.configured(config)
     general = general_text(context)
     setup = Setup(context, order, domain_texts(context, order, general), general, tasks_of(config, order))
     before = {
@@ -65,7 +67,9 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, context, name)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
-        step = sequence_step(setup, domain, number, name, replace(training, noted=noted.first(number)), past)
+        recalled = recalled_texts(setup, number)
+        training = replace(training, noted=noted.first(number), recalled=recalled)
+        step = sequence_step(setup, domain, number, name, training, past)
         yield step
         context, past = context.starting_from(step.training), known_after(setup, step)
 

@@ -60,6 +60,8 @@ class Setting:
     zero_stage: int = 0
     world: int = 1
     """Ranks."""
+    precision: str = "fp32"
+    """Arithmetic of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], nn.Module] | None = None
     """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
 
@@ -84,6 +86,8 @@ class AddedMemory:
     """What autograd keeps of parameters that layers compute with in place of the trained ones, in fp32 [bytes]."""
     layer_values: float = 0.0
     """Further numbers that autograd keeps in each layer, for each token."""
+    trained: float = 1.0
+    """Share of the model's parameters that have gradients and a state of the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,10 @@ class Method:
     """The method's name in the table of methods."""
     zero_stages: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
     """The ZeRO stages that it can run with."""
+    mode: ClassVar[str | None] = None
+    """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""
+    past_fraction: float = 0.0
+    """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -259,6 +267,9 @@ class Method:
         What can be made again from the setting does not belong here.
         """
         return {}
+
+    def resize(self, config: Any) -> None:
+        """Changes what config.json of the exported model says, where `prepare_model` gave it another size."""
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns the trained state into the weights of an ordinary model, for export.

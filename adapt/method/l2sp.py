@@ -15,9 +15,6 @@ from adapt.config import NonNegativeFloat
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.model.size import ModelSize
 
-Tensor = Any
-"""torch's. Parsing runs what stands under TYPE_CHECKING beside options, and must not load torch."""
-
 
 @dataclass(frozen=True)
 class L2spOptions:
@@ -40,10 +37,7 @@ class L2sp(Method):
     def __init__(self, options: L2spOptions) -> None:
         super().__init__(options)
         self._setting = Setting()
-        self._pulls: list[
-            tuple[float, dict[str, Tensor]]
-        ] = []  # each pull: its strength, and the weights that it pulls to
-        self._penalty: list[Tensor] = []  # the terms of the last step's penalty that are on this rank
+        self._pulls: Any = None  # Pulls: parsing runs what stands under TYPE_CHECKING, and must not load torch
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Notes where the training started."""
@@ -52,36 +46,26 @@ class L2sp(Method):
 
     def begin(self, engine: Any) -> None:
         """Keeps what the weights are now."""
+        from adapt.method.pull import Pull, Pulls, own_parts, parts_now
+
         alpha, beta, setting = self.options.alpha, self.options.beta, self._setting
-        start = {part.name: part.value.detach().clone() for part in engine.parts()}
+        start = parts_now(engine)
         if beta and setting.base != setting.anchor:
             assert setting.load
             base = dict(setting.load(setting.base).named_parameters())
-            parts = {part.name: part.of(base[part.name].detach()) for part in engine.parts()}
-            self._pulls = [(alpha, start), (beta, {name: part.to(start[name]) for name, part in parts.items()})]
+            self._pulls = Pulls([Pull(alpha, start), Pull(beta, own_parts(engine, lambda name: base[name].detach()))])
         else:  # the first domain starts from the base, so both pulls are one
-            self._pulls = [(alpha + beta, start)]
+            self._pulls = Pulls([Pull(alpha + beta, start)])
 
     def before_step(self, engine: Any, step: int) -> None:
         """Adds the penalty's gradient."""
-        self._penalty = []
-        engine.change_gradients(self._pulled)
-
-    def _pulled(self, part: Any, gradient: Tensor) -> Tensor:
-        for strength, weights in self._pulls:
-            moved = part.value - weights[part.name]
-            self._penalty.append(strength / 2 * moved.double().square().sum())
-            gradient = gradient + strength * moved
-        return gradient
+        self._pulls.add_to(engine)
 
     def report(self) -> dict[str, float]:
         """The penalty before the last step [nats a predicted token, like the loss]."""
-        import torch
-
-        from adapt.method.gather import summed
-
-        own = torch.stack(self._penalty).sum() if self._penalty else torch.zeros((), device=self._setting.device)
-        return {"penalty": (summed(own) if self._setting.zero_stage else own).item()}
+        if self._pulls is None:  # in a trial of how much memory a pass takes
+            return {}
+        return {"penalty": self._pulls.penalty(self._setting.device, self._setting.zero_stage > 0)}
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """One or two copies of a rank's share of the weights, and one for a moment."""

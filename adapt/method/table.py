@@ -16,6 +16,15 @@ METHODS = {
     "plain": "adapt.method.base:Method",
     "das": "adapt.method.das.method:Das",
     "l2sp": "adapt.method.l2sp:L2sp",
+    "ewc": "adapt.method.ewc.method:Ewc",
+    "distill": "adapt.method.distill:Distill",
+    "replay": "adapt.method.replay:Replay",
+    "interpolate": "adapt.method.interpolate:Interpolated",
+    "freeze": "adapt.method.freeze:Freeze",
+    "expand": "adapt.method.expand:Expand",
+    "lora": "adapt.method.lora:Lora",
+    "one": "adapt.method.compared:One",
+    "joint": "adapt.method.compared:Joint",
 }
 """The class of each method, as `module:Class`. A further method is its file, its test and a line here."""
 

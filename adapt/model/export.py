@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ def save_model(
     folder: Path,
     trust_remote_code: bool = False,
     max_shard_size: str = "5GB",
+    resize: Callable[[Any], None] = lambda config: None,
 ) -> None:
     """Write config.json, model.safetensors and the tokenizer.
 
@@ -32,11 +34,13 @@ def save_model(
         folder: where to write. The caller makes it atomic.
         trust_remote_code: run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
+        resize: changes the config where the model has another size than that one.
 
     Raises:
         ModelError: the weights are not those of the model that config.json describes.
     """
     config = load_config(config_folder, trust_remote_code)
+    resize(config)
     with quiet():
         with torch.device("meta"):  # only its names, shapes and ties are wanted
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)

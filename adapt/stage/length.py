@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from adapt.config import Config, CorpusConfig
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
+from adapt.method.table import method_of
 from adapt.stage.text.prepare import Prepared
 from adapt.train.schedule import RunLength, length_of, rows_of
 
@@ -59,8 +60,16 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     return length
 
 
-def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | None) -> "Mixture | None":
+def mixed(
+    config: Config, sources: Mapping[str, Prepared], replay: Prepared | None, recalled: Mapping[str, Prepared]
+) -> "Mixture | None":
     """How the sources of a training share the run; None where the corpus is streamed.
+
+    Args:
+        config: of the training.
+        sources: texts of the domain.
+        replay: general text.
+        recalled: texts of the domains before.
 
     Raises:
         DataError: a share of the run is for text that has no row.
@@ -69,7 +78,10 @@ def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | No
 
     if config.corpus.streaming:
         return None
-    rows = {name: rows_of(text.train_tokens or 0, config.training) for name, text in sources.items()}
+    rows, past = (
+        {name: rows_of(text.train_tokens or 0, config.training) for name, text in texts.items()}
+        for texts in (sources, recalled)
+    )
     replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
     weights = weights_of(config.corpus)
     _check_rows(rows, weights)
@@ -79,7 +91,20 @@ def mixed(config: Config, sources: Mapping[str, Prepared], replay: Prepared | No
             " have no text to train on",
             "add text to these files, or set mixture.replay_fraction to 0",
         )
-    return Mixture.of(list(rows.values()), config.seed, config.mixture, weights, replayed)
+    if past and not any(past.values()):
+        raise DataError(
+            f"{', '.join(past)}: the domains before have no text to replay",
+            "give them more text, lower corpus.heldout_fraction, or set method.kind to plain",
+        )
+    return Mixture.of(
+        list(rows.values()),
+        config.seed,
+        config.mixture,
+        weights,
+        replayed,
+        list(past.values()),
+        method_of(config).past_fraction,
+    )
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:

@@ -1,7 +1,7 @@
 """Stage `train`: a training run over prepared or streamed text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,8 @@ class Train(Stage[Trained]):
     """Weights of the sources; None where they have none."""
     noted: Noted | None = None
     """What is noted when it begins: the sequence up to this domain."""
+    recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
+    """The texts of the domains before, where the method mixes them in."""
 
     @classmethod
     def of(
@@ -115,6 +117,11 @@ class Train(Stage[Trained]):
         )
 
     @property
+    def sources(self) -> list[Stage[Prepared]]:
+        """All texts that it reads, in the order in which the mixture numbers them."""
+        return [*self.corpora.values(), *self.recalled.values(), *([self.replay] if self.replay else [])]
+
+    @property
     def number(self) -> int:
         """How many trainings of the chain there are up to this one."""
         before = self.start.training
@@ -124,8 +131,9 @@ class Train(Stage[Trained]):
         """Model, objective, length, optimizer, mixture, method and seed."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
+        recalled = {"recalled": method_of(config).past_fraction} if self.recalled else {}
         return {
-            "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights},
+            "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights, **recalled},
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
@@ -145,9 +153,10 @@ class Train(Stage[Trained]):
         if self.noted:
             self.noted.save()
         texts = {name: done[text].result for name, text in self.corpora.items()}
+        recalled = {name: done[text].result for name, text in self.recalled.items()}
         replay = done[self.replay].result if self.replay else None
         config = sized(self.config, self.batch_examples, list(texts.values()))
-        start, mixture = self.start.made(done), mixed(config, texts, replay)
+        start, mixture = self.start.made(done), mixed(config, texts, replay, recalled)
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
         kept = config.training.keep_checkpoints + (branch_step(config.training, steps) is not None)
@@ -156,7 +165,7 @@ class Train(Stage[Trained]):
         from adapt.train.launch import launch
 
         connect(config.resources)
-        sources = [*self.corpora.values(), *([self.replay] if self.replay else [])]
+        sources = self.sources
         check_memory(config, self.start.pretrained.model, summed_sizes(done[text].record.metrics for text in sources))
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
@@ -177,7 +186,8 @@ class Train(Stage[Trained]):
         if mixture is None and reported["step"] < steps:
             log(f"the corpus was passed through after {reported['step']} of {steps} steps")
         knows = self.is_transductive or self.start.knows(done)
-        shares = _shares(texts, replay, mixture, reported["step"], config.training)
+        named = {**texts, **recalled, **({"(replay)": replay} if replay else {})}
+        shares = _shares(named, mixture, reported["step"], config.training)
         return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
@@ -192,18 +202,18 @@ class Train(Stage[Trained]):
         if dimensions is None:
             return None
         done = Done(records)
-        texts = {name: done[text].result for name, text in self.corpora.items() if text in done}
-        replay = done[self.replay].result if self.replay and self.replay in done else None
-        known = len(texts) == len(self.corpora) and bool(replay) == bool(self.replay)
-        config = sized(self.config, self.batch_examples, list(texts.values())) if known else self.config
-        length = None
+        config, known, length = self.config, all(text in done for text in self.sources), None
         if known:
-            length = length_over(config, mixed(config, texts, replay))
+            texts, recalled = (
+                {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)
+            )
+            replay = done[self.replay].result if self.replay else None
+            config = sized(config, self.batch_examples, list(texts.values()))
+            length = length_over(config, mixed(config, texts, replay, recalled))
         elif not config.training.epochs:  # then the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
         tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
-        corpora = [text for text in (*self.corpora.values(), self.replay) if text and text in done]
-        mean = mean_length(summed_sizes(done[text].record.metrics for text in corpora))
+        mean = mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
         return forecast(config, dimensions, tokens, mean, Store(root_of(config)))
 
 
@@ -236,17 +246,13 @@ def outcome_of(
 
 
 def _shares(
-    texts: Mapping[str, Prepared],
-    replay: Prepared | None,
-    mixture: "Mixture | None",
-    steps: int,
-    training: TrainingConfig,
+    named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
 ) -> dict[str, SourceShare] | None:
-    """What each source gave to a run; replayed text is called `(replay)`."""
+    """What each text gave to a run, by its name, as the mixture numbers them."""
     if mixture is None:
         return None
     drawn = mixture.drawn(steps * training.global_batch_size)
-    shares, named = {}, {**texts, **({"(replay)": replay} if replay else {})}
+    shares = {}
     for (name, text), rows in zip(named.items(), drawn, strict=True):
         tokens = text.train_tokens or 0
         given = round(rows * tokens / max(rows_of(tokens, training), 1))

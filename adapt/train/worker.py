@@ -82,7 +82,7 @@ def _train(job: TrainingRun, rank: int) -> None:
         state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:
-            _export(job, state, parts.tokenizer)
+            _export(job, state, parts.tokenizer, method)
             _carry(method, folder)
             write_atomically(folder / PROGRESS_FILE, json.dumps(figures))
         dist.barrier()
@@ -109,7 +109,7 @@ class RankParts:
 
         start, method = job.pretrained, method_of(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        setting = _setting(job, device, world)
+        setting = _setting(job, device, world, precision)
         assert setting.load
         objective = make(config.objective, tokenizer, config.seed)
         model: Any = method.prepare_model(setting.load(start.model), setting)
@@ -154,7 +154,7 @@ class RankParts:
         return figures
 
 
-def _setting(job: TrainingRun, device: torch.device, world: int) -> Setting:
+def _setting(job: TrainingRun, device: torch.device, world: int, precision: str) -> Setting:
     """What the method is told."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
@@ -170,6 +170,7 @@ def _setting(job: TrainingRun, device: torch.device, world: int) -> Setting:
         device=device,
         zero_stage=config.resources.zero_stage,
         world=world,
+        precision=precision,
         load=lambda folder: load_model(folder, causal, start.trust_remote_code, dropout),
     )
 
@@ -221,6 +222,7 @@ def _carry(method: Method, folder: Path) -> None:
         target.rmdir()
 
 
-def _export(job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any) -> None:
+def _export(job: TrainingRun, state: dict[str, torch.Tensor], tokenizer: Any, method: Method) -> None:
+    start = job.pretrained
     with folder_aside(Path(job.folder) / MODEL_FOLDER) as aside:
-        save_model(job.pretrained.model, state, tokenizer, aside, job.pretrained.trust_remote_code)
+        save_model(start.model, state, tokenizer, aside, start.trust_remote_code, resize=method.resize)

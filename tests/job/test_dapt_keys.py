@@ -121,6 +121,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "corpus.decontaminate_overlap": (AGAINST, 0.9, DOMAIN),
     "das.soft_mask": (DAS, "gradient", TRAINED),
     "das.general_importance": (DAS, "random", TRAINED),
+    "das.importance": (DAS, "fisher", TRAINED),
     "das.importance_sequences": (DAS, 7, TRAINED),
     "das.importance_batch": (DAS, 7, TRAINED),
     "das.granularity": (DAS, "example", TRAINED),

@@ -24,7 +24,7 @@ def weighted(*weights: float | None) -> Config:
 
 
 def mixture(config: Config, a: int, b: int, replay: int | None = None) -> Mixture:
-    found = mixed(config, {"a": text(a), "b": text(b)}, None if replay is None else text(replay))
+    found = mixed(config, {"a": text(a), "b": text(b)}, None if replay is None else text(replay), {})
     assert found
     return found
 
@@ -59,7 +59,7 @@ def test_text_without_a_row_that_gets_no_share_is_left_out(config: Config) -> No
 def test_a_streamed_corpus_is_no_mixture_and_as_long_as_it_is_configured() -> None:
     streamed = replace(CONFIG, corpus=CorpusConfig(paths="a", streaming=True))
     limited = replace(streamed, training=replace(streamed.training, max_steps=7))
-    assert mixed(limited, {"domain": Prepared(0, 0)}, None) is None
+    assert mixed(limited, {"domain": Prepared(0, 0)}, None, {}) is None
     assert length_over(limited, None).steps == 7
 
 

@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
 from adapt.method.base import Method, Setting
 from adapt.method.das.measure import MeasureSettings, gate_sizes
-from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
-from adapt.method.l2sp import L2sp, L2spOptions
+from adapt.method.distill import DistillOptions
+from adapt.method.ewc.fisher import FISHER_FILE
+from adapt.method.ewc.options import EwcOptions
+from adapt.method.l2sp import L2spOptions
+from adapt.method.table import method_class
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.units import KINDS as UNITS
 from adapt.model.layers.units import Gates
@@ -38,6 +42,9 @@ KINDS = "mlm", "whole_word", "span", "entity", "causal"
 METHODS: dict[str, Any] = {
     "plain": None,
     "l2sp": L2spOptions(alpha=2.0, beta=1.0),
+    "ewc": EwcOptions(),
+    "distill": DistillOptions(),
+    "distill of states": DistillOptions(of="states"),
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),
     "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),
@@ -57,8 +64,7 @@ class Run:
 
 
 def method_of(name: str) -> Method:
-    options = METHODS[name]
-    return Method() if options is None else (Das if isinstance(options, DasOptions) else L2sp)(options)
+    return method_class(name.split()[0])(METHODS[name])
 
 
 def model_for(objective: str) -> Any:
@@ -81,7 +87,9 @@ def _watched(run: Run) -> list[Told]:
     setting = Setting(anchor=START, base=BASE, past=run.past, zero_stage=run.stage, world=1, load=other)
     model = method.prepare_model(model_for(run.objective), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
-    with pretended([*model.parameters(), *model.buffers()]) as device:
+    teacher = getattr(method, "teacher", None)
+    there = [tensor for each in (model, teacher) if each for tensor in (*each.parameters(), *each.buffers())]
+    with pretended(there) as device:
         engine = Engine(model, toy.settings(), run.stage, "fp32", run.micro_batch, toy.GLOBAL_BATCH // run.micro_batch)
         method.begin(engine)
         loop = Loop(engine, objective, method, toy.settings(), run.micro_batch, STEPS, seed=5)
@@ -95,8 +103,10 @@ def _watched(run: Run) -> list[Told]:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Importance of what was learnt before."""
-    return saved(tmp_path_factory.mktemp("importance") / "past", 1.0)
+    """Importance of what was learnt before, for DAS and for EWC."""
+    fisher = tmp_path_factory.mktemp("fisher")
+    save_file({name: each.detach().clone() for name, each in toy.model().named_parameters()}, fisher / FISHER_FILE)
+    return {**saved(tmp_path_factory.mktemp("importance") / "past", 1.0), "fisher": fisher}
 
 
 def assert_waits_once(ranks: Any, runs: list[Run]) -> None:

@@ -36,8 +36,8 @@ class Mixture:
     slots: tuple[int, ...]
     """How many of the slots of a period each group has."""
     seed: int
-    replays: bool = False
-    """The last group is general text beside the domain's."""
+    beside: int = 0
+    """How many groups, the last ones, are text beside the domain's."""
 
     @classmethod
     def of(
@@ -47,6 +47,8 @@ class Mixture:
         config: MixtureConfig = DEFAULT,
         weights: Sequence[float] | None = None,
         replay: Sequence[int] = (),
+        recalled: Sequence[int] = (),
+        recalled_fraction: float = 0.0,
     ) -> "Mixture":
         """The mixture of some sources.
 
@@ -55,7 +57,9 @@ class Mixture:
             seed: the run's.
             config: how they are mixed.
             weights: the share of each source, if given; must then sum to more than 0.
-            replay: rows of the sources of general text. They come after the others.
+            replay: rows of the sources of general text. They come after all others.
+            recalled: rows of the texts of past domains. They come after those of the domain.
+            recalled_fraction: their share of the run.
         """
         everyone, tempered = tuple(range(len(rows))), config.temperature != 1 and any(rows)
         if config.order == "sequential" or not (weights or tempered):
@@ -63,11 +67,15 @@ class Mixture:
         else:
             groups = [Group((source,), (rows[source],)) for source in everyone]
             shares = proportions(weights) if weights else proportions(rows, config.temperature)
-        if replay:
-            groups.append(Group(tuple(range(len(rows), len(rows) + len(replay))), tuple(replay)))
-            shares = [*(share * (1 - config.replay_fraction) for share in shares), config.replay_fraction]
+        others = [(recalled, recalled_fraction), (replay, config.replay_fraction)]
+        others = [(text, fraction) for text, fraction in others if text]
+        left, first = 1 - sum(fraction for _, fraction in others), len(rows)
+        shares = [*(share * left for share in shares), *(fraction for _, fraction in others)]
+        for text, _ in others:
+            groups.append(Group(tuple(range(first, first + len(text))), tuple(text)))
+            first += len(text)
         period = max(SLOTS, SLOTS_PER_GROUP * len(groups))
-        return cls(tuple(groups), largest_remainder(shares, period), seed, bool(replay))
+        return cls(tuple(groups), largest_remainder(shares, period), seed, len(others))
 
     @cached_property
     def period(self) -> int:
@@ -108,7 +116,7 @@ class Mixture:
     def epoch(self) -> int:
         """Samples in which the domain's sources are passed through once, on average over them."""
         everyone = list(zip(self.groups, self.slots, strict=True))
-        domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.replays] if slots]
+        domain = [(group.total, slots) for group, slots in everyone[: len(everyone) - self.beside] if slots]
         rows, slots = sum(rows for rows, _ in domain), sum(slots for _, slots in domain)
         return -(-rows * self.period // slots)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adapt.errors import TrainingError
-from adapt.method.das.stage import EPOCH, Measuring
+from adapt.method.das.stage import Measuring
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
     from adapt.method.das.measure import Judged, MeasureSettings, Sums
-    from adapt.objective.base import Batch
     from adapt.train.over_rows import Share
 
 PASS_TOKENS = 4_096
@@ -48,25 +46,21 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
 
 def measure_share(measuring: Measuring, device: torch.device, precision: str, share: Share) -> Sums:
     """One device's share of the batches."""
-    import torch
-
+    from adapt.method.das.criteria import weight_sizes
     from adapt.method.das.measure import gate_sizes
     from adapt.method.das.views import injected
+    from adapt.method.measuring import batches_at, model_on
     from adapt.model.layers.units import Gates
-    from adapt.model.load import load_model
-    from adapt.model.packing.dropout import use_quick_dropout
 
-    config, pretrained = measuring.config, measuring.pretrained
-    causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
-    model = load_model(pretrained.model, causal, pretrained.trust_remote_code, dropout)
-    if device.type == "cpu":
-        use_quick_dropout(model)
-    torch.nn.Module.to(model, device)
+    model = model_on(device, measuring.config, measuring.pretrained)
     gates, (loss, marks) = Gates(model), _loss(measuring)
     views = injected(model, measuring.options.injected_dropout) if measuring.about == "general" else None
     settings = measure_settings(measuring, precision)
+    batches = batches_at(measuring.text, share, measuring.config.training.sequence_length, marks)
     with views.on() if views else nullcontext():
-        return gate_sizes(model, gates, loss, _batches(measuring, share, marks), settings)
+        if measuring.options.importance == "gate":
+            return gate_sizes(model, gates, loss, batches, settings)
+        return weight_sizes(model, loss, batches, settings, measuring.options.importance)
 
 
 def _loss(measuring: Measuring) -> tuple[Judged, tuple[str, ...]]:
@@ -99,14 +93,3 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
         rows=max(1, most // views),
         dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
     )
-
-
-def _batches(measuring: Measuring, share: Share, marks: tuple[str, ...]) -> Iterator[tuple[int, Batch]]:
-    import numpy as np
-
-    from adapt.objective.base import Batch
-
-    stream, length = measuring.text, measuring.config.training.sequence_length
-    for number, rows in share:
-        columns: dict[str, Any] = stream.take(rows.tolist(), length, marks)
-        yield number, Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})

@@ -87,10 +87,10 @@ def gate_sizes(
     """
     total: Sums | None = None  # on the device, which nothing waits for between batches
     gradients = TokenGradients(model) if settings.embeddings == "gradient" else nullcontext()
-    with _measuring(model, settings.dropout_seed is not None), gradients as at_tokens:
+    with measuring_mode(model, settings.dropout_seed is not None), gradients as at_tokens:
         for number, batch in batches:
             if settings.dropout_seed is not None:
-                torch.manual_seed(_seed(settings.dropout_seed, number))
+                torch.manual_seed(dropout_seed(settings.dropout_seed, number))
             sums = _of_batch(model, gates, loss, batch, settings, at_tokens)
             total = total + sums if total else sums
     assert total, "no batches"
@@ -147,7 +147,7 @@ def _value(
 
 
 @contextmanager
-def _measuring(model: Any, training: bool) -> Iterator[None]:
+def measuring_mode(model: Any, training: bool) -> Iterator[None]:
     """Inside the block, all modules are in one mode, weights get no gradients, and random numbers are borrowed."""
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -163,5 +163,6 @@ def _measuring(model: Any, training: bool) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-def _seed(seed: int, number: int) -> int:
+def dropout_seed(seed: int, number: int) -> int:
+    """By which the dropout of a batch is drawn."""
     return int(np.random.SeedSequence([seed % 2**64, number]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -11,6 +11,7 @@ from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
+from adapt.method.measuring import check_prepared
 from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
@@ -64,16 +65,20 @@ class Das(Method):
         """Refuses models whose units are not known, and text that is not prepared before it is measured on.
 
         Raises:
-            ConfigError: the corpus is streamed.
+            ConfigError: the corpus is streamed, or the importance of embeddings does not go with that of units.
             ModelError: the units of the model are not known.
         """
         if not self._measures:
             return
         check_units(model)
-        if config.corpus.streaming and self.options.general_importance != "none":
+        das = self.options
+        if das.general_importance != "none":
+            check_prepared(config, "importance", "set das.general_importance to none")
+        needed = {"magnitude": ("free",), "gate": ("free", "gradient", "frequency")}
+        if das.embeddings not in needed.get(das.importance, ("free", "frequency")):
             raise ConfigError(
-                "corpus.streaming is set, but importance is measured on prepared text",
-                "leave corpus.streaming out, or set das.general_importance to none",
+                f"das.embeddings is {das.embeddings}, which das.importance {das.importance} does not measure",
+                f"set das.embeddings to {needed.get(das.importance, ('frequency',))[0]}, or das.importance to gate",
             )
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:

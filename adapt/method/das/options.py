@@ -19,6 +19,11 @@ class DasOptions:
     """Which units count as important for general knowledge, before the first domain is learnt: `kl` those on which the
     divergence of two dropout passes depends most, `random` random ones, `none` no units. All later domains keep this
     importance."""
+    importance: Literal["gate", "magnitude", "gradient", "fisher", "taylor"] = "gate"
+    """What makes a unit important. `gate`, as published: the size of the loss's gradient at a gate on its output. The
+    others are criteria of pruning, over the weights that the mask would hold: `magnitude` their norm, which needs no
+    text; `gradient` the norm of the gradient there; `fisher` its square; `taylor` how much the loss would change at
+    first order if they were 0."""
     importance_sequences: PositiveInt = 10_000
     """Rows of a domain, drawn at random, on which importance is measured."""
     importance_batch: PositiveInt = 64

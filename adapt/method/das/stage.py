@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from adapt.config import Config
 from adapt.console import log
-from adapt.errors import DataError
 from adapt.method.das.options import DasOptions
+from adapt.method.measuring import sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start
 from adapt.objective.known import objective_what
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of
-from adapt.schema import SHARD_GLOB
 
 if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the GPUs that are not theirs
     import numpy as np
@@ -29,8 +28,6 @@ if TYPE_CHECKING:  # torch is loaded in Ray tasks only once they have hidden the
     from adapt.model.layers.units import Kind
 
 About = Literal["general", "domain"]
-EPOCH = 2**32
-"""Stands for the epoch wherever random numbers are drawn by epoch, so that rows and masks are not those of training."""
 LEAST_PLASTICITY = 0.1
 """Below this mean of 1 - importance a layer hardly learns any more, and a warning says so."""
 FREE_SHARE = 0.5
@@ -93,8 +90,11 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
         general = {"about": das.general_importance, **(views if das.general_importance == "kl" else {})}
         domain = {"about": "domain", **sample, "embeddings": das.embeddings, "objective": objective_what(config)}
+        about: dict[str, Any] = dict(general if self.about == "general" else domain)
+        if about["about"] != "random" and das.importance != "gate":
+            about = {**(about if das.importance != "magnitude" else {}), "importance": das.importance}
         return {
-            **(general if self.about == "general" else domain),
+            **about,
             "normalize": das.normalize,
             "model": self.start.digest,
             "seed": config.seed,
@@ -140,10 +140,7 @@ class Measuring:
     @property
     def text(self) -> TokenStream:
         """What rows are taken from: all of it as one stream."""
-        from adapt.corpus.shards.tokens import TokenStream
-
-        streams = (TokenStream.open(Path(folder), SHARD_GLOB) for folder in self.corpora)
-        return TokenStream(tuple(shard for stream in streams for shard in stream.shards))
+        return text_of(self.corpora)
 
     def rows(self) -> np.ndarray:
         """The rows to measure on, int64: the same of a text, whatever it is about; none where nothing is measured.
@@ -153,18 +150,11 @@ class Measuring:
         """
         import numpy as np
 
-        from adapt.corpus.batches.order import permute
-
-        if self.about == "general" and self.options.general_importance == "random":
+        is_random = self.about == "general" and self.options.general_importance == "random"
+        if is_random or self.options.importance == "magnitude":
             return np.zeros(0, np.int64)
-        rows = self.text.rows(self.config.training.sequence_length)
-        if not rows:
-            raise DataError(
-                f"{', '.join(self.corpora)}: no text to measure importance on",
-                "give this domain more text, or loosen corpus.cleaning",
-            )
-        wanted = min(self.options.importance_sequences, rows)
-        return permute(np.arange(wanted), rows, self.config.seed, EPOCH)
+        wanted, length = self.options.importance_sequences, self.config.training.sequence_length
+        return sampled_rows(self.corpora, length, wanted, self.config.seed, "importance")
 
 
 def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
@@ -188,7 +178,7 @@ def measure_importance(measuring: Measuring, folder: Path) -> dict[str, Any]:
 
     das, rows, model = measuring.options, measuring.rows(), _skeleton(measuring.pretrained)
     previous = load_importance(Path(measuring.previous), model) if measuring.previous else None
-    units, tokens, figures = _measured(measuring, rows) if len(rows) else _random(measuring, model)
+    units, tokens, figures = _measured(measuring, rows) if len(rows) else _without_text(measuring, model)
     own, own_tokens = normalize(units, das.normalize), normalize_tokens(tokens) if tokens is not None else None
     known, known_tokens = (previous.units, previous.embedding) if previous else (None, None)
     together = accumulate(known, own) if known else own
@@ -219,11 +209,17 @@ def _skeleton(pretrained: Pretrained) -> PreTrainedModel:
     return model
 
 
-def _random(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
-    """Sizes of units that mean nothing."""
+def _without_text(measuring: Measuring, model: Any) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:
+    """Sizes of units that mean nothing, or those of their weights."""
+    from adapt.method.das.criteria import magnitudes
     from adapt.method.das.normalize import random_sizes
+    from adapt.model.load import load_model
 
-    return random_sizes(model, measuring.config.seed), None, {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+    figures = {"groups": 0, "tokens": 0, "device_seconds": 0.0}
+    if measuring.about == "general" and measuring.options.general_importance == "random":
+        return random_sizes(model, measuring.config.seed), None, figures
+    pretrained, causal = measuring.pretrained, measuring.config.objective.kind == "causal"
+    return magnitudes(load_model(pretrained.model, causal, pretrained.trust_remote_code)), None, figures
 
 
 def _measured(measuring: Measuring, rows: np.ndarray) -> tuple[dict[Kind, Tensor], Tensor | None, dict[str, Any]]:

@@ -128,13 +128,35 @@ def _losses(model: nn.Module, packed: Packed, positions: Tensor, targets: Tensor
     by_position: list[Tensor] = []
 
     def compare(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        total, losses = linear_cross_entropy(hidden.squeeze(0), weight, bias, targets)
+        total, losses = linear_cross_entropy(hidden, weight, bias, targets)
         by_position.append(losses)
-        return total.expand(hidden.shape[:2])[..., None]  # the model expects this shape; all its numbers are the same
+        return total[None]
 
-    with answering(getattr(model, "module", model), compare):
+    return compared_at(model, packed, positions, compare)[0], by_position[0]
+
+
+def compared_at(
+    model: nn.Module, packed: Packed, positions: Tensor, function: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+) -> Tensor:
+    """Some numbers that are computed of the head's last linear layer, in place of the logits.
+
+    Args:
+        model: as of `loss_at`.
+        packed: N tokens.
+        positions: int64 [T], where the head runs.
+        function: gets the layer's input [T, H], its weight [V, H] and its bias [V] or None; gives some numbers [K].
+
+    Returns:
+        [K]. Gradients flow.
+    """
+
+    def answer(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        numbers = function(hidden.squeeze(0), weight, bias)
+        return numbers.expand(*hidden.shape[:2], -1)  # the model expects this shape; all positions have the same
+
+    with answering(getattr(model, "module", model), answer):
         logits = _forward(model, packed, positions)
-    return (logits.flatten()[0] if len(targets) else logits.sum()), by_position[0]
+    return logits[0, 0] if len(positions) else logits.sum((0, 1))
 
 
 @contextmanager

@@ -127,11 +127,12 @@ def estimate(size: ModelSize, setting: Demand) -> Memory:
     the optimizer's state (stage 1), gradients (2) and parameters (3) among the workers (arXiv 1910.02054).
     """
     share = {1: setting.workers, 2: setting.workers, 3: setting.workers}.get(setting.zero_stage, 1)
+    added = setting.method.added_memory(size, share)
     whole, part = 4.0 * size.parameters, 4.0 * size.parameters / share
     own_copy = part if setting.zero_stage else 0.0
     parameters = part if setting.zero_stage == 3 else whole
-    optimizer = 2 * part + own_copy
-    gradients = part if setting.zero_stage >= 2 else whole
+    optimizer = (2 * part + own_copy) * added.trained
+    gradients = (part if setting.zero_stage >= 2 else whole) * added.trained
     host = 0.0
     if setting.on_gpu and setting.offload != "none":
         host += optimizer + gradients
@@ -139,7 +140,6 @@ def estimate(size: ModelSize, setting: Demand) -> Memory:
     if setting.on_gpu and setting.offload == "all":
         host += parameters
         parameters = 0.0
-    added = setting.method.added_memory(size, share)
     narrow = 2.0 * (size.layer_parameters + size.head_parameters)
     return Memory(
         parameters=parameters,

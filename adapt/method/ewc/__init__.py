@@ -1,0 +1,1 @@
+"""EWC: weights that past text depends on are held back. `options`, `fisher` (what is measured), `stage`, `method`."""

@@ -1,0 +1,71 @@
+"""Freezing: the embeddings of tokens, and the lowest layers if wanted, stay as they are while a domain is learnt.
+
+Embeddings are where small models forget most, and most of their parameters; what does not move cannot forget. Frozen
+parameters have no gradient and no optimizer state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from adapt.config import Config, NonNegativeInt
+from adapt.errors import ConfigError
+from adapt.method.base import AddedMemory, Method, Setting
+from adapt.model.layers.families import check_units
+from adapt.model.size import ModelSize, model_size
+
+
+@dataclass(frozen=True)
+class FreezeOptions:
+    """Parts of the model that are not trained."""
+
+    embeddings: bool = True
+    """Whether the embeddings of tokens are frozen; with them goes an LM head that has the same matrix."""
+    layers: NonNegativeInt = 0
+    """How many of the lowest layers are frozen."""
+
+
+class Freeze(Method):
+    """Trains a part of the model."""
+
+    Options = FreezeOptions
+    kind: ClassVar[str] = "freeze"
+
+    def __init__(self, options: FreezeOptions) -> None:
+        super().__init__(options)
+        self.options: FreezeOptions = options
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses to freeze more layers than there are.
+
+        Raises:
+            ConfigError: there are not so many.
+            ModelError: the layers of the model are not known.
+        """
+        if not self.options.layers:
+            return
+        check_units(model)
+        size = model_size(model)
+        if size and self.options.layers > size.layers:
+            raise ConfigError(
+                f"freeze.layers is {self.options.layers}, but the model has {size.layers} layers",
+                f"set freeze.layers to {size.layers} at most",
+            )
+
+    def prepare_model(self, model: Any, setting: Setting) -> Any:
+        """Freezes."""
+        from adapt.model.layers.pattern import layers_of
+
+        if self.options.embeddings:
+            model.get_input_embeddings().requires_grad_(False)
+        for layer in layers_of(model)[: self.options.layers] if self.options.layers else ():
+            layer.module.requires_grad_(False)
+        return model
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """Gradients and optimizer state are of the trained part alone."""
+        frozen = float(size.embedding_parameters * self.options.embeddings)
+        frozen += size.layer_parameters * min(1.0, self.options.layers / size.layers)
+        return AddedMemory(trained=1 - frozen / size.parameters)

@@ -1,0 +1,53 @@
+"""Interpolation after each domain: the model that is handed on lies between the model before and the trained one.
+
+theta = (1 - share) theta_before + share theta_trained, over all floating-point weights (WiSE-FT, arXiv 2109.01903;
+LM-Cocktail, arXiv 2311.13534). Training itself is plain. `job: merge` with `merge.kind: interpolate` makes a whole
+curve of such models of one finished training; this method makes one of them, from which the next domain goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from adapt.config import Fraction
+from adapt.method.base import Method, Setting
+
+
+@dataclass(frozen=True)
+class InterpolateOptions:
+    """Interpolation with an earlier model, after each domain (arXiv 2109.01903)."""
+
+    share: Fraction = 0.5
+    """Share of the trained model in every weight; 1 is plain training, 0 learns nothing."""
+    towards: Literal["before", "base"] = "before"
+    """The other model: the one `before` this domain, or the `base`, which the first domain started with."""
+
+
+class Interpolated(Method):
+    """Mixes the trained weights with those of an earlier model, for export."""
+
+    Options = InterpolateOptions
+    kind: ClassVar[str] = "interpolate"
+
+    def __init__(self, options: InterpolateOptions) -> None:
+        super().__init__(options)
+        self.options: InterpolateOptions = options
+        self._setting = Setting()
+
+    def prepare_model(self, model: Any, setting: Setting) -> Any:
+        """Notes where the other model lies."""
+        self._setting = setting
+        return model
+
+    def merge(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The weights in between. Whole numbers and other buffers stay those of the trained model."""
+        share, setting = self.options.share, self._setting
+        if share == 1 or not state:
+            return state
+        assert setting.load
+        other = setting.load(setting.anchor if self.options.towards == "before" else setting.base).state_dict()
+        return {
+            name: other[name].lerp(weight, share) if weight.is_floating_point() else weight
+            for name, weight in state.items()
+        }

@@ -1,0 +1,96 @@
+"""Distillation: what it adds to the loss, and its gradient, against transformers' own logits and states."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from adapt.method.base import Added, Setting
+from adapt.method.distill import Distill, DistillOptions
+from adapt.objective.base import Batch, Corrupted
+from tests.method.trained import BEFORE, loaded
+from tests.train import toy
+from tests.train.capacity.test_memory import ROBERTA
+
+
+def prepared(**options: Any) -> tuple[Distill, Any]:
+    method = Distill(DistillOptions(**options))
+    return method, method.prepare_model(toy.model(), Setting(anchor=BEFORE, load=loaded))
+
+
+def rows() -> Corrupted:
+    return toy.Objective().corrupt(Batch.of(toy.columns(0)))
+
+
+def by_hand(model: Any, seen: Corrupted, options: DistillOptions) -> tuple[Tensor, Tensor]:
+    """The mean loss and the mean distance, through transformers."""
+    one, other = (
+        each(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
+        for each in (model, loaded(BEFORE))
+    )
+    loss = cross_entropy(one.logits[seen.positions], seen.targets)
+    if options.of == "states":
+        states = [each.hidden_states[-1][seen.positions] for each in (one, other)]
+        return loss, (states[0] - states[1].detach()).square().mean()
+    own, theirs = (log_softmax(each.logits[seen.positions] / options.temperature, 1) for each in (one, other))
+    distance = kl_div(own, theirs.detach(), reduction="batchmean", log_target=True)
+    return loss, distance * options.temperature**2
+
+
+@pytest.mark.parametrize("size", [8, 3])
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "weight": 0.3}, {"of": "states", "weight": 5.0}])
+def test_loss_distance_and_gradient(options: dict[str, Any], size: int) -> None:
+    """Whatever the micro-batches."""
+    (method, model), seen = prepared(**options), rows()
+    count = len(seen.targets)
+    total = torch.zeros(())
+    for loss, extra in method.losses(model, seen.split(size), toy.Objective(), 0, count):
+        assert extra is not None
+        (loss / count + extra).backward()
+        total += loss.detach() / count + extra.detach()
+    plain = toy.model()
+    loss, distance = by_hand(plain, seen, method.options)
+    (loss + method.options.weight * distance).backward()
+    assert total.item() == pytest.approx((loss + method.options.weight * distance).item(), rel=1e-4)
+    assert method.report()["distance"] == pytest.approx(distance.item(), rel=1e-4)
+    assert distance.item() > 0.01
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    assert all(each.grad is None for each in method.teacher.parameters())
+
+
+def test_it_begins_at_no_distance() -> None:
+    """The first step is that of plain training, since model and teacher are the same."""
+    method = Distill(DistillOptions())
+    model = method.prepare_model(toy.model(), Setting(load=loaded))
+    ((_, extra),) = method.losses(model, [rows()], toy.Objective(), 0, 10)
+    assert extra is not None
+    assert extra.item() == pytest.approx(0, abs=1e-5)
+
+
+def test_the_model_holds_no_teacher() -> None:
+    """So ZeRO, checkpoints and exports do not see it."""
+    method, model = prepared()
+    assert model.state_dict().keys() == toy.model().state_dict().keys()
+    assert prepared(weight=0.0)[0].teacher is None
+    assert prepared(weight=0.0)[0].report() == {}
+    assert not method.teacher.training
+
+
+def test_what_it_costs() -> None:
+    method = Distill(DistillOptions())
+    assert method.added_passes() == Added(seen=1.0)
+    assert method.added_memory(ROBERTA, shared_by=4).held == 4.0 * ROBERTA.parameters
+    assert Distill(DistillOptions(weight=0.0)).added_passes() == Added()
+
+
+def test_a_temperature_that_is_not_used_is_in_no_key() -> None:
+    assert Distill(DistillOptions(of="states", temperature=9.0)).what() == {
+        "kind": "distill",
+        "weight": 1.0,
+        "of": "states",
+    }
+    assert Distill(DistillOptions()).what()["temperature"] == 2.0

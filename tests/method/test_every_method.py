@@ -1,0 +1,94 @@
+"""What holds of every method that changes training: its ZeRO stages and ranks, its resume, and what it is when off."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from adapt.method.ewc.fisher import FISHER_FILE
+from adapt.method.table import METHODS, method_class
+from tests.method.trained import BEFORE, Trained, assert_close, assert_equal, train_all
+from tests.train.toy import Case, model
+
+STRONG: dict[str, dict[str, Any]] = {
+    "ewc": {"strength": 50.0},
+    "distill": {"weight": 2.0},
+    "distill of states": {"weight": 20.0, "of": "states"},
+    "interpolate": {"share": 0.7},
+    "freeze": {"layers": 1},
+    "expand": {"every": 1},
+    "lora": {"rank": 2},
+}
+"""Options under which a method is seen; a name begins with its kind."""
+OFF: dict[str, dict[str, Any]] = {
+    "ewc": {"strength": 0.0},
+    "distill": {"weight": 0.0},
+    "interpolate": {"share": 1.0},
+    "freeze": {"embeddings": False},
+}
+"""Options under which a method is plain training, bit for bit."""
+ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint")
+"""Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What stages have measured before."""
+    folder, draw = tmp_path_factory.mktemp("fisher"), torch.Generator().manual_seed(0)
+    fisher = {name: torch.rand(each.shape, generator=draw) for name, each in model().named_parameters()}
+    save_file(fisher, folder / FISHER_FILE, {"domains": "1"})
+    return {"fisher": folder}
+
+
+def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
+    """A training whose model before is another than it starts with, so that a first step tells, too."""
+    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE)
+
+
+def kind_of(name: str) -> str:
+    return name.split()[0]
+
+
+def test_no_method_is_left_out() -> None:
+    assert {*map(kind_of, STRONG), *ELSEWHERE} == {*METHODS}
+
+
+@pytest.mark.parametrize("name", STRONG)
+def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name: str) -> None:
+    stages = method_class(kind_of(name)).zero_stages
+    plain, expected = ranks(1).run(train_all, [Trained(Case(), "plain"), run_of(name, past, Case())])[0]
+    assert any(not torch.equal(expected.weights.get(name), each) for name, each in plain.weights.items())
+    cases = [Case(stage, micro_batch=size) for stage in stages for size in ((4, 2) if stage == 0 else (2,))]
+    for found in ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]:
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", STRONG)
+def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
+    """Bit for bit, at the first and the last ZeRO stage."""
+    stages = method_class(kind_of(name)).zero_stages
+    whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]
+    folders = [tmp_path / str(case.zero_stage) for case in whole]
+    for folder in folders:
+        folder.mkdir()
+    parts = [
+        (replace(case, steps=2, save=folder), replace(case, load=folder))
+        for case, folder in zip(whole, folders, strict=True)
+    ]
+    cases = [*whole, *(first for first, _ in parts), *(rest for _, rest in parts)]
+    found = ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]
+    for expected, rest in zip(found[: len(whole)], found[-len(whole) :], strict=True):
+        assert_equal(rest, expected)
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_off_it_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
+    """Bit for bit, in fp16 too, whose loss is scaled."""
+    cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
+    runs = [each for case in cases for each in (Trained(case, "plain"), run_of(name, past, case, **OFF[name]))]
+    found = ranks(2).run(train_all, runs)[0]
+    for plain, off in zip(found[::2], found[1::2], strict=True):
+        assert_equal(off, plain)

@@ -1,0 +1,60 @@
+"""What is frozen does not move, what is not does, and what is saved by it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, MethodConfig
+from adapt.errors import ConfigError
+from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.freeze import Freeze, FreezeOptions
+from adapt.train.capacity.memory import Demand, estimate
+from tests.method.trained import Trained, train_all
+from tests.train.capacity.test_memory import ROBERTA
+from tests.train.toy import Case, model
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_what_is_frozen_stays_bit_for_bit(ranks: Any, stage: int) -> None:
+    """The head that is tied to the embeddings, too; its bias is not."""
+    runs = [
+        Trained(Case(stage), "freeze", {"layers": 1}),
+        Trained(Case(stage), "freeze", {"embeddings": False, "layers": 1}),
+    ]
+    start = model().state_dict()
+    for run, (weights, *_) in zip(runs, ranks(2).run(train_all, runs)[0], strict=True):
+        for name, weight in weights.items():
+            is_table = "word_embeddings" in name or name.endswith("decoder.weight")
+            is_frozen = "layer.0." in name or (is_table and "embeddings" not in run.options)
+            if weight.is_floating_point() and not name.endswith("key.bias"):
+                assert torch.equal(weight, start[name]) == is_frozen, name
+
+
+def test_more_layers_than_there_are_are_refused(tiny_bert: Path) -> None:
+    config = Config(method=MethodConfig("freeze"))
+    with pytest.raises(ConfigError, match=r"freeze.layers is 3, but the model has 2 layers"):
+        Freeze(FreezeOptions(layers=3)).check(config, tiny_bert)
+    Freeze(FreezeOptions(layers=2)).check(config, tiny_bert)
+
+
+def test_frozen_parameters_take_no_memory_of_gradients_and_optimizer() -> None:
+    method = Freeze(FreezeOptions())
+    trained = 1 - ROBERTA.embedding_parameters / ROBERTA.parameters
+    assert method.added_memory(ROBERTA) == AddedMemory(trained=trained)
+    plain, frozen = (
+        estimate(ROBERTA, Demand(1, 64, 1, 0, "none", "fp32", False, 0.15, 64, False, method=each))
+        for each in (Method(), method)
+    )
+    assert frozen.optimizer == pytest.approx(trained * plain.optimizer)
+    assert frozen.gradients == pytest.approx(trained * plain.gradients)
+    assert frozen.parameters == plain.parameters
+    assert Freeze(FreezeOptions(embeddings=False)).added_memory(ROBERTA) == AddedMemory()
+
+
+def test_it_says_nothing_to_the_model_itself() -> None:
+    toy = Freeze(FreezeOptions()).prepare_model(model(), Setting())
+    assert [name for name, each in toy.named_parameters() if not each.requires_grad] == [
+        "bert.embeddings.word_embeddings.weight"
+    ]

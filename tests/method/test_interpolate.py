@@ -1,0 +1,46 @@
+"""Interpolation after a domain, against numpy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adapt.method.base import Setting
+from adapt.method.interpolate import Interpolated, InterpolateOptions
+from tests.method.trained import BEFORE, START, loaded
+from tests.train import toy
+
+
+def merged(state: dict[str, Any], **options: Any) -> dict[str, Any]:
+    method = Interpolated(InterpolateOptions(**options))
+    method.prepare_model(toy.model(), Setting(anchor=START, base=BEFORE, load=loaded))
+    return method.merge(state)
+
+
+def trained() -> dict[str, Any]:
+    return {name: each + 1 for name, each in toy.model().state_dict().items()}
+
+
+@pytest.mark.parametrize(("towards", "folder"), [("before", START), ("base", BEFORE)])
+def test_weights_lie_in_between(towards: str, folder: Path) -> None:
+    other, state = loaded(folder).state_dict(), trained()
+    state["count"] = torch.tensor([7])
+    other["count"] = torch.tensor([3])
+    for name, found in merged(state, share=0.3, towards=towards).items():
+        if name == "count":
+            assert found.item() == 7
+            continue
+        expected = 0.7 * other[name].double().numpy() + 0.3 * state[name].double().numpy()
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_its_ends_are_the_models() -> None:
+    state, start = trained(), toy.model().state_dict()
+    assert merged(state, share=1.0) is state
+    assert all(torch.equal(each, start[name]) for name, each in merged(state, share=0.0).items())
+
+
+def test_ranks_without_weights_have_nothing_to_merge() -> None:
+    assert merged({}) == {}

@@ -1,0 +1,75 @@
+"""Replay as a method: past domains' text in the mixture of each training of a sequence, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
+from adapt.corpus.batches.mixture import Mixture
+from adapt.errors import ConfigError
+from adapt.job.dapt import dapt
+from adapt.job.sequence import sequence
+from adapt.method.replay import Replay, ReplayOptions
+from adapt.stage.context import Context
+from adapt.stage.train import Train
+from tests.job.worlds import DOMAINS, sequence_world
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return sequence_world(tmp_path, monkeypatch)
+
+
+def trainings(config: Config, kind: str, options: Any = None, **changes: Any) -> list[Train]:
+    chosen = replace(config, method=MethodConfig(kind), method_options=options, sequence=SequenceConfig(**changes))
+    return [step.training for step in sequence(Context.of(chosen)).steps]
+
+
+def test_each_training_reads_all_domains_before(config: Config) -> None:
+    plain, replayed = trainings(config, "plain"), trainings(config, "replay")
+    assert [list(each.recalled) for each in replayed] == [[], ["cs"], ["cs", "bio"]]
+    assert replayed[0].key == plain[0].key
+    assert replayed[1].key != plain[1].key
+    assert replayed[2].sources == [replayed[2].corpora["domain"], *replayed[2].recalled.values()]
+    assert replayed[1].recalled["cs"].key == replayed[0].corpora["domain"].key
+    more = trainings(config, "replay", ReplayOptions(fraction=0.5))
+    assert [one.key == other.key for one, other in zip(replayed, more, strict=True)] == [True, False, False]
+
+
+def test_rows_of_the_past_come_alike_and_have_their_share() -> None:
+    mixture = Mixture.of([1000], 3, replay=[50], recalled=[30, 10], recalled_fraction=0.2)
+    assert mixture.slots == (700, 200, 100)
+    domain, *past, general = mixture.drawn(20_000)
+    assert (domain, general) == (14_000, 2_000)
+    assert past == [3_000, 1_000]  # in proportion to their rows
+    assert mixture.epoch == -(-1000 * 1000 // 700)  # of the domain alone
+
+
+def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
+    alone = replace(config, method=MethodConfig("replay"), tasks=[])
+    alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
+    with pytest.raises(ConfigError, match="no domain before") as caught:
+        dapt(Context.of(alone))
+    assert "mixture.replay_paths" in caught.value.fix
+
+
+def test_shares_that_leave_nothing_are_refused(config: Config, tmp_path: Path) -> None:
+    full = replace(config, mixture=MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.6))
+    with pytest.raises(ConfigError, match=r"replay.fraction 0.4 and mixture.replay_fraction 0.6 leave no share"):
+        Replay(ReplayOptions(fraction=0.4)).check(full, tmp_path)
+    Replay(ReplayOptions(fraction=0.4)).check(config, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("one", "separate"), ("joint", "joint")])
+def test_what_methods_are_compared_to_is_plain_training_in_a_mode(config: Config, kind: str, mode: Any) -> None:
+    named, told = trainings(config, kind), trainings(config, "plain", mode=mode)
+    assert [each.key for each in named] == [each.key for each in told]
+    assert trainings(config, kind, mode=mode)[0].key == told[0].key
+    assert len(named) == (len(DOMAINS) if kind == "one" else 1)
+
+
+def test_a_method_does_not_go_with_the_mode_of_another(config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"method\.kind is one, but with sequence\.mode joint"):
+        trainings(config, "one", mode="joint")

@@ -1,0 +1,106 @@
+"""Trainings of the toy model with any method, in the real loop, for what is to hold of all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from adapt.method.base import Setting
+from adapt.method.table import method_class
+from adapt.train.engine import Engine
+from adapt.train.loop import Loop
+from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, rate, settings
+
+START, BEFORE = Path("start"), Path("before")
+STATE = "method.pt"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training with a method."""
+
+    case: Case
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    past: Mapping[str, Path] = field(default_factory=dict)
+    anchor: Path = START
+
+
+class Outcome(NamedTuple):
+    """What a run ended with; weights only on rank 0."""
+
+    weights: dict[str, Tensor]
+    """As they are exported."""
+    norms: list[float]
+    report: dict[str, float]
+
+
+def loaded(folder: Path) -> nn.Module:
+    """The model of a folder: the one that trains begins at START, that of BEFORE is elsewhere."""
+    toy = model().eval()
+    if folder == BEFORE:
+        draw = torch.Generator().manual_seed(7)
+        with torch.no_grad():
+            for parameter in toy.parameters():
+                parameter += 0.1 * torch.randn(parameter.shape, generator=draw)
+    return toy
+
+
+def train_all(runs: list[Trained]) -> list[Outcome]:
+    """Runs one after another on the calling rank."""
+    return [_train(run) for run in runs]
+
+
+def _train(run: Trained) -> Outcome:
+    case, chosen = run.case, method_class(run.kind)
+    method = chosen(chosen.Options(**run.options) if chosen.Options else None)
+    world, training = dist.get_world_size(), settings(**case.training)
+    setting = Setting(
+        steps=case.steps,
+        past=run.past,
+        anchor=run.anchor,
+        base=BEFORE,
+        zero_stage=case.zero_stage,
+        world=world,
+        load=loaded,
+    )
+    toy = method.prepare_model(model(case.dropout), setting).train()
+    passes = GLOBAL_BATCH // world // case.micro_batch
+    engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)
+    method.begin(engine)
+    loop = Loop(engine, Objective(), method, training, case.micro_batch, case.steps, seed=5)
+    first = 0
+    if case.load:
+        first = engine.load(case.load)["step"]
+        method.load_state(torch.load(case.load / STATE, weights_only=True))
+    norms = [loop.step(share, step, rate(step))[2] for step, share in enumerate(feed(first, case.steps), first)]
+    if case.save:
+        engine.save(case.save, {"step": case.steps})
+        if dist.get_rank() == 0:
+            torch.save(method.state(), case.save / STATE)
+        dist.barrier()
+    return Outcome(method.merge(engine.full_state()), norms, method.report())
+
+
+def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:
+    """Equal but for the rounding of fp32."""
+    assert found.weights.keys() == expected.weights.keys()
+    for name, weight in expected.weights.items():
+        # softmax does not see the biases of keys: what pulls them is rounding alone, which AdamW makes a step of
+        atol = 5e-3 if name.endswith("key.bias") else 2e-5
+        torch.testing.assert_close(found.weights[name], weight, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+    torch.testing.assert_close(found.norms, expected.norms[-len(found.norms) :], rtol=rtol, atol=0)
+    assert found.report.keys() == expected.report.keys()
+    for name, value in expected.report.items():
+        torch.testing.assert_close(found.report[name], value, rtol=10 * rtol, atol=1e-6)
+
+
+def assert_equal(found: Outcome, expected: Outcome) -> None:
+    """Bit for bit, as far as both ran."""
+    assert found.weights.keys() == expected.weights.keys()
+    assert all(torch.equal(found.weights[name], each) for name, each in expected.weights.items())
+    assert found.norms == expected.norms[-len(found.norms) :]
