@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapt.errors import AdaptError, StorageError, TrainingError
+from adapt.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
 from adapt.runner.files import storage_error
 from adapt.runtime import causes, find_ours
 
@@ -41,10 +41,11 @@ def _travels(error: Exception) -> bool:
 def known(error: BaseException, folder: Path) -> AdaptError | None:
     """An error of ours, or the operating system's refusal to write into a folder, among the causes of an error.
 
-    Trying again would end the same way. None for anything else, which may be bad luck.
+    Trying again would end the same way. None for anything else, which may be bad luck, as memory that runs out after
+    some steps.
     """
     if ours := find_ours(error):
-        return ours
+        return None if isinstance(ours, DeviceMemoryError) and ours.steps else ours
     refusals = (_refusal(cause, folder) for cause in causes(error))
     return next(filter(None, refusals), None)
 
@@ -63,7 +64,7 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:
     """Turns what ended a training into an error of ours."""
-    if ours := known(error, folder):
+    if ours := find_ours(error) or known(error, folder):
         return ours
     ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
     return TrainingError(

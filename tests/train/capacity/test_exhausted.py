@@ -1,0 +1,64 @@
+"""A device that runs out of memory: the error says what would take less, and arrives whole."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from ray import cloudpickle
+
+from adapt.config import TrainingConfig
+from adapt.errors import DeviceMemoryError
+from adapt.runtime import find_ours
+from adapt.train.capacity.exhausted import memory_errors
+from adapt.train.failure import as_ours, known
+from adapt.train.schedule import smaller_micro_batch
+
+TRAINING = TrainingConfig(global_batch_size=24)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        MemoryError(),
+    ],
+)
+def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
+    with pytest.raises(DeviceMemoryError, match="with 8 sequences a pass") as caught, memory_errors(TRAINING, 2, 8):
+        raise error
+    assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
+    with pytest.raises(DeviceMemoryError) as caught, memory_errors(TRAINING, 2, 1):
+        raise error
+    assert caught.value.fix == "set training.gradient_checkpointing to true"
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), memory_errors(TRAINING, 1, 8):
+        raise RuntimeError("shapes do not match")
+
+
+def test_the_number_of_sequences_survives_the_way_between_processes() -> None:
+    error = DeviceMemoryError("no room", "make some", 8, 3)
+    arrived = cloudpickle.loads(cloudpickle.dumps(error))
+    wrapped = RuntimeError("the worker failed")
+    wrapped.__cause__ = arrived
+    found = find_ours(wrapped)
+    assert isinstance(found, DeviceMemoryError)
+    assert (found.what, found.fix, found.micro_batch, found.steps) == ("no room", "make some", 8, 3)
+
+
+def test_what_fails_in_the_first_step_ends_at_once_and_later_ranks_begin_again(tmp_path: Path) -> None:
+    with pytest.raises(DeviceMemoryError) as first, memory_errors(TRAINING, 1, 8, lambda: 5):
+        raise MemoryError
+    steps = iter([5, 7])
+    with pytest.raises(DeviceMemoryError) as later, memory_errors(TRAINING, 1, 8, lambda: next(steps)):
+        raise MemoryError
+    assert (first.value.steps, later.value.steps) == (0, 2)
+    assert known(first.value, tmp_path) is not None
+    assert known(later.value, tmp_path) is None
+    assert isinstance(as_ours(later.value, tmp_path), DeviceMemoryError)  # where it happens too often
+
+
+def test_the_next_smaller_pass_divides_a_workers_share() -> None:
+    assert [smaller_micro_batch(TRAINING, 2, sequences) for sequences in (12, 6, 4, 2)] == [6, 4, 3, 1]
