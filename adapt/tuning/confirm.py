@@ -13,7 +13,7 @@ from adapt.config import Config
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.statistics.seeds import spread
 from adapt.tuning.search import Search, Searched
-from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured, trial_of
+from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured
 from adapt.tuning.values import named_by_values
 
 
@@ -101,7 +101,7 @@ def is_of_dev(objective: str) -> bool:
 
 def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
     config = named_by_values(search.configure(values), values)
-    return {str(seed): trial_of(search.job, _with_seed(config, seed)) for seed in config.tune.fresh_seeds}
+    return {str(seed): search.measured(_with_seed(config, seed)) for seed in config.tune.fresh_seeds}
 
 
 def _with_seed(config: Config, seed: int) -> Config:

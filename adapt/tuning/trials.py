@@ -1,7 +1,7 @@
 """The trials of a search: the stages of all of them are one heap of work, from which the runner takes."""
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.config import Config
@@ -83,7 +83,13 @@ class Trials:
 
     def last(self) -> list[TrialRow]:
         """The last turn of each trial, by number."""
-        return [self.rows[max(asked for asked in self.rows if asked[0] == number)] for number in sorted(self.values)]
+        return [self._last(number) for number in sorted(self.values)]
+
+    def _last(self, number: int) -> TrialRow:
+        rows = [self.rows[asked] for asked in sorted(self.rows) if asked[0] == number]
+        first = self.search.config.tune.objectives[0]
+        turns = {row.steps: row.figures[first].value for row in rows if row.steps and row.figures}
+        return replace(rows[-1], turns=turns)
 
     def _failed(self, asked: Asked, key: str, error: BaseException) -> None:
         if isinstance(error, HOPELESS) or not isinstance(error, AdaptError):
@@ -106,9 +112,14 @@ class Trials:
         return {name: row.figures[name].value for name in names} if row.figures else None
 
     def hours(self, numbers: Container[int]) -> float:
-        """Device-hours of the stages of some trials, each counted once, as far as they are finished."""
+        """Device-hours of the stages of some trials, each counted once, as far as they are finished.
+
+        Stages that others make for all trials are not counted.
+        """
+        given = {stage.key for stage in everything(self.search.given)}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
-        records = [self.store.known(each.kind, each.name, each.key) for each in stages if each.kind not in SUMS]
+        own = [each for each in stages if each.kind not in SUMS and each.key not in given]
+        records = [self.store.known(each.kind, each.name, each.key) for each in own]
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 
     def may_begin(self, number: int) -> bool | None:
