@@ -42,7 +42,7 @@ def best_values(search: Search, store: Store) -> Mapping[str, Any] | None:
     if record is None:
         return None
     found = Finished.of(search, record).result
-    return next(row.values for row in found.trials if row.number == found.best)
+    return next(row.settings for row in found.trials if row.number == found.best)
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:

@@ -33,6 +33,7 @@ from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.engine import Engine
+from adapt.train.exhausted import memory_errors
 from adapt.train.failure import portable_errors
 from adapt.train.guard import die_with_parent, only_run
 from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
@@ -76,7 +77,8 @@ def _train(job: TrainingRun, rank: int) -> None:
                 if rank == 0:
                     starvation.look(metrics)
 
-            parts.loop.run(batches, progress, report, checkpoints.save)
+            with memory_errors(job.config.training, job.config.resources.workers, parts.resources["micro_batch"]):
+                parts.loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:

@@ -68,9 +68,9 @@ class Confirm(Stage[Confirmed]):
         Raises:
             AdaptError: the test split cannot be used.
         """
-        values = next(row.values for row in searched.trials if row.number == searched.best)
-        best, as_it_is = _fresh(search, values), _fresh(search, {})
-        return cls(search.config.name, search, best, as_it_is, values)
+        row = next(row for row in searched.trials if row.number == searched.best)
+        best, as_it_is = _fresh(search, row.settings), _fresh(search, searched.trials[0].settings)
+        return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
         """The values, which its record says."""

@@ -24,6 +24,7 @@ from adapt.tuning.values import named_by_values, settings_of, values_in
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
+MICRO_BATCH = "training.micro_batch"
 SUMS = ("export", "scores", "sequence", "trial")
 """Kinds of stages whose cost is that of stages that they read."""
 
@@ -46,6 +47,13 @@ class TrialRow:
     """Steps after which it was measured last; None where it is not judged on its way."""
     turns: dict[int, float] = field(default_factory=dict)
     """The first objective by the steps after which it was judged; empty where it is not judged on its way."""
+    micro_batch: int | None = None
+    """training.micro_batch after a device had run out of memory with more; None where it ran as configured."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its values, and what it took to fit a device's memory."""
+        return self.values if self.micro_batch is None else {**self.values, MICRO_BATCH: self.micro_batch}
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class Search(Stage[Searched]):
         from adapt.tuning.trials import run_trials
 
         space, asked = self.check()
-        ran = run_trials(self, asked, Store(root_of(self.config)))
+        ran = run_trials(self, asked, Store(root_of(self.config)), folder)
         objectives = {name: "min" if is_lower_better(name) else "max" for name in self.config.tune.objectives}
         longest = max(row.steps or 0 for row in ran.rows if row.figures)
         measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
@@ -166,7 +174,7 @@ class Search(Stage[Searched]):
             shared=ran.shared,
             as_it_is=values_in(self.config, space),
         )
-        settings = settings_of(self.configure(best.values), self.job)
+        settings = settings_of(self.configure(best.settings), self.job)
         write_atomically(folder / BEST_FILE, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
 

@@ -108,9 +108,9 @@ def _tables(found: FoundSearch) -> list[Block]:
     rows = [_row(found, number, several) for number in range(len(found.trials))]
     metrics = found.record.metrics
     note = (
-        "On dev, with 95% intervals where there are several seeds."
-        f" {len(found.rows)} trials have {metrics['stages']} stages; {metrics['shared']} times a trial found a stage that another has, too. All together took"
-        f" {hours(metrics['device_hours'], 'device-')}."
+        f"On dev, with 95% intervals where there are several seeds. {len(found.rows)} trials have {metrics['stages']}"
+        f" stages; {metrics['shared']} times a trial found a stage that another has, too."
+        f" All together took {hours(metrics['device_hours'], 'device-')}."
     )
     note += f" {FRONT} no trial is better in all objectives." if several else ""
     blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
