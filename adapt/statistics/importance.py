@@ -8,9 +8,9 @@ import numpy as np
 
 FEWEST_TRIALS = 8
 """Fewer trials say nothing."""
-RESAMPLES, TREES, REPEATS = 30, 30, 3
+RESAMPLES, TREES, REPEATS = 25, 25, 2
 LEVEL = 95.0
-"""Of the intervals [percent]."""
+"""The share of resamples within an interval [percent]."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@
 - `checkpoints/`: what a run can be resumed from, also on other resources or for longer.
 - `tracking/`: what a run says of itself while it trains.
 - `failure`: carries errors of a rank to the user.
-- `exhausted`: says what takes less memory where a device has run out of it.
 - `verdict`: which of them end a training at once.
 - `guard`: no two runs train in one folder.
 - `over_rows`: a function over batches of rows, for what methods measure beside training.

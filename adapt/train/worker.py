@@ -27,13 +27,13 @@ from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
+from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.engine import Engine
-from adapt.train.exhausted import memory_errors
 from adapt.train.failure import portable_errors
 from adapt.train.guard import die_with_parent, only_run
 from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun

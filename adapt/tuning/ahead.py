@@ -45,7 +45,7 @@ class SearchAhead:
     count: int
     """All trials, with that of the configuration as it is."""
     device_hours: float | None
-    """Of all trials; None where nothing says how long a stage takes."""
+    """What all trials take; None where nothing says how long a stage takes."""
 
     @classmethod
     def of(cls, search: Search, store: Store) -> "SearchAhead":

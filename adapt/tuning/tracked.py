@@ -79,11 +79,15 @@ def _trainings(search: Search, trial: Trial | None) -> list[Train]:
 
 def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, Any]]) -> None:
     from tensorboardX import SummaryWriter
+    from tensorboardX.summary import hparams
 
-    name, figures = f"trial-{row.number}", {name: figure.value for name, figure in row.figures.items()}
-    with SummaryWriter(str(folder)) as writer:
-        writer.add_hparams(_told(row.values), figures, name=name, global_step=row.steps or 0)
-    with SummaryWriter(str(folder / name)) as writer:
+    steps, figures = row.steps or 0, {name: figure.value for name, figure in row.figures.items()}
+    place = folder / f"trial-{row.number}"
+    with SummaryWriter(str(place), filename_suffix=f".{steps}") as writer:  # names of files have seconds alone
+        for summary in hparams(_told(row.values), figures):
+            writer.file_writer.add_summary(summary)
+        for name, value in figures.items():
+            writer.add_scalar(name, value, steps)
         for report in reports:
             if report.get("loss") is not None:
                 writer.add_scalar("train/loss", report["loss"], report["step"])

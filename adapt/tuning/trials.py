@@ -8,7 +8,7 @@ from typing import Any
 from adapt.console import log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
 from adapt.live import live_table
-from adapt.runner import Finished, Record, Stage, Store
+from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room

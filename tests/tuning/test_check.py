@@ -19,8 +19,12 @@ from tests.job.worlds import SPLITS, enter
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACES = {
-    **{"tapt": "tapt", "knn": "tapt", "l2sp": "tapt"},
-    **{"finetune": "finetune", "das": "sequence", "forgetting": "sequence"},
+    "tapt": "tapt",
+    "knn": "tapt",
+    "l2sp": "tapt",
+    "finetune": "finetune",
+    "das": "sequence",
+    "forgetting": "sequence",
 }
 
 
@@ -53,11 +57,14 @@ def check(name: str, given: Mapping[str, Any], space: Mapping[str, Any]) -> None
 @pytest.mark.parametrize("name", SPACES)
 def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
     sources = {"corpus.sources": [{"name": "one", "paths": "data/one.jsonl"}], "training.max_steps": 5}
-    replay = {"mixture.replay_paths": "data/general.jsonl"} if name == "forgetting" else {"method.kind": "das"}
-    knn = {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"} if name == "knn" else {}
-    pulled = {"method.kind": "l2sp"} if name == "l2sp" else {}
-    more = knn or pulled or {**sources, **replay} if SPACES[name] == "sequence" else {}
-    check(SPACES[name], {**given, **more}, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
+    more: dict[str, dict[str, Any]] = {
+        "knn": {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"},
+        "l2sp": {"method.kind": "l2sp"},
+        "das": {**sources, "method.kind": "das"},
+        "forgetting": {**sources, "mixture.replay_paths": "data/general.jsonl"},
+    }
+    own = {**given, **more.get(name, {})}
+    check(SPACES[name], own, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {

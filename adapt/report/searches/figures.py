@@ -1,7 +1,7 @@
 """The drawings of a search: trials over their fields, importance, curves, one objective against another."""
 
 from collections.abc import Mapping, Sequence
-from math import log10
+from math import log10, nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -63,24 +63,25 @@ def parallel_coordinates(found: FoundSearch, name: str) -> Drawing:
 
 
 def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
-    """Where each value lies on its axis, from 0 to 1, and the marks of the axis."""
-    low, high = CLEAR
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+    """Where each value lies on its axis, from 0 to 1, and the marks of the axis. A missing number is nowhere."""
+    (low, high), numbers = CLEAR, [value for value in values if value is not None]
+    if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
         names = sorted({str(value) for value in values})
         step = (high - low) / max(len(names) - 1, 1)
         places = {name: low + step * number for number, name in enumerate(names)}
         return [places[str(value)] for value in values], [(place, short(text)) for text, place in places.items()]
-    least, most = min(values), max(values)
+    least, most = min(numbers), max(numbers)
     is_log = least > 0 and most / least >= WIDE
     start, end = (log10(least), log10(most)) if is_log else (least, most)
 
-    def at(value: float) -> float:
-        return (
-            low + (high - low) * ((log10(value) if is_log else value) - start) / (end - start) if end > start else 0.5
-        )
+    def at(value: float | None) -> float:
+        if value is None:
+            return nan
+        share = ((log10(value) if is_log else value) - start) / (end - start) if end > start else 0.5
+        return low + (high - low) * share
 
     middle = 10 ** ((start + end) / 2) if is_log else (start + end) / 2
-    shown = sorted(set(values)) if len(set(values)) <= 5 else [least, middle, most]
+    shown = sorted(set(numbers)) if len(set(numbers)) <= 5 else [least, middle, most]
     return [at(value) for value in values], [(at(value), f"{value:.3g}") for value in shown]
 
 

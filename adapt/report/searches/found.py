@@ -18,7 +18,7 @@ class FoundTrial:
     figures: Mapping[str, Mapping[str, float | None]]
     """`value`, `low` and `high` by objective, and of all else that was measured."""
     key: str
-    """Of its stage `trial`."""
+    """The key of its stage `trial`."""
     rank: int
     """Its place by the first objective; 0 is the best."""
 

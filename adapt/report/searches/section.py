@@ -25,7 +25,7 @@ FRONT = "*"
 
 def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
     """For each search, what was gained: on dev when the trial was chosen, and with fresh seeds where there are some."""
-    return [FindingBlock(f"Search {found.label}", _gained(found), _tone(found)) for found in searches]
+    return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
 
 
 def _gained(found: FoundSearch) -> str:
@@ -65,8 +65,9 @@ def search_blocks(searches: Sequence[FoundSearch]) -> list[Block]:
 
 
 def _blocks(found: FoundSearch, name: str) -> list[Block]:
-    columns = {field: [trial.values.get(field) for trial in found.trials] for field in found.fields}
-    known = importances(columns, [trial.value(found.first) for trial in found.trials])
+    told = [trial for trial in found.trials if trial.number or None not in map(trial.values.get, found.fields)]
+    columns = {field: [trial.values.get(field) for trial in told] for field in found.fields}
+    known = importances(columns, [trial.value(found.first) for trial in told])
     drawings = [importance_figure(known, name)] if known else []
     drawings += _curves(found, name)
     drawings += [front_figure(found, name)] if len(found.objectives) > 1 else []
@@ -115,7 +116,7 @@ def _tables(found: FoundSearch) -> list[Block]:
     note += f" {FRONT} no trial is better in all objectives." if several else ""
     blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
     if rest := rows[SHOWN_TRIALS:]:
-        blocks.append(Folded(f"{len(rest)} more trials", [Table(header, rest)]))
+        blocks.append(Folded(f"More trials: {len(rest)}", [Table(header, rest)]))
     measured = {trial.number for trial in found.trials}
     others: list[list[Cell | str]] = [
         [
@@ -127,7 +128,7 @@ def _tables(found: FoundSearch) -> list[Block]:
         if row["number"] not in measured
     ]
     if others:
-        title = f"{len(others)} trials that failed, or were stopped on their way"
+        title = f"Trials that failed, or were stopped on their way: {len(others)}"
         blocks.append(Folded(title, [Table(["trial", "why", "values"], others, words=True)]))
     return blocks
 

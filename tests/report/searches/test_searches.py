@@ -7,10 +7,18 @@ import pytest
 from adapt.report.entry import Study
 from adapt.report.page.blocks import Block, Figures, Folded, Table, TextBlock
 from adapt.report.searches.curves import loss_curves, score_curves, turn_curves
+from adapt.report.searches.figures import parallel_coordinates
 from adapt.report.searches.found import searches_of
 from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.write import write_report
+from adapt.statistics import importance
 from tests.report.searches.fake import fake_confirmed, fake_search
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How exact shares are is tested elsewhere."""
+    monkeypatch.setattr(importance, "RESAMPLES", 4)
 
 
 def study(root: Path, trials: int = 12, objectives: int = 1, judged: bool = False) -> Study:
@@ -90,3 +98,12 @@ def test_the_page_has_the_section(tmp_path: Path) -> None:
     for words in ("Searches for good values", "search · acl_arc: trials of tapt", "Importance:", "1 search"):
         assert words in page
     assert "#0304" not in page  # every stand-in colour is one of the style sheet
+
+
+def test_a_field_that_the_configuration_leaves_open_is_still_a_number(tmp_path: Path) -> None:
+    entry = fake_search(tmp_path)
+    entry.record.metrics["as_it_is"]["training.learning_rate"] = None  # the job's own choice
+    (found,) = searches_of(Study("one", "base", [entry]))
+    drawing, _ = parallel_coordinates(found, "0")
+    assert ">None<" not in drawing
+    assert not any(isinstance(block, TextBlock) and "too few" in block.text for block in search_blocks([found]))

@@ -7,7 +7,7 @@ from ray import cloudpickle
 from adapt.config import TrainingConfig
 from adapt.errors import DeviceMemoryError
 from adapt.runtime import find_ours
-from adapt.train.exhausted import memory_errors
+from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.schedule import smaller_micro_batch
 
 TRAINING = TrainingConfig(global_batch_size=24)
