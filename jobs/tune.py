@@ -10,8 +10,9 @@ seeds, beside the configuration as it is, and tested. The section `tune` has the
 import sys
 
 from adapt.console import finish, log, run_job
-from adapt.report.entry import Entry, Study
+from adapt.report.entry import HTML, Entry, Study
 from adapt.runner import Store, ensure
+from adapt.runner.record import RECORD_FILE
 from adapt.stage.context import root_of
 from adapt.stage.running import run_stages
 from adapt.summary.confirmed import show_confirmed
@@ -63,10 +64,14 @@ def run(search: Search, store: Store) -> None:
 
 
 def report(search: Search, entries: list[Entry], store: Store) -> None:
-    from adapt.report.write import write_report
+    """Writes the report, unless it is newer than all that it would tell."""
+    folder = store.root / "reports" / f"search-{search.name}"
+    page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
+    if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
+        from adapt.report.write import write_report
 
-    study = Study(search.name, "base", entries)
-    log(f"report: {write_report(study, store.root / 'reports' / f'search-{search.name}')}")
+        write_report(Study(search.name, "base", entries), folder)
+    log(f"report: {page}")
 
 
 if __name__ == "__main__":

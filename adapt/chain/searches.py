@@ -7,20 +7,20 @@ from typing import Any
 from adapt.chain.expand import Node
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.runner import Finished, Stage, Store
+from adapt.runner import Finished, Store
 from adapt.stage.context import Context
 from adapt.tuning.command import search_of
 from adapt.tuning.search import Search
 from adapt.tuning.values import named_by_values
 
 
-def search_at(node: Node, context_of: Callable[[Config], Context], inputs: tuple[Stage[Any], ...]) -> Search:
+def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:
     """The search of a node.
 
     Args:
         node: with `tune:`.
         context_of: gives what the stages of a trial are made from, such as the model of another node.
-        inputs: stages of other nodes that all trials read.
+        given: what other nodes make of what all trials read: models, a selection, or None.
 
     Raises:
         AdaptError: the configuration as it is cannot work, or no space is named.
@@ -31,7 +31,7 @@ def search_at(node: Node, context_of: Callable[[Config], Context], inputs: tuple
             f"{node.label}: tune.job is {tune.job}, but the job of this stage is {node.job.name}", "leave out tune.job"
         )
     try:
-        return search_of(node.job, node.config, node.configured, context_of, inputs)
+        return search_of(node.job, node.config, node.configured, context_of, given)
     except ConfigError as error:
         raise ConfigError(f"{node.label}: {error.what}", error.fix) from error
 

@@ -3,14 +3,14 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from adapt.report.entry import Study
+from adapt.report.entry import HTML, Study
 from adapt.report.page.html import render_html
 from adapt.report.page.markdown import render_markdown
 from adapt.report.sections import sections
 from adapt.report.tasks.collect import Results, collect
 from adapt.runner.files import write_atomically
 
-HTML, MARKDOWN = "report.html", "report.md"
+MARKDOWN = "report.md"
 
 
 def write_report(study: Study, folder: Path) -> Path:

@@ -91,7 +91,7 @@ class SearchAhead:
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
     """The configuration as it is, and the trials that can be told before there are results."""
     known = [{}, *told_ahead(asked)]
-    seen = {stage.key for stage in everything(search.given)}
+    seen = {stage.key for stage in everything(search.inputs.values())}
     return [_ahead(search, number, values, store, seen) for number, values in enumerate(known)]
 
 

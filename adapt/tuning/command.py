@@ -11,7 +11,6 @@ from adapt.job.job import Job
 from adapt.job.registry import JOBS, job_of
 from adapt.parse import parse
 from adapt.parse.keys import read_given
-from adapt.runner import Stage
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
 from adapt.stage.context import Context, root_of
@@ -69,7 +68,7 @@ def search_of(
     config: Config,
     configure: Configure,
     context_of: Callable[[Config], Context] = Context.of,
-    inputs: tuple[Stage[Any], ...] = (),
+    given: tuple[Any, ...] = (),
 ) -> Search:
     """The search of a configuration; where it has not finished, all that can be checked is checked.
 
@@ -78,7 +77,7 @@ def search_of(
         config: as it is.
         configure: gives the configuration of a trial.
         context_of: gives what the stages of a trial are made from.
-        inputs: stages that all trials read, and that others make.
+        given: what all trials read and others make: models to start from, selections, or None.
 
     Raises:
         AdaptError: the configuration, the space or an objective cannot work.
@@ -90,4 +89,4 @@ def search_of(
     digests = Digests(root_of(config) / ".digests.json")
     digest = digests.of(Path(config.tune.space))
     as_it_is = trial_of(job, on_dev(config), context_of).key
-    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is, context_of, inputs)
+    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is, context_of, given)

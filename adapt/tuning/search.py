@@ -97,8 +97,8 @@ class Search(Stage[Searched]):
     """The key of the trial that changes no field."""
     context_of: Callable[[Config], Context] = Context.of
     """Gives what the stages of a trial are made from; in a chain, the model of another of its stages."""
-    given: tuple[Stage[Any], ...] = ()
-    """Stages that all trials read, and that others make."""
+    given: tuple[Any, ...] = ()
+    """What all trials read and others make: `adapt.model.start.Start`, stages, or None. Its inputs are these."""
 
     def what(self) -> Mapping[str, Any]:
         """The space and the settings of the search. Trials follow from these and from what they measure."""

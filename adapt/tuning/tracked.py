@@ -72,7 +72,7 @@ class SearchTrackers:
 
 def _trainings(search: Search, trial: Trial | None) -> list[Train]:
     """The trainings of a trial, the last first; those that others make are left out."""
-    given = {stage.key for stage in everything(search.given)}
+    given = {stage.key for stage in everything(search.inputs.values())}
     stages = everything([trial]) if trial else []
     return [stage for stage in stages if isinstance(stage, Train) and stage.key not in given]
 

@@ -142,7 +142,7 @@ class Trials:
 
         Stages that others make for all trials are not counted.
         """
-        given = {stage.key for stage in everything(self.search.given)}
+        given = {stage.key for stage in everything(self.search.inputs.values())}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
         own = [each for each in stages if each.kind not in SUMS and each.key not in given]
         records = [self.store.known(each.kind, each.name, each.key) for each in own]

@@ -53,7 +53,7 @@ class ScriptedSearch:
     tune: TuneConfig = field(default_factory=TuneConfig)
     fitting: int = 64
     key: str = "0" * 64
-    given: tuple[Stage[Any], ...] = ()
+    inputs: Mapping[str, Stage[Any]] = field(default_factory=dict)
     space: str = "space.yaml"
     job: Any = field(default_factory=lambda: SimpleNamespace(name="finetune"))
 

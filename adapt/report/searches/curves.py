@@ -17,7 +17,7 @@ Curve = Sequence[tuple[float, float]]
 
 def loss_curves(found: FoundSearch) -> dict[int, Curve]:
     """Training loss [nats] by step, for each trial with a training of its own."""
-    curves = {}
+    curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)
         final = upstream(record, "final") if record else None
@@ -31,7 +31,7 @@ def loss_curves(found: FoundSearch) -> dict[int, Curve]:
 
 def score_curves(found: FoundSearch) -> dict[int, Curve]:
     """Score on dev by epoch of fine-tuning, the mean over the seeds and tasks that were still training."""
-    curves = {}
+    curves: dict[int, Curve] = {}
     for trial in found.trials:
         record = _record(found, trial)
         names = [name for name in record.inputs if name.startswith("runs.")] if record else []
@@ -49,7 +49,7 @@ def score_curves(found: FoundSearch) -> dict[int, Curve]:
 def turn_curves(found: FoundSearch) -> dict[int, Curve]:
     """The first objective after each turn, by steps, for trials that are judged on their way; also those stopped."""
     turns: Mapping[int, Mapping[str, float]] = {row["number"]: row.get("turns") or {} for row in found.rows}
-    curves = {
+    curves: dict[int, Curve] = {
         number: [(float(steps), value) for steps, value in sorted(of_trial.items(), key=lambda pair: int(pair[0]))]
         for number, of_trial in turns.items()
         if of_trial

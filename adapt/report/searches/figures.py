@@ -109,8 +109,8 @@ def curves_figure(
     with style():
         figure, axes = canvas(WIDTH, 2.9)
         for number, curve in curves.items():
-            marker = {"marker": "o", "markersize": 3.5} if len(curve) < 12 else {}
-            axes.plot(*zip(*curve, strict=True), **_look(found, number), **marker)
+            look = _look(found, number) | ({"marker": "o", "markersize": 3.5} if len(curve) < 12 else {})
+            axes.plot(*zip(*curve, strict=True), **look)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_xlabel(axis)
         axes.set_ylabel(measured)

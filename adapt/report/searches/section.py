@@ -7,7 +7,6 @@ from adapt.report.page.blocks import NONE, Block, Cell, Figures, FindingBlock, F
 from adapt.report.searches.curves import loss_curves, score_curves, turn_curves
 from adapt.report.searches.figures import (
     LEGEND,
-    Drawing,
     curves_figure,
     front_figure,
     importance_figure,
@@ -15,6 +14,7 @@ from adapt.report.searches.figures import (
 )
 from adapt.report.searches.found import FoundSearch
 from adapt.report.tasks.cost import hours
+from adapt.report.tasks.figures import Drawing
 from adapt.statistics.importance import Importances, importances
 
 SHOWN_TRIALS = 12
