@@ -57,6 +57,21 @@ class TrainingError(AdaptError):
     exit_code = 7
 
 
+class DeviceMemoryError(TrainingError):
+    """A device ran out of memory while it trained.
+
+    Args:
+        what: as `AdaptError`.
+        fix: as `AdaptError`.
+        micro_batch: sequences that passed it at once.
+    """
+
+    def __init__(self, what: str, fix: str = "", micro_batch: int = 1) -> None:
+        super().__init__(what, fix)
+        self.micro_batch = micro_batch
+        self.args = (self.what, self.fix, micro_batch)  # which survive pickling
+
+
 class StageError(AdaptError):
     """A stage broke its contract: unstable key, missing output, unreadable record."""
 

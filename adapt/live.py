@@ -4,13 +4,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from adapt.console import log, logs_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.text import Text
 
 _BAR = 24
@@ -55,6 +56,22 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
     finally:
         if on_terminal:
             _terminal.release()
+
+
+@contextmanager
+def live_table() -> "Iterator[Callable[[RenderableType], None] | None]":
+    """Gives what draws a table on a terminal in place of the one before, until the block is left; None elsewhere."""
+    if not (sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and _terminal.acquire(blocking=False)):
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    try:
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False) as live:
+            yield lambda table: live.update(table, refresh=True)
+    finally:
+        _terminal.release()
 
 
 class _PlainLines:

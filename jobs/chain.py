@@ -37,7 +37,9 @@ from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 from adapt.summary.logs import show_logs
 from adapt.summary.running import show_running
+from adapt.summary.tuned import show_ahead_of_search
 from adapt.summary.waiting import show_spent, show_waiting, spent
+from adapt.tuning.ahead import SearchAhead, check_search
 from cluster.arguments import VERBS, read_asked
 
 FOLLOW_S = 10.0
@@ -62,24 +64,41 @@ def main() -> None:
 
 
 def run(command: Command, chain_file: ChainFile, chain: Chain) -> None:
-    show_ahead(ahead(chain))
-    whole = (
-        build_chain(expand_chain(chain_file)) if command.only else chain
-    )  # the report is of all that is finished, not of a part
+    check_searches(chain)
     try:
-        run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
+        chain = finished(command, chain_file, chain)
     except AdaptError:
-        report(command, chain_file, whole)
+        report(command, chain_file, build_chain(expand_chain(chain_file)))
         raise
-    report(command, chain_file, whole)
+    # the report is of all that is finished, not of a part
+    report(command, chain_file, build_chain(expand_chain(chain_file)) if command.only else chain)
+
+
+def check_searches(chain: Chain) -> None:
+    for search in chain.searches:
+        check_search(search, chain.store)
+
+
+def finished(command: Command, chain_file: ChainFile, chain: Chain) -> Chain:
+    """Runs a chain. What takes the best values of a search is known, and runs, when the search has finished."""
+    while True:
+        show_ahead(ahead(chain), len(chain.later))
+        run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
+        if not chain.later:
+            return chain
+        chain = build_chain(expand_chain(chain_file, command.only))
+        check_searches(chain)
 
 
 def plan_all(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     show_goals(chain.goals, chain.store)
+    for search in chain.searches:
+        trials = SearchAhead.of(search, chain.store)
+        show_ahead_of_search(trials.rows(), trials.total(), search.name)
     show_trainings(trainings_ahead(chain))
-    counts = ahead(chain)
-    show_ahead(counts)
-    finish("plan", chain.store.root, {"to_run": sum(counts.values()), **counts})
+    counts, later = ahead(chain), len(chain.later)
+    show_ahead(counts, later)
+    finish("plan", chain.store.root, {"to_run": sum(counts.values()), **counts, **({"later": later} if later else {})})
 
 
 def on_cluster(arguments: list[str]) -> None:

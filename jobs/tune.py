@@ -9,17 +9,18 @@ seeds, beside the configuration as it is, and tested. The section `tune` has the
 
 import sys
 
-from adapt.console import finish, run_job
+from adapt.console import finish, log, run_job
+from adapt.report.entry import HTML, Entry, Study
 from adapt.runner import Store, ensure
+from adapt.runner.record import RECORD_FILE
 from adapt.stage.context import root_of
 from adapt.stage.running import run_stages
 from adapt.summary.confirmed import show_confirmed
 from adapt.summary.tuned import show_ahead_of_search, show_search
-from adapt.tuning.ahead import check_budget, hours_of_all, trials_ahead
+from adapt.tuning.ahead import SearchAhead, check_search
 from adapt.tuning.command import search_asked
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search
-from adapt.tuning.values import shown
 
 
 def main() -> None:
@@ -36,46 +37,41 @@ def main() -> None:
 
 
 def plan(search: Search, store: Store) -> None:
-    _, asked = search.check()
-    ahead = trials_ahead(search, asked, store)
-    hours = hours_of_all(ahead, asked.count)
-    budget, price = search.config.tune.budget_device_hours, search.config.resources.price_per_device_hour
-    total = "an unknown number of device-hours" if hours is None else f"about {hours:.3g} device-hours"
-    cost = "" if hours is None or price is None else f", {hours * price:,.2f}"
-    limit = "" if budget is None else f"; at most {budget:g} (tune.budget_device_hours)"
-    rows = [
-        (
-            str(each.number),
-            ", ".join(f"{name} {shown(value)}" for name, value in each.values.items()) or "as it is",
-            each.refused or str(each.to_run),
-            str(each.found),
-            "not known" if each.device_hours is None else f"{each.device_hours:.3g}",
-        )
-        for each in ahead
-    ]
-    later = asked.count + 1 - len(ahead)
-    more = f"{later} more follow from the results of these; " if later else ""
-    show_ahead_of_search(rows, f"{more}{asked.count + 1} trials will take {total}{cost}{limit}")
-    to_run = sum(each.to_run for each in ahead)
-    finish("plan", store.root, {"trials": asked.count + 1, "stages_to_run": to_run, "device_hours": hours})
+    ahead = SearchAhead.of(search, store)
+    show_ahead_of_search(ahead.rows(), ahead.total())
+    finish(
+        "plan", store.root, {"trials": ahead.count, "stages_to_run": ahead.to_run, "device_hours": ahead.device_hours}
+    )
 
 
 def run(search: Search, store: Store) -> None:
-    if not store.known(search.kind, search.name, search.key):
-        _, asked = search.check()  # before Ray is started
-        check_budget(search, asked, store)
+    check_search(search, store)
     searched = ensure(search, store)
     show_search(searched.record)
+    entries = [Entry(search.name, search.job.name, {}, searched.record)]
     counts = {"trials": len(searched.result.trials), "failed": sum(not row.figures for row in searched.result.trials)}
     told = {**counts, "best": searched.result.best, "device_hours": searched.result.device_hours}
     if not search.config.tune.fresh_seeds:
+        report(search, entries, store)
         finish("tune", searched.path, told)
         return
     (record,) = run_stages([Confirm.of(search, searched.result)], store, search.config.resources)
     show_confirmed(record)
+    report(search, [*entries, Entry(search.name, search.job.name, {}, record)], store)
     fresh = {name: figure["best"]["value"] for name, figure in record.metrics["fresh"].items()}
     gain = {name: record.metrics[name] for name in ("apparent", "gained", "selection")}
     finish("tune", searched.path, {**told, **fresh, **gain})
+
+
+def report(search: Search, entries: list[Entry], store: Store) -> None:
+    """Writes the report, unless it is newer than all that it would tell."""
+    folder = store.root / "reports" / f"search-{search.name}"
+    page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
+    if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
+        from adapt.report.write import write_report
+
+        write_report(Study(search.name, "base", entries), folder)
+    log(f"report: {page}")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,7 @@ FOLLOWING = {
     ),  # calculate what is asked for, up to rounding
     *("ray", "rich", "jsonargparse", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
-    *("jinja2", "markupsafe", "matplotlib"),  # reports
+    *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
 }
 """Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
 

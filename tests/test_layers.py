@@ -51,8 +51,8 @@ ALLOWED: dict[str, frozenset[str]] = {
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
-ALLOWED["tuning"] = GROUND | {"parse", "job", "stage", "statistics", "runtime"}
-ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report"}
+ALLOWED["tuning"] = GROUND | {"parse", "job", "stage", "statistics", "runtime", "train"}  # trackers, passes
+ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "tuning"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
 # `run`; the hooks that train know neither, and `train` is above them.

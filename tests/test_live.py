@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from adapt.live import display, line
+from adapt.live import display, line, live_table
 from tests.terminal import screens, sent_to_terminal
 
 
@@ -85,3 +85,31 @@ def test_the_terminal_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             interrupted()
+
+
+TABLE = """
+from rich.table import Table
+from adapt.console import log
+from adapt.live import live_table
+with live_table() as draw:
+    for number in range(3):
+        table = Table(title=f"{number} trials")
+        table.add_column("trial")
+        table.add_row(str(number))
+        draw(table)
+        log(f"trial {number} ended")
+log("all is done")
+"""
+
+
+def test_a_table_stays_below_what_is_logged_and_goes_in_the_end() -> None:
+    shown = screens(sent_to_terminal(TABLE))
+    assert any("trial 0 ended" in screen and any("1 trials" in row for row in screen) for screen in shown)
+    left = [row.strip() for row in shown[-1] if row.strip()]
+    assert left == [*(f"trial {number} ended" for number in range(3)), "all is done"]
+
+
+def test_where_there_is_no_terminal_no_table_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    with live_table() as draw:
+        assert draw is None
+    assert capsys.readouterr().err == ""

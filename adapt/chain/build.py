@@ -1,10 +1,11 @@
 """The stages of a chain file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from adapt.chain.expand import Node
+from adapt.chain.searches import as_best, best_values, search_at, with_values
 from adapt.config import Config, ResourcesConfig
 from adapt.errors import ConfigError
 from adapt.job.job import Job
@@ -18,6 +19,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select
 from adapt.stage.train import Train
+from adapt.tuning.search import Search
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,27 @@ class Chain:
     goals: list[Goal]
     store: Store
     resources: ResourcesConfig
+    later: list[str] = field(default_factory=list)
+    """The labels of nodes whose stages are not known before a search has finished."""
+
+    @property
+    def searches(self) -> list[Search]:
+        """The searches that have not finished."""
+        searches = [goal.stage for goal in self.goals if isinstance(goal.stage, Search)]
+        return [search for search in searches if not self.store.known(search.kind, search.name, search.key)]
+
+
+@dataclass
+class Offered:
+    """What nodes offer to later ones, by their labels."""
+
+    starts: dict[str, Start] = field(default_factory=dict)
+    """The models that they make."""
+    selections: dict[str, Select] = field(default_factory=dict)
+    best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The best values that searches have found, by field."""
+    unknown: list[str] = field(default_factory=list)
+    """Nodes of which nothing can be taken yet: searches that are not finished, and what takes something of them."""
 
 
 def build_chain(nodes: Sequence[Node]) -> Chain:
@@ -52,22 +75,19 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
         ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
         ConfigError: nodes disagree on where results go, or which cluster is used.
     """
-    starts: dict[str, Start] = {}
-    selections: dict[str, Select] = {}
-    goals: list[Goal] = []
-    for node in nodes:
-        start = _start(node, node.start, starts) if node.start else None
-        made = {path: _start(node, label, starts) for path, label in node.compared.items()}
-        selected = selections[node.selected] if node.selected else None
-        context = Context.of(node.config, start, made, selected)
-        goals += _goals(node, context, starts, selections)
-        context.digests.save()
     first = nodes[0].config
     for node in nodes:
         if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
             what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
             raise ConfigError(what, "set both for all stages, in `common`")
-    return Chain(goals, Store(root_of(first)), first.resources)
+    chain, offered = Chain([], Store(root_of(first)), first.resources), Offered()
+    for node in nodes:
+        if {*node.needed} & {*offered.unknown}:
+            offered.unknown.append(node.label)
+            chain.later.append(node.label)
+        else:
+            chain.goals.extend(_goals(node, offered, chain.store))
+    return chain
 
 
 def build_one(job: Job, config: Config) -> Chain:
@@ -82,22 +102,43 @@ def build_one(job: Job, config: Config) -> Chain:
     return Chain([goal], context.store, context.config.resources)
 
 
-def _goals(node: Node, context: Context, starts: dict[str, Start], selections: dict[str, Select]) -> list[Goal]:
-    """The goals of a node: one for each seed, or one in all.
+def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
+    """The goals of a node: one for each seed, or one in all. What it offers to later nodes is noted."""
+    start = _start(node, node.start, offered.starts) if node.start else None
+    compared = {path: _start(node, label, offered.starts) for path, label in node.compared.items()}
+    selected = offered.selections[node.selected] if node.selected else None
 
-    The model that the node makes is put into `starts`, what it selects into `selections`, for later nodes.
-    """
+    def context_of(config: Config) -> Context:
+        return Context.of(config, start, compared, selected)
+
+    if node.is_search:
+        search = search_at(node, context_of, (start, *compared.values(), selected))
+        values = best_values(search, store)
+        if values is None:
+            offered.unknown.append(node.label)
+        else:
+            offered.best[node.label] = values
+            context = context_of(as_best(node, values))
+            _offer(node, context, node.job.final(context), offered)
+        return [Goal(node.name, node.job, node.values, search, node.config)]
+    config = with_values(node, offered.best[node.tuned]) if node.tuned else node.config
+    context = context_of(config)
     if node.job.parts:
         parts = node.job.parts(context)
-        return [
-            Goal(node.name, node.job, {**node.values, "seed": seed}, part, node.config) for seed, part in parts.items()
-        ]
+        context.digests.save()
+        return [Goal(node.name, node.job, {**node.values, "seed": seed}, part, config) for seed, part in parts.items()]
     final = node.job.final(context)
+    _offer(node, context, final, offered)
+    return [Goal(node.name, node.job, node.values, final, config)]
+
+
+def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:
+    """Notes the model that a node makes, and what it selects."""
     if node.job.training and (training := node.job.training(final)):
-        starts[node.label] = context.start.after(training, node.job.place, node.job.own_tokenizer)
+        offered.starts[node.label] = context.start.after(training, node.job.place, node.job.own_tokenizer)
     if node.job.texts:
-        selections[node.label] = node.job.texts(final)
-    return [Goal(node.name, node.job, node.values, final, node.config)]
+        offered.selections[node.label] = node.job.texts(final)
+    context.digests.save()
 
 
 def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
@@ -121,6 +162,7 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
             entries.append(Entry(goal.name, goal.job.name, goal.values, record, trainings(goal.stage), task))
         else:
             missing.append(goal.label)
+    missing += chain.later
     models = sorted({redact(goal.config.model.path) for goal in chain.goals})
     names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
     return Study(name, baseline, entries, missing, models, names=names)

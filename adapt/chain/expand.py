@@ -1,7 +1,7 @@
 """A chain file as the jobs it stands for, each with its configuration."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -15,6 +15,8 @@ from adapt.job.job import Job
 from adapt.parse import parse_values
 from adapt.parse.keys import nested, unknown
 
+Configured = Callable[[Mapping[str, Any]], Config]
+"""Gives the configuration with other values for some fields, by dotted name."""
 _REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
 
 
@@ -28,12 +30,24 @@ class Node:
     values: Mapping[str, str]
     """The member that it stands for of each set, by the set's name."""
     config: Config
+    configured: Configured
+    """Gives `config` with other values for some fields. ConfigError: they do not fit."""
     start: str | None
     """The label of the node whose model it starts from; None for model.path."""
     selected: str | None = None
     """The label of the node that selects text for it."""
     compared: Mapping[str, str] = field(default_factory=dict)
     """The labels of the nodes whose models are compared or merged, by what the fields call them."""
+    is_search: bool = False
+    """Whether it searches good values, and what others take of it is the best trial."""
+    tuned: str | None = None
+    """The label of the search whose best values stand in place of its own."""
+
+    @property
+    def needed(self) -> list[str]:
+        """The labels of all nodes that it takes something of."""
+        named = (self.start, self.selected, self.tuned, *self.compared.values())
+        return [label for label in named if label is not None]
 
     @property
     def label(self) -> str:
@@ -95,7 +109,10 @@ def _add(
         return node_label(other, list(members.values()))
 
     model, selection = _sources(fill(entry.start, source, values, place), entry, source, place)
-    config = _config(entry, values, source, place, selection is not None)
+    configured = _configured(entry, values, source, place, selection is not None)
+    config, tuned = configured({}), fill(entry.tuned, source, values, place)
+    if tuned and entry.is_search:
+        raise ConfigError(f"{place} has `tune` and `tuned`", "leave one of them out")
     compared = {model.path: "comparison.models" for model in config.comparison.models or ()}
     merged = dict.fromkeys(config.merge.models or (), "merge.models")
     others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
@@ -104,9 +121,12 @@ def _add(
         job=entry.job,
         values=values,
         config=config,
+        configured=configured,
         start=needed(model, "from") if model else None,
         selected=needed(selection, "from") if selection else None,
         compared={path: needed(path, field) for path, field in others.items()},
+        is_search=entry.is_search,
+        tuned=needed(str(tuned), "tuned") if tuned else None,
     )
 
 
@@ -141,9 +161,9 @@ def _sources(given: Any, entry: ChainEntry, source: ChainFile, place: str) -> tu
 def _referred(reference: str, source: ChainFile, place: str, field: str) -> tuple[str, dict[str, str]]:
     """The entry and the members that `dapt[cs]` names."""
     match = _REFERENCE.fullmatch(reference)
-    entry = source.entries.get(match[1]) if match else None
-    if not match or not entry or not (entry.job.training or (entry.job.texts and field == "from")):
-        named = {other.name for other in source.entries.values() if other.job.training or other.job.texts}
+    named = {name for name, other in source.entries.items() if _offers(other, field)}
+    entry = source.entries[match[1]] if match and match[1] in named else None
+    if not match or not entry:
         raise unknown(f"{reference} in {place}, {field}", match[1] if match else reference, named)
     members = [member.strip() for member in match[2].split(",")] if match[2] else []
     if len(members) != len(entry.sweep):
@@ -156,15 +176,29 @@ def _referred(reference: str, source: ChainFile, place: str, field: str) -> tupl
     return entry.name, dict(zip(entry.sweep, members, strict=True))
 
 
-def _config(entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool) -> Config:
+def _offers(entry: ChainEntry, field: str) -> bool:
+    """Whether stages of an entry have what a field of others names: a model, text that is selected, or best values."""
+    if field == "tuned":
+        return entry.is_search
+    return bool(entry.job.training or (entry.job.texts and field == "from"))
+
+
+def _configured(
+    entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool
+) -> Configured:
     """Defaults of the job, then `common`, then the entry's own fields. Where it has text, it needs no corpus."""
     common = nested(fill(source.common, source, values, place))
     fields = nested(fill(entry.fields, source, values, place))
     prefix = [source.name] if entry.job.is_named else []
-    merged: dict[str, Any] = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
-    for given in (common, fields):
-        for section, value in given.items():
-            inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
-            merged[section] = {**merged[section], **value} if inside else value
-    kind = entry.job.kind
-    return parse_values(merged, without_corpus(kind) if has_text else kind, place)
+    named = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
+    kind = without_corpus(entry.job.kind) if has_text else entry.job.kind
+
+    def configured(tried: Mapping[str, Any]) -> Config:
+        merged: dict[str, Any] = dict(named)
+        for given in (common, fields, nested(tried)):
+            for section, value in given.items():
+                inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
+                merged[section] = {**merged[section], **value} if inside else value
+        return parse_values(merged, kind, place)
+
+    return configured

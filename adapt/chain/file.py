@@ -10,6 +10,7 @@ task: {acl_arc: {domain: cs}, chemprot: {domain: biomed, metric: micro_f1}}
 recipe: {base: {start: null}, DAPT: {start: "dapt[{task.domain}]"}}
 stages:
 dapt: {job: dapt, for: domain, corpus.paths: "{data}/{domain.corpus}.jsonl.gz"}
+search: {job: tapt, for: task, tune: {space: tune_spaces/tapt.py, samples: 12}, task: {name: "{task}", ...}}
 finetune: {job: finetune, for: [recipe, task], from: "{recipe.start}", task: {name: "{task}", ...}}
 """
 
@@ -45,6 +46,13 @@ class ChainEntry:
     a list of both. None for model.path, and its own text."""
     fields: Mapping[str, Any]
     """Fields of the configuration; their values may hold placeholders."""
+    tuned: Any = None
+    """A text, or a placeholder, that names the search whose best values stand in place of its own."""
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it searches good values, as it says itself how: settings of `common` alone make no search."""
+        return any(name.partition(".")[0] == "tune" for name in self.fields)
 
 
 @dataclass(frozen=True)
@@ -151,5 +159,5 @@ def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainE
     for set_name in sweep:
         if str(set_name) not in sets:
             raise unknown(f"{set_name} in {place}, for", str(set_name), set(sets))
-    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from")}
-    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest)
+    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from", "tuned")}
+    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest, fields.get("tuned"))

@@ -4,6 +4,7 @@
 - `tasks/`: scores of fine-tuned models, recipe by recipe.
 - `sequences/`: sequences of domains, method by method.
 - `tradeoffs/`: what models gained on a domain, and forgot.
+- `searches/`: searches for good values.
 - `trainings`: tables of pre-training.
 - `losses`: tables of losses and of similarity.
 - `selections`, `selection_map`: selected text, as tables and as a map.

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from adapt.runner.record import Record
 
+HTML = "report.html"
+"""The name of a report's page."""
+
 
 @dataclass(frozen=True)
 class Entry:

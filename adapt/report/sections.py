@@ -8,6 +8,8 @@ from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
 from adapt.report.page.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.report.searches.found import searches_of
+from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.selections import selection_blocks
 from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.section import section as sequences_section
@@ -32,10 +34,11 @@ def sections(study: Study, results: Results) -> list[Section]:
     compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
     traded = tradeoffs(study, FEWEST)
     planned = [
-        Section("Verdict", _verdict(results, compared, priced, in_turn, traded)),
+        Section("Verdict", _verdict(study, results, compared, priced, in_turn, traded)),
         Section("What was run", _ran(study, results)),
         Section("Sequences of domains", sequences_section(in_turn)),
         Section("Gain against forgetting", tradeoff_section(traded)),
+        Section("Searches for good values", search_blocks(searches_of(study))),
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
@@ -55,11 +58,17 @@ def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _verdict(
-    results: Results, compared: Compared, priced: Trainings, in_turn: Sequences, traded: Sequence[MeasuredAlike]
+    study: Study,
+    results: Results,
+    compared: Compared,
+    priced: Trainings,
+    in_turn: Sequences,
+    traded: Sequence[MeasuredAlike],
 ) -> list[Block]:
-    findings = [*tradeoff_verdicts(traded), *sequence_verdicts(in_turn)]
-    if results.rows or not findings:
+    findings, searched = [*tradeoff_verdicts(traded), *sequence_verdicts(in_turn)], search_verdicts(searches_of(study))
+    if results.rows or not (findings or searched):
         findings = [*findings, *verdicts(results, compared, priced)]
+    findings = [*findings, *searched]
     blocks: list[Block] = [Findings(findings)]
     if drawings := figures.difference_figures(results, compared):
         text = (

@@ -3,14 +3,14 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from adapt.report.entry import Study
+from adapt.report.entry import HTML, Study
 from adapt.report.page.html import render_html
 from adapt.report.page.markdown import render_markdown
 from adapt.report.sections import sections
 from adapt.report.tasks.collect import Results, collect
 from adapt.runner.files import write_atomically
 
-HTML, MARKDOWN = "report.html", "report.md"
+MARKDOWN = "report.md"
 
 
 def write_report(study: Study, folder: Path) -> Path:
@@ -31,8 +31,10 @@ def _subtitle(study: Study, results: Results) -> str:
     """The line below the title: how much the report covers, and when it was written."""
     runs = sum(entry.record.stage == "finetune" for entry in study.entries)
     sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
+    searches = sum(entry.record.stage == "search" for entry in study.entries)
     parts = [_count(sequences, "domain sequence")] if sequences else []
-    if results.rows or not sequences:
+    parts += [_count(searches, "search", "es")] if searches else []
+    if results.rows or not (sequences or searches):
         parts += [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe")]
         parts += [_count(runs, "fine-tuning run")]
     baseline = [f"baseline {results.baseline}"] if results.baseline else []
@@ -40,5 +42,5 @@ def _subtitle(study: Study, results: Results) -> str:
     return " · ".join([*parts, *baseline, *missing, f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"])
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, what: str, several: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else several}"

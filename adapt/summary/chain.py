@@ -98,12 +98,19 @@ def _figure(value: Any, form: str) -> str:
     return "?" if value is None else format(value, form)
 
 
-def show_ahead(counts: Mapping[str, int]) -> None:
-    """How many stages of each kind are to run."""
+def show_ahead(counts: Mapping[str, int], later: int = 0) -> None:
+    """How many stages of each kind are to run.
+
+    Args:
+        counts: by kind.
+        later: entries, each with its members of sets, whose stages are known when searches have finished.
+    """
     if counts:
         log(f"to run: {', '.join(f'{number} {kind}' for kind, number in counts.items())}")
     else:
         log("everything is finished")
+    if later:
+        log(f"and then {later} of the chain's stages with the best values that the searches find")
 
 
 def show_verdict(page: Path) -> None:

@@ -39,11 +39,13 @@ def show_search(record: Record) -> None:
     log(f"best on dev: trial {metrics['best']}; its configuration: {record.path / 'best.yaml'}")
 
 
-def show_ahead_of_search(rows: Sequence[tuple[str, ...]], total: str) -> None:
+def show_ahead_of_search(rows: Sequence[tuple[str, ...]], total: str, name: str = "") -> None:
     """The trials of a search before they run: number, values, stages to run and found, device-hours."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="trials ahead; a stage counts for the first trial that needs it", title_justify="left")
+    title = f"{escape(name)}: " if name else ""
+    table = Table(title=f"{title}trials ahead; a stage counts for the first trial that needs it", title_justify="left")
     for column in ("trial", "values", "stages to run", "stages found", "device-hours"):
         table.add_column(column, overflow="fold")
     for row in rows[:SHOWN]:

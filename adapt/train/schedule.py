@@ -73,6 +73,17 @@ def micro_batch(training: TrainingConfig, workers: int, most: int | None = None)
     return size, share // size
 
 
+def smaller_micro_batch(training: TrainingConfig, workers: int, sequences: int) -> int:
+    """The next smaller number of sequences in a pass that divides a worker's share of the global batch.
+
+    Args:
+        training: settings.
+        workers: training processes.
+        sequences: in a pass, two or more.
+    """
+    return micro_batch(training, workers, sequences - 1)[0]
+
+
 def learning_rate(training: TrainingConfig, step: int, steps: int) -> float:
     """Learning rate of step 0, 1, ... steps - 1.
 

@@ -28,6 +28,7 @@ from adapt.objective.base import Objective
 from adapt.objective.build import make
 from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
+from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
@@ -78,7 +79,8 @@ def _train(job: TrainingRun, rank: int) -> None:
                 if rank == 0:
                     starvation.look(metrics)
 
-            parts.loop.run(batches, progress, report, checkpoints.save)
+            with memory_errors(job.config.training, job.config.resources.workers, parts.resources["micro_batch"]):
+                parts.loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(engine.full_state())
         figures = parts.figures(progress)
         if rank == 0:

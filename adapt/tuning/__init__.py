@@ -8,7 +8,10 @@
 - `tpe`: proposals that learn.
 - `search`: the stage that holds all trials.
 - `ahead`: what they will take.
+- `place`: whether a cluster can hold one.
 - `trials`: their stages, as one heap of work.
+- `watched`: these as a table on a terminal.
+- `tracked`: these in MLflow and TensorBoard.
 - `dispatch`: Ray Tune, which asks for trials.
 - `confirm`: the stage that runs the best of them with fresh seeds, and tests it.
 - `values`: the values of a trial in names and files.

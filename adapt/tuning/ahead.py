@@ -12,6 +12,7 @@ from adapt.runner.reach import everything
 from adapt.stage.train import Train
 from adapt.tuning.propose import Proposals, Values
 from adapt.tuning.search import SUMS, Search
+from adapt.tuning.values import shown
 
 DEVICE_KINDS = ("finetune", "importance")
 """Kinds whose records say what they took of devices, beside trainings."""
@@ -34,10 +35,63 @@ class TrialAhead:
     """Why it cannot run: its values contradict each other."""
 
 
+@dataclass(frozen=True)
+class SearchAhead:
+    """What a search will take."""
+
+    search: Search
+    trials: list[TrialAhead]
+    """The configuration as it is, and the trials that can be told before there are results."""
+    count: int
+    """All trials, with that of the configuration as it is."""
+    device_hours: float | None
+    """What all trials take; None where nothing says how long a stage takes."""
+
+    @classmethod
+    def of(cls, search: Search, store: Store) -> "SearchAhead":
+        """Looks ahead; nothing runs.
+
+        Raises:
+            ConfigError: the search cannot work.
+        """
+        _, asked = search.check()
+        trials = trials_ahead(search, asked, store)
+        return cls(search, trials, asked.count + 1, hours_of_all(trials, asked.count))
+
+    @property
+    def to_run(self) -> int:
+        """Stages to run of the trials that are told."""
+        return sum(trial.to_run for trial in self.trials)
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Number, values, stages to run and found, and device-hours of each trial, for people."""
+        return [
+            (
+                str(each.number),
+                ", ".join(f"{name} {shown(value)}" for name, value in each.values.items()) or "as it is",
+                each.refused or str(each.to_run),
+                str(each.found),
+                "not known" if each.device_hours is None else f"{each.device_hours:.3g}",
+            )
+            for each in self.trials
+        ]
+
+    def total(self) -> str:
+        """What all trials take, for people."""
+        config, hours = self.search.config, self.device_hours
+        budget, price = config.tune.budget_device_hours, config.resources.price_per_device_hour
+        taken = "an unknown number of device-hours" if hours is None else f"about {hours:.3g} device-hours"
+        cost = "" if hours is None or price is None else f", {hours * price:,.2f}"
+        limit = "" if budget is None else f"; at most {budget:g} (tune.budget_device_hours)"
+        later = self.count - len(self.trials)
+        more = f"{later} more follow from the results of these; " if later else ""
+        return f"{more}{self.count} trials will take {taken}{cost}{limit}"
+
+
 def trials_ahead(search: Search, asked: Proposals, store: Store) -> list[TrialAhead]:
     """The configuration as it is, and the trials that can be told before there are results."""
     known = [{}, *told_ahead(asked)]
-    seen: set[str] = set()
+    seen = {stage.key for stage in everything(search.inputs.values())}
     return [_ahead(search, number, values, store, seen) for number, values in enumerate(known)]
 
 
@@ -56,6 +110,17 @@ def hours_of_all(ahead: Iterable[TrialAhead], count: int) -> float | None:
     if first is None or (others and not known):
         return None
     return first + (fmean(known) * count if known else 0.0)
+
+
+def check_search(search: Search, store: Store) -> None:
+    """Refuses, before Ray is started, a search that cannot work; one that has finished is not looked at.
+
+    Raises:
+        ConfigError: as `Search.check` and `check_budget`.
+    """
+    if not store.known(search.kind, search.name, search.key):
+        _, asked = search.check()
+        check_budget(search, asked, store)
 
 
 def check_budget(search: Search, asked: Proposals, store: Store) -> None:

@@ -1,6 +1,6 @@
 """The command line of jobs/tune.py, as the search that it asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from adapt.parse import parse
 from adapt.parse.keys import read_given
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
-from adapt.stage.context import root_of
+from adapt.stage.context import Context, root_of
 from adapt.tuning.check import Configure
 from adapt.tuning.search import Search
 from adapt.tuning.trial import on_dev, trial_of
@@ -63,8 +63,21 @@ def _configured(arguments: Sequence[str], job: Job, values: Mapping[str, Any]) -
     return parse([*arguments, *given], PROGRAM, job.kind)
 
 
-def search_of(job: Job, config: Config, configure: Configure) -> Search:
+def search_of(
+    job: Job,
+    config: Config,
+    configure: Configure,
+    context_of: Callable[[Config], Context] = Context.of,
+    given: tuple[Any, ...] = (),
+) -> Search:
     """The search of a configuration; where it has not finished, all that can be checked is checked.
+
+    Args:
+        job: whose fields are searched.
+        config: as it is.
+        configure: gives the configuration of a trial.
+        context_of: gives what the stages of a trial are made from.
+        given: what all trials read and others make: models to start from, selections, or None.
 
     Raises:
         AdaptError: the configuration, the space or an objective cannot work.
@@ -75,5 +88,5 @@ def search_of(job: Job, config: Config, configure: Configure) -> Search:
         raise ConfigError(f"tune.space: there is no file {config.tune.space}", "check the path")
     digests = Digests(root_of(config) / ".digests.json")
     digest = digests.of(Path(config.tune.space))
-    as_it_is = trial_of(job, on_dev(config)).key
-    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is)
+    as_it_is = trial_of(job, on_dev(config), context_of).key
+    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is, context_of, given)

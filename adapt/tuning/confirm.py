@@ -13,7 +13,7 @@ from adapt.config import Config
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.statistics.seeds import spread
 from adapt.tuning.search import Search, Searched
-from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured, trial_of
+from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured
 from adapt.tuning.values import named_by_values
 
 
@@ -68,9 +68,9 @@ class Confirm(Stage[Confirmed]):
         Raises:
             AdaptError: the test split cannot be used.
         """
-        values = next(row.values for row in searched.trials if row.number == searched.best)
-        best, as_it_is = _fresh(search, values), _fresh(search, {})
-        return cls(search.config.name, search, best, as_it_is, values)
+        row = next(row for row in searched.trials if row.number == searched.best)
+        best, as_it_is = _fresh(search, row.settings), _fresh(search, searched.trials[0].settings)
+        return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
         """The values, which its record says."""
@@ -101,7 +101,7 @@ def is_of_dev(objective: str) -> bool:
 
 def _fresh(search: Search, values: Mapping[str, Any]) -> dict[str, Trial]:
     config = named_by_values(search.configure(values), values)
-    return {str(seed): trial_of(search.job, _with_seed(config, seed)) for seed in config.tune.fresh_seeds}
+    return {str(seed): search.measured(_with_seed(config, seed)) for seed in config.tune.fresh_seeds}
 
 
 def _with_seed(config: Config, seed: int) -> Config:

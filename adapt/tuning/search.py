@@ -1,7 +1,7 @@
 """Stage `search`: trials of a space, and the best of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding
-from adapt.stage.context import root_of
+from adapt.stage.context import Context, root_of
 from adapt.tuning.check import Configure, check_fields, check_fresh_seeds, check_objectives, is_lower_better
 from adapt.tuning.front import nondominated
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
 from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
 from adapt.tuning.turns import STEPS, check_turns, steps_after
-from adapt.tuning.values import named_by_values, settings_of
+from adapt.tuning.values import named_by_values, settings_of, values_in
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
+MICRO_BATCH = "training.micro_batch"
 SUMS = ("export", "scores", "sequence", "trial")
 """Kinds of stages whose cost is that of stages that they read."""
 
@@ -44,6 +45,15 @@ class TrialRow:
     """Why it failed."""
     steps: int | None = None
     """Steps after which it was measured last; None where it is not judged on its way."""
+    turns: dict[int, float] = field(default_factory=dict)
+    """The first objective by the steps after which it was judged; empty where it is not judged on its way."""
+    micro_batch: int | None = None
+    """training.micro_batch after a device had run out of memory with more; None where it ran as configured."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its values, and what it took to fit a device's memory."""
+        return self.values if self.micro_batch is None else {**self.values, MICRO_BATCH: self.micro_batch}
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ class Searched:
     """Stages of all trials together, each counted once."""
     shared: int
     """How often a trial found a stage that another trial has, too."""
+    as_it_is: dict[str, Any] = field(default_factory=dict)
+    """The values of the searched fields in the configuration as it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +95,10 @@ class Search(Stage[Searched]):
     """The digest of that file."""
     as_it_is: str
     """The key of the trial that changes no field."""
+    context_of: Callable[[Config], Context] = Context.of
+    """Gives what the stages of a trial are made from; in a chain, the model of another of its stages."""
+    given: tuple[Any, ...] = ()
+    """What all trials read and others make: `adapt.model.start.Start`, stages, or None. Its inputs are these."""
 
     def what(self) -> Mapping[str, Any]:
         """The space and the settings of the search. Trials follow from these and from what they measure."""
@@ -107,7 +123,15 @@ class Search(Stage[Searched]):
         """
         steps = steps_after(self.config, turn)
         values = values if steps is None else {**values, STEPS: steps}
-        return trial_of(self.job, on_dev(named_by_values(self.configure(values), values)))
+        return self.measured(on_dev(named_by_values(self.configure(values), values)))
+
+    def measured(self, config: Config) -> Trial:
+        """The trial of a configuration.
+
+        Raises:
+            AdaptError: the configuration cannot work.
+        """
+        return trial_of(self.job, config, self.context_of)
 
     def check(self) -> tuple[Space, Proposals]:
         """Refuses what cannot work.
@@ -123,7 +147,7 @@ class Search(Stage[Searched]):
             raise ConfigError(
                 f"tune.scheduler: {STEPS} changes nothing that job {self.job.name} measures", "set it to none"
             )
-        check_fields(space, self.space, self.configure, lambda config: trial_of(self.job, on_dev(config)))
+        check_fields(space, self.space, self.configure, lambda config: self.measured(on_dev(config)))
         return space, proposals(
             space, self.config.tune, [is_lower_better(name) for name in self.config.tune.objectives]
         )
@@ -132,8 +156,8 @@ class Search(Stage[Searched]):
         """Runs the trials, and writes BEST_FILE."""
         from adapt.tuning.trials import run_trials
 
-        _, asked = self.check()
-        ran = run_trials(self, asked, Store(root_of(self.config)))
+        space, asked = self.check()
+        ran = run_trials(self, asked, Store(root_of(self.config)), folder)
         objectives = {name: "min" if is_lower_better(name) else "max" for name in self.config.tune.objectives}
         longest = max(row.steps or 0 for row in ran.rows if row.figures)
         measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
@@ -148,8 +172,9 @@ class Search(Stage[Searched]):
             device_hours=ran.device_hours,
             stages=ran.stages,
             shared=ran.shared,
+            as_it_is=values_in(self.config, space),
         )
-        settings = settings_of(self.configure(best.values), self.job)
+        settings = settings_of(self.configure(best.settings), self.job)
         write_atomically(folder / BEST_FILE, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
 

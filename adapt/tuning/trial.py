@@ -1,6 +1,6 @@
 """Stage `trial`: a job with some values for the fields that are searched, and what was measured of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -66,13 +66,18 @@ class Trial(Stage[TrialMeasured]):
         return Outcome(TrialMeasured(figures))
 
 
-def trial_of(job: Job, config: Config) -> Trial:
+def trial_of(job: Job, config: Config, context_of: Callable[[Config], Context] = Context.of) -> Trial:
     """A job that is measured, with fine-tuning runs where there are tasks.
+
+    Args:
+        job: that is measured.
+        config: its configuration.
+        context_of: gives what its stages are made from.
 
     Raises:
         AdaptError: the configuration cannot work.
     """
-    context = Context.of(config)
+    context = context_of(config)
     final = job.final(context)
     context.digests.save()
     return Trial(config.name, final, _runs(job, context, final))

@@ -1,24 +1,28 @@
 """The trials of a search: the stages of all of them are one heap of work, from which the runner takes."""
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from adapt.config import Config
 from adapt.console import log
-from adapt.errors import AdaptError, ClusterError, StorageError
-from adapt.runner import Finished, Record, Stage, Store
+from adapt.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
+from adapt.live import live_table
+from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room
-from adapt.stage.train import Train
+from adapt.train.schedule import smaller_micro_batch
 from adapt.tuning.check import is_lower_better
 from adapt.tuning.dispatch import Answer, Asked, Board, dispatch
+from adapt.tuning.place import check_place
 from adapt.tuning.propose import Proposals
-from adapt.tuning.search import SUMS, Search, TrialRow
+from adapt.tuning.search import MICRO_BATCH, SUMS, Search, TrialRow
+from adapt.tuning.tracked import SearchTrackers
 from adapt.tuning.trial import Figure, Trial
 from adapt.tuning.turns import lengths_of, scheduler_of, steps_after
 from adapt.tuning.values import shown
+from adapt.tuning.watched import trials_table
 
 HOPELESS = (ClusterError, StorageError)
 """Errors that all trials would have: no result of one, but the end of the search."""
@@ -48,19 +52,37 @@ class Trials:
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
     """Turns that have ended."""
+    micro_batches: dict[int, int] = field(default_factory=dict)
+    """training.micro_batch of trials whose device ran out of memory with more."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
         """Adds the stages of a turn to the work. Asked again, it does nothing."""
         if asked in self.begun or asked in self.rows:
             return
-        number, turn = asked
-        self.values[number] = dict(values)
+        self.values[asked[0]] = dict(values)
         try:
-            self.begun[asked] = self.search.trial(values, turn)
+            self.begun[asked] = self._trial(asked)
         except AdaptError as error:
             self._failed(asked, "", error)
             return
+        add_stages(self.work, [self.begun[asked]], self.store)
+
+    def _trial(self, asked: Asked) -> Trial:
+        number, turn = asked
+        fewer = {MICRO_BATCH: self.micro_batches[number]} if number in self.micro_batches else {}
+        return self.search.trial({**self.values[number], **fewer}, turn)
+
+    def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
+        """Begins a turn again with the next smaller micro-batch, which changes no key: what is finished stays."""
+        number, config = asked[0], self.search.configure(self.values[asked[0]])
+        smaller = smaller_micro_batch(config.training, config.resources.workers, error.micro_batch)
+        log(f"trial {number}: {error.what}; it goes on with {MICRO_BATCH} {smaller}")
+        self.micro_batches[number] = smaller
+        self.begun[asked] = self._trial(asked)
+        with self.work.changed:
+            for stage in everything([self.begun[asked]]):
+                self.work.failed.pop(stage.key, None)
         add_stages(self.work, [self.begun[asked]], self.store)
 
     def look(self) -> dict[Asked, Answer]:
@@ -72,18 +94,27 @@ class Trials:
         step(self.work, self.store, *self.room)
         with self.work.changed:
             done, failed = dict(self.work.done), dict(self.work.failed)
-        for asked, trial in self.begun.items():
+        for asked, trial in list(self.begun.items()):
             if asked in self.rows:
                 continue
+            errors = [failed[stage.key] for stage in everything([trial]) if stage.key in failed]
             if record := done.get(trial.key):
                 self.rows[asked] = self._measured(asked, trial, record)
-            elif errors := [failed[stage.key] for stage in everything([trial]) if stage.key in failed]:
+            elif errors and isinstance(errors[0], DeviceMemoryError) and errors[0].micro_batch > 1:
+                self._begin_smaller(asked, errors[0])
+            elif errors:
                 self._failed(asked, trial.key, errors[0])
         return {asked: self._answer(row) for asked, row in self.rows.items()}
 
     def last(self) -> list[TrialRow]:
         """The last turn of each trial, by number."""
-        return [self.rows[max(asked for asked in self.rows if asked[0] == number)] for number in sorted(self.values)]
+        return [self._last(number) for number in sorted(self.values)]
+
+    def _last(self, number: int) -> TrialRow:
+        rows = [self.rows[asked] for asked in sorted(self.rows) if asked[0] == number]
+        first = self.search.config.tune.objectives[0]
+        turns = {row.steps: row.figures[first].value for row in rows if row.steps and row.figures}
+        return replace(rows[-1], turns=turns)
 
     def _failed(self, asked: Asked, key: str, error: BaseException) -> None:
         if isinstance(error, HOPELESS) or not isinstance(error, AdaptError):
@@ -93,7 +124,8 @@ class Trials:
 
     def _row(self, asked: Asked, key: str, figures: dict[str, Figure], error: str) -> TrialRow:
         number, turn = asked
-        return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
+        steps, fewer = steps_after(self.search.config, turn), self.micro_batches.get(number)
+        return TrialRow(number, self.values[number], key, figures, error, steps, micro_batch=fewer)
 
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
@@ -106,9 +138,14 @@ class Trials:
         return {name: row.figures[name].value for name in names} if row.figures else None
 
     def hours(self, numbers: Container[int]) -> float:
-        """Device-hours of the stages of some trials, each counted once, as far as they are finished."""
+        """Device-hours of the stages of some trials, each counted once, as far as they are finished.
+
+        Stages that others make for all trials are not counted.
+        """
+        given = {stage.key for stage in everything(self.search.inputs.values())}
         stages = everything(trial for asked, trial in list(self.begun.items()) if asked[0] in numbers)
-        records = [self.store.known(each.kind, each.name, each.key) for each in stages if each.kind not in SUMS]
+        own = [each for each in stages if each.kind not in SUMS and each.key not in given]
+        records = [self.store.known(each.kind, each.name, each.key) for each in own]
         return sum(record.cost.get("device_hours") or 0.0 for record in records if record)
 
     def may_begin(self, number: int) -> bool | None:
@@ -126,51 +163,50 @@ class Trials:
         return expected <= budget
 
 
-def run_trials(search: Search, asked: Proposals, store: Store) -> TrialsRan:
+def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> TrialsRan:
     """Runs the configuration as it is, and all trials.
+
+    Args:
+        search: what is searched.
+        asked: its proposals.
+        store: where stages live.
+        folder: of the search, for trackers.
 
     Raises:
         AdaptError: all trials failed, or one with an error that all would have.
     """
     config = search.config
     trials = Trials(search, store, room(config.resources, config.tune.at_once))
-    _check_room(config, search.trial({}))
+    check_place(config, search.trial({}))
     objectives = config.tune.objectives
     board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
     scheduler = scheduler_of(config.tune, is_lower_better(objectives[0]))
-    told: set[Asked] = set()
+    told, trackers = set[Asked](), SearchTrackers(search, folder, store)
 
     def look() -> dict[Asked, Answer]:
         fresh = {turn: answer for turn, answer in trials.look().items() if turn not in told}
         for turn in fresh:
             log(_line(trials.rows[turn], objectives))
+            trackers.note(trials.rows[turn], trials.begun.get(turn))
         told.update(fresh)
+        if draw:
+            draw(trials_table(trials, asked.count + 1))
         return fresh
 
     try:
-        dispatch(board, config.tune.at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
+        with live_table() as draw:
+            at_once = config.tune.at_once
+            dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
         raise
+    trackers.close()
     rows = trials.last()
     if trials.first_error and not any(row.figures for row in rows):
         raise trials.first_error
     each = [everything([trial]) for trial in trials.begun.values()]
     stages = {stage.key for of_trial in each for stage in of_trial}
     return TrialsRan(rows, trials.hours(trials.values), len(stages), sum(map(len, each)) - len(stages))
-
-
-def _check_room(config: Config, trial: Trial) -> None:
-    """Refuses trials that the cluster can never hold.
-
-    Raises:
-        ClusterError: says what it can.
-    """
-    from adapt.runtime import await_resources
-
-    stages: list[Stage[Any]] = everything([trial])
-    if any(isinstance(stage, Train) for stage in stages):
-        await_resources(config.resources)
 
 
 def _line(row: TrialRow, objectives: list[str]) -> str:

@@ -1,7 +1,7 @@
 """The values of a trial: in the name of its stages, and as a file that every job takes."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -28,6 +28,12 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
         name: _plain(value) for name, value in flat(config).items() if name not in defaults or value != defaults[name]
     }
     return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
+
+
+def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:
+    """What a configuration has for some fields; those of a method that it does not use are left out."""
+    told = flat(config)
+    return {name: _plain(told[name]) for name in fields_of_space if name in told}
 
 
 def shown(value: Any) -> str:

@@ -209,6 +209,6 @@ def test_a_value_that_is_no_yaml_is_named() -> None:
 
 
 def test_domains_learnt_apart_leave_no_model_to_start_from() -> None:
-    node = Node("finetune", JOBS["finetune"], {}, Config(), "one")
+    node = Node("finetune", JOBS["finetune"], {}, Config(), lambda values: Config(), "one")
     with pytest.raises(ConfigError, match="finetune asks for the model of one, which leaves several"):
         _start(node, "one", {})

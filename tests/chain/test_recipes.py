@@ -49,3 +49,16 @@ def test_all_kinds_of_selection_take_as_many_tokens() -> None:
     assert {node.config.select.tokens for node in nodes} == {5_000_000}
     kinds = [node.config.select.kind for node in nodes if node.values["task"] == "scierc"]
     assert {"random", "dsir", "classifier", "knn", "tsds"} < {kind for kind in kinds if isinstance(kind, str)}
+
+
+def test_methods_are_tuned_alike_before_they_are_compared_with_other_seeds() -> None:
+    nodes = nodes_of("tuned.yaml")
+    searches = [node for node in nodes.values() if node.is_search]
+    assert len(searches) == 4
+    assert len({(node.config.tune.samples, node.config.tune.searcher) for node in searches}) == 1
+    assert nodes["tapt[l2sp, scierc]"].tuned == "search[l2sp, scierc]"
+    assert nodes["finetune[TAPT-L2SP, scierc]"].start == "tapt[l2sp, scierc]"
+    seen = {seed for node in searches for seed in (node.config.seed, *node.config.finetune.seeds)}
+    fresh = [node for node in nodes.values() if node.name in ("tapt", "finetune")]
+    assert not seen & {node.config.seed for node in fresh if node.name == "tapt"}
+    assert not seen & {seed for node in fresh if node.name == "finetune" for seed in node.config.finetune.seeds}

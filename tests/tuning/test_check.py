@@ -18,7 +18,14 @@ from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import SPLITS, enter
 
 ROOT = Path(__file__).resolve().parents[2]
-SPACES = {"tapt": "tapt", "knn": "tapt", "finetune": "finetune", "das": "sequence", "forgetting": "sequence"}
+SPACES = {
+    "tapt": "tapt",
+    "knn": "tapt",
+    "l2sp": "tapt",
+    "finetune": "finetune",
+    "das": "sequence",
+    "forgetting": "sequence",
+}
 
 
 @pytest.fixture
@@ -50,10 +57,14 @@ def check(name: str, given: Mapping[str, Any], space: Mapping[str, Any]) -> None
 @pytest.mark.parametrize("name", SPACES)
 def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
     sources = {"corpus.sources": [{"name": "one", "paths": "data/one.jsonl"}], "training.max_steps": 5}
-    replay = {"mixture.replay_paths": "data/general.jsonl"} if name == "forgetting" else {"method.kind": "das"}
-    knn = {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"} if name == "knn" else {}
-    more = knn or {**sources, **replay} if knn or SPACES[name] == "sequence" else {}
-    check(SPACES[name], {**given, **more}, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
+    more: dict[str, dict[str, Any]] = {
+        "knn": {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"},
+        "l2sp": {"method.kind": "l2sp"},
+        "das": {**sources, "method.kind": "das"},
+        "forgetting": {**sources, "mixture.replay_paths": "data/general.jsonl"},
+    }
+    own = {**given, **more.get(name, {})}
+    check(SPACES[name], own, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str]] = {

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests import drive
@@ -59,6 +60,9 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     killed.interrupt(signal.SIGKILL)
     killed.end()
     again = jobs.start(tmp_path / "two", search(tmp_path / "data", tiny_bert), "tune.py")
+    fine_tuning: list[psutil.Process] = []
+    again.until(lambda: bool(fine_tuning.extend(again.below("ray::_work")) or fine_tuning))
+    fine_tuning[0].kill()
     again.until(lambda: "trial 2: dev_score" in again.err)
     for process in again.below("ray::_asks")[:1]:  # a process of Ray Tune's
         process.kill()

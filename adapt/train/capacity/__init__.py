@@ -8,5 +8,6 @@
 - `fit`: how many sequences that leaves room for.
 - `trial`: a pass on the real device, to see.
 - `passes`: the number that all ranks take.
+- `exhausted`: says what takes less memory where a device has run out of it.
 - `forecast`: memory, work, hours and price before anything is started.
 """

@@ -1,0 +1,36 @@
+"""Refuses trials that the cluster can never hold, before the first of them."""
+
+from dataclasses import replace
+from typing import Any
+
+from adapt.config import Config
+from adapt.errors import ClusterError
+from adapt.runner import Stage
+from adapt.runner.reach import everything
+from adapt.stage.finetune import Finetune
+from adapt.stage.train import Train
+from adapt.tuning.trial import Trial
+
+
+def check_place(config: Config, trial: Trial) -> None:
+    """Makes sure that the workers of a training, and a run of fine-tuning, can be placed.
+
+    Args:
+        config: of the search.
+        trial: one of its trials; they differ in nothing that takes more room.
+
+    Raises:
+        ClusterError: they cannot; says what the cluster has room for.
+    """
+    from adapt.runtime import await_resources
+
+    stages: list[Stage[Any]] = everything([trial])
+    if any(isinstance(stage, Train) for stage in stages):
+        await_resources(config.resources)
+    if not any(isinstance(stage, Finetune) for stage in stages):
+        return
+    cpus, gpus = config.finetune.cpus_per_seed, config.finetune.gpus_per_seed
+    try:
+        await_resources(replace(config.resources, workers=1, cpus_per_worker=cpus, gpus_per_worker=gpus))
+    except ClusterError as error:
+        raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error

@@ -1,0 +1,168 @@
+"""Searches in chain files: what they are of, and what others take of the best trial. Nothing here trains."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from adapt.chain.build import Chain, build_chain, study
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.errors import ConfigError
+from adapt.runner import Record
+from adapt.stage.finetune import Finetune
+from adapt.tuning.ahead import SearchAhead, check_search
+from adapt.tuning.search import Search, Searched, TrialRow
+from adapt.tuning.trial import Figure
+from tests.job.worlds import SPLITS, enter
+
+TASK = {split: f"data/{split}.jsonl" for split in SPLITS}
+BEST = {"training.learning_rate": 3e-3}
+
+
+@pytest.fixture
+def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """TAPT is searched for each method; its winner is fine-tuned, and its values are those of further seeds."""
+    config = enter(tmp_path, monkeypatch, *SPLITS)
+    Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 3.0e-3]\n")
+    return {
+        "name": "study",
+        "common": {
+            "model.path": config.model.path,
+            "storage.root": config.storage.root,
+            "training": {"sequence_length": 64, "max_steps": 5},
+            "evaluation.sequence_length": 64,
+            "tune": {"samples": 2, "searcher": "grid", "objectives": ["dev_score"]},
+            "task": TASK,
+        },
+        "sets": {"recipe": {"one": {"kind": "plain"}, "two": {"kind": "l2sp"}}, "seed": [7, 8]},
+        "stages": {
+            "search": {
+                "job": "tapt",
+                "for": "recipe",
+                "tune": {"space": "space.yaml"},
+                "method.kind": "{recipe.kind}",
+            },
+            "winner": {"job": "finetune", "for": "recipe", "from": "search[{recipe}]", "finetune.seeds": [5]},
+            "tapt": {
+                "job": "tapt",
+                "for": ["recipe", "seed"],
+                "tuned": "search[{recipe}]",
+                "method.kind": "{recipe.kind}",
+                "seed": "{seed}",
+            },
+        },
+    }
+
+
+def chain_of(content: dict[str, Any], only: dict[str, list[str]] | None = None) -> Chain:
+    Path("chain.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return build_chain(expand_chain(read_chain("chain.yaml"), only))
+
+
+def finish(search: Search, chain: Chain, best: dict[str, Any]) -> None:
+    """As if it had run, with two trials."""
+    rows = [TrialRow(0, {}, "a", {"dev_score": Figure(0.5)}), TrialRow(1, best, "b", {"dev_score": Figure(0.6)})]
+    found = Searched("tapt", {"dev_score": "max"}, rows, 1, [1], 0.0, 1, 0)
+    folder = chain.store.folder(search.kind, search.name, search.key)
+    folder.mkdir(parents=True)
+    metrics = asdict(found)
+    Record(search.kind, search.name, search.key, 1, {}, {}, metrics, {}, {}, {}, {}, "2026-11-23", folder).save()
+
+
+def labels(chain: Chain) -> list[str]:
+    return [goal.label for goal in chain.goals]
+
+
+def test_what_takes_the_best_values_is_known_when_the_search_has_finished(content: dict[str, Any]) -> None:
+    chain = chain_of(content)
+    assert labels(chain) == ["search[one]", "search[two]"]
+    assert chain.later == [
+        "winner[one]",
+        "winner[two]",
+        *(f"tapt[{one}, {seed}]" for one in ("one", "two") for seed in (7, 8)),
+    ]
+    assert study("study", "one", chain).missing == [*labels(chain), *chain.later]
+
+    first, second = chain.searches
+    assert first != second  # each method has a search of its own
+    finish(first, chain, BEST)
+    chain = chain_of(content)
+    assert chain.searches == [second]
+    assert labels(chain) == ["search[one]", "search[two]", "winner[one, 5]", "tapt[one, 7]", "tapt[one, 8]"]
+    assert chain.later == ["winner[two]", "tapt[two, 7]", "tapt[two, 8]"]
+    finish(second, chain, {})  # the configuration as it is was best
+    assert chain_of(content).later == []
+
+
+def test_best_values_stand_in_place_of_the_stages_own(content: dict[str, Any]) -> None:
+    chain = chain_of(content)
+    for search, best in zip(chain.searches, (BEST, {}), strict=True):
+        finish(search, chain, best)
+    goals = {goal.label: goal for goal in chain_of(content).goals}
+    assert goals["tapt[one, 7]"].config.training.learning_rate == 3e-3
+    assert goals["tapt[one, 7]"].config.seed == 7
+    assert goals["tapt[two, 7]"].config.training.learning_rate == 1e-4  # the job's default
+    winner = goals["winner[one, 5]"].stage
+    assert isinstance(winner, Finetune)
+    assert winner.start.training
+    assert winner.start.training.config.training.learning_rate == 3e-3  # type: ignore[attr-defined]
+    assert winner.seed == 5
+
+
+def test_a_search_starts_from_the_model_of_another_stage(content: dict[str, Any]) -> None:
+    stages = content["stages"]
+    first = {"job": "tapt", "for": "recipe", "training.max_steps": 3}
+    search = {**stages["search"], "from": "first[{recipe}]"}
+    chain = chain_of({**content, "stages": {"first": first, "search": search}})
+    one = chain.searches[0]
+    made = next(goal.stage for goal in chain.goals if goal.label == "first[one]")
+    (start,) = one.inputs.values()
+    assert start in made.inputs.values()
+    assert one.trial({}).final.training.start.training == start  # type: ignore[attr-defined]
+    assert one != chain_of(content).searches[0]
+
+
+def test_the_plan_shows_the_trials_and_nothing_is_seen_of_test(content: dict[str, Any]) -> None:
+    Path("data/test.jsonl").unlink()
+    Path("space.yaml").write_text("finetune.learning_rate: [1.0e-3, 3.0e-3]\n")
+    chain = chain_of({**content, "stages": {"search": {"job": "finetune", "tune": {"space": "space.yaml"}}}})
+    ahead = SearchAhead.of(chain.searches[0], chain.store)
+    assert [row[:2] for row in ahead.rows()] == [
+        ("0", "as it is"),
+        ("1", "finetune.learning_rate 0.001"),
+        ("2", "finetune.learning_rate 0.003"),
+    ]
+    assert "3 trials will take" in ahead.total()
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no space": ({"search": {"job": "tapt", "tune": {"samples": 3}}}, r"search: tune\.space is empty"),
+    "a space that is not there": ({"search": {"job": "tapt", "tune.space": "no.py"}}, "there is no file no.py"),
+    "another job": ({"search": {"job": "tapt", "tune": {"space": "space.yaml", "job": "dapt"}}}, "tune.job is dapt"),
+    "values of what searches nothing": (
+        {"a": {"job": "tapt"}, "b": {"job": "tapt", "tuned": "a"}},
+        "unknown key a in b in .*, tuned",
+    ),
+    "both": (
+        {"a": {"job": "tapt", "tune.space": "space.yaml"}, "b": {"job": "tapt", "tuned": "a", "tune.space": "x"}},
+        "b in .* has `tune` and `tuned`",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_search_is_named(name: str, content: dict[str, Any]) -> None:
+    stages, message = WRONG[name]
+    with pytest.raises(ConfigError, match=message) as caught:
+        chain_of({**content, "stages": stages})
+    assert caught.value.fix
+
+
+def test_a_space_that_cannot_work_is_refused_before_anything_runs(content: dict[str, Any]) -> None:
+    Path("space.yaml").write_text("training.learning_rat: [1, 2]\n")
+    chain = chain_of(content)
+    with pytest.raises(ConfigError, match=r"unknown key training\.learning_rat in space.yaml"):
+        check_search(chain.searches[0], chain.store)

@@ -1,0 +1,69 @@
+"""Chains that search good values, two of them at once on one store."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import drive
+from tests.drive import Jobs
+from tests.samples import labelled, write
+
+jobs = pytest.fixture(drive.jobs)
+
+
+def chain(folder: Path, model: Path) -> Path:
+    """A search over fine-tuning's learning rate, and a run with the best one and another seed."""
+    splits = {
+        split: str(write(folder / f"{split}.jsonl", labelled(16, len(split)))) for split in ("train", "dev", "test")
+    }
+    (folder / "space.yaml").write_text("finetune.learning_rate: {loguniform: [1.0e-4, 1.0e-2]}\n")
+    space = str(folder / "space.yaml")
+    content: dict[str, Any] = {
+        "let": {"samples": 1},
+        "common": {
+            "model.path": str(model),
+            "training.sequence_length": 64,
+            "evaluation.sequence_length": 64,
+            "finetune": {"epochs": 1, "seeds": [0]},
+            "task": {"name": "one", **splits},
+        },
+        "stages": {
+            "search": {"job": "finetune", "tune": {"space": space, "samples": "{samples}", "at_once": 2}},
+            "best": {"job": "finetune", "tuned": "search", "finetune.seeds": [7]},
+        },
+    }
+    file = folder / "chain.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def records(root: Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in root.glob(f"{kind}/*/stage.json")]
+
+
+@pytest.mark.slow
+def test_two_chains_at_once_share_trials_and_go_on_with_the_best_values(
+    jobs: Jobs, tiny_bert: Path, tmp_path: Path
+) -> None:
+    file = chain(tmp_path, tiny_bert)
+    both = [jobs.start(tmp_path, ["run", str(file), "--samples", str(count)], "chain.py") for count in (1, 2)]
+    assert [job.result()["metrics"] for job in both] == [{"finished": 2, "missing": 0}] * 2
+
+    root = tmp_path / "runs"
+    searches = {len(record["metrics"]["trials"]): record["metrics"] for record in records(root, "search")}
+    assert searches.keys() == {2, 3}
+    assert searches[2]["trials"] == searches[3]["trials"][:2]  # the same proposals
+    assert len(records(root, "trial")) == 3
+    assert sum(job.err.count("trial: done") for job in both) == 3  # each ran once, whoever ran it
+    best = [found["trials"][found["best"]]["values"] for found in searches.values()]
+    tested = [record for record in records(root, "finetune") if record["metrics"]["seed"] == 7]
+    assert len(tested) == len({json.dumps(values) for values in best})
+    assert "Searches for good values" in next(root.glob("reports/chain/report.html")).read_text()
+
+    again = jobs.start(tmp_path, ["run", str(file), "--samples", "2"], "chain.py")
+    assert again.result()["metrics"] == {"finished": 2, "missing": 0}
+    assert "everything is finished" in again.err
+    assert "starting Ray" not in again.err

@@ -1,0 +1,49 @@
+"""A device that runs out of memory: the error says what would take less, and arrives whole."""
+
+import pytest
+import torch
+from ray import cloudpickle
+
+from adapt.config import TrainingConfig
+from adapt.errors import DeviceMemoryError
+from adapt.runtime import find_ours
+from adapt.train.capacity.exhausted import memory_errors
+from adapt.train.schedule import smaller_micro_batch
+
+TRAINING = TrainingConfig(global_batch_size=24)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        MemoryError(),
+    ],
+)
+def test_lack_of_memory_is_named_with_what_takes_less(error: Exception) -> None:
+    with pytest.raises(DeviceMemoryError, match="with 8 sequences a pass") as caught, memory_errors(TRAINING, 2, 8):
+        raise error
+    assert caught.value.fix == "set training.micro_batch to 6"  # of 12 sequences that a worker has in a step
+    with pytest.raises(DeviceMemoryError) as caught, memory_errors(TRAINING, 2, 1):
+        raise error
+    assert caught.value.fix == "set training.gradient_checkpointing to true"
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), memory_errors(TRAINING, 1, 8):
+        raise RuntimeError("shapes do not match")
+
+
+def test_the_number_of_sequences_survives_the_way_between_processes() -> None:
+    error = DeviceMemoryError("no room", "make some", 8)
+    arrived = cloudpickle.loads(cloudpickle.dumps(error))
+    wrapped = RuntimeError("the worker failed")
+    wrapped.__cause__ = arrived
+    found = find_ours(wrapped)
+    assert isinstance(found, DeviceMemoryError)
+    assert (found.what, found.fix, found.micro_batch) == ("no room", "make some", 8)
+
+
+def test_the_next_smaller_pass_divides_a_workers_share() -> None:
+    assert [smaller_micro_batch(TRAINING, 2, sequences) for sequences in (12, 6, 4, 2)] == [6, 4, 3, 1]

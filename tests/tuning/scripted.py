@@ -1,0 +1,71 @@
+"""A search whose objective is a function of its values, so that nothing trains."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from adapt.config import Config, TrainingConfig, TuneConfig
+from adapt.errors import DeviceMemoryError
+from adapt.runner import Done, Outcome, Stage
+from adapt.tuning.trial import Figure, TrialMeasured
+
+Objective = Callable[[Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Scripted(Stage[TrialMeasured]):
+    """A trial that is measured by a function, and notes each time that it runs."""
+
+    kind = "trial"
+
+    name: str
+    values: Mapping[str, Any]
+    objective: Objective
+    micro_batch: int
+    fitting: int
+    """Sequences that its device has room for."""
+    notes: Path
+    runs: Mapping[str, Any] = field(default_factory=dict)
+
+    def what(self) -> Mapping[str, Any]:
+        return {"values": dict(self.values)}
+
+    def needs(self) -> Mapping[str, float]:
+        return {}
+
+    def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
+        with self.notes.open("a") as notes:
+            notes.write(f"{self.key[:8]}\n")
+        if self.micro_batch > self.fitting:
+            what = f"a device ran out of memory with {self.micro_batch} sequences a pass"
+            raise DeviceMemoryError(what, "take fewer", self.micro_batch)
+        return Outcome(TrialMeasured({"dev_score": Figure(self.objective(self.values))}))
+
+
+@dataclass
+class ScriptedSearch:
+    """What `adapt.tuning.trials` asks of a search."""
+
+    objective: Objective
+    notes: Path
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    fitting: int = 64
+    key: str = "0" * 64
+    inputs: Mapping[str, Stage[Any]] = field(default_factory=dict)
+    space: str = "space.yaml"
+    job: Any = field(default_factory=lambda: SimpleNamespace(name="finetune"))
+
+    @property
+    def config(self) -> Config:
+        training = TrainingConfig(global_batch_size=16, micro_batch=8)
+        return replace(Config(), name="scripted", tune=self.tune, training=training)
+
+    def configure(self, values: Mapping[str, Any]) -> Config:
+        return self.config
+
+    def trial(self, values: Mapping[str, Any], turn: int = -1) -> Any:
+        own = {name: value for name, value in values.items() if name != "training.micro_batch"}
+        sequences = int(values.get("training.micro_batch", 8))
+        return Scripted("scripted", own, self.objective, sequences, self.fitting, self.notes)

@@ -1,0 +1,79 @@
+"""Trials as one heap of work: what is measured, what fails, and what runs out of memory."""
+
+from collections.abc import Mapping
+from math import log10
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import tune
+
+from adapt.config import TuneConfig
+from adapt.errors import DataError
+from adapt.runner import Store
+from adapt.tuning.propose import proposals
+from adapt.tuning.trials import Trials, run_trials
+from tests.tuning.scripted import ScriptedSearch
+
+SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}
+
+
+def score(values: Mapping[str, Any]) -> float:
+    """It is highest, 1, at x = .01 and y = 2."""
+    return 1 - (log10(values.get("a.x", 1e-4)) + 2) ** 2 - abs(values.get("a.y", 1) - 2)
+
+
+def ended(search: Any, values: Mapping[str, Any], root: Path) -> Trials:
+    """With trial 1, which has come to its end."""
+    trials = Trials(search, Store(root), (None, 2))
+    trials.begin((1, 0), values)
+    while (1, 0) not in trials.rows:
+        trials.look()
+    return trials
+
+
+def test_a_trial_is_measured_as_its_stage_says(tmp_path: Path) -> None:
+    search = ScriptedSearch(score, tmp_path / "notes")
+    row = ended(search, {"a.x": 0.01, "a.y": 2}, tmp_path / "runs").rows[1, 0]
+    assert (row.figures["dev_score"].value, row.error, row.micro_batch) == (1.0, "", None)
+
+
+def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = ScriptedSearch(score, tmp_path / "notes", fitting=3)
+    row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
+    assert (row.micro_batch, row.error) == (2, "")
+    assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
+    assert "trial 1: a device ran out of memory with 8 sequences a pass; it goes on with training.micro_batch 4" in (
+        capsys.readouterr().err
+    )
+    assert len(search.notes.read_text().splitlines()) == 3  # with 8, 4 and 2
+
+
+def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) -> None:
+    search = ScriptedSearch(score, tmp_path / "notes", fitting=0)
+    row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
+    assert row.error == "a device ran out of memory with 1 sequences a pass"
+    assert row.figures == {}
+
+
+@pytest.mark.slow
+def test_a_known_optimum_is_found_and_what_fails_is_a_result(ray_cluster: None, tmp_path: Path) -> None:
+    def objective(values: Mapping[str, Any]) -> float:
+        if values.get("a.y") == 3:
+            raise DataError("there is no such text", "bring some")
+        return score(values)
+
+    search: Any = ScriptedSearch(objective, tmp_path / "notes", TuneConfig(searcher="tpe", samples=20, at_once=2))
+    asked = proposals(SPACE, search.config.tune, [False])
+    ran = run_trials(search, asked, Store(tmp_path / "runs"), tmp_path / "search")
+    assert [row.number for row in ran.rows] == [*range(21)]
+    best = max((row for row in ran.rows if row.figures), key=lambda row: row.figures["dev_score"].value)
+    assert best.values["a.y"] == 2
+    assert best.figures["dev_score"].value > 0.9
+    failed = [row for row in ran.rows if row.error]
+    assert failed
+    assert all(row.values["a.y"] == 3 and row.error == "there is no such text" for row in failed)
+    assert len((tmp_path / "notes").read_text().splitlines()) == 21
+    assert len([*(tmp_path / "search" / "tensorboard").iterdir()]) >= 21

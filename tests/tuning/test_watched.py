@@ -1,0 +1,53 @@
+"""What a terminal shows while trials run."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from adapt.errors import DataError
+from adapt.runner import Store
+from adapt.tuning.search import TrialRow
+from adapt.tuning.trial import Figure
+from adapt.tuning.trials import Trials
+from adapt.tuning.watched import best_first, trials_table
+from tests.tuning.scripted import ScriptedSearch
+
+
+def drawn(trials: Trials, count: int) -> list[list[str]]:
+    """The words of each line."""
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(trials_table(trials, count))
+    return [line.replace("│", " ").replace("┃", " ").split() for line in console.export_text().splitlines()]
+
+
+def score(values: Mapping[str, Any]) -> float:
+    if values["a.x"] == 4:
+        raise DataError("no text", "bring some")
+    return float(values["a.x"])
+
+
+def test_trials_under_way_and_the_best_that_have_ended(tmp_path: Path) -> None:
+    search: Any = ScriptedSearch(score, tmp_path / "notes")
+    trials = Trials(search, Store(tmp_path / "runs"), (None, 4))
+    for number in range(5):
+        trials.begin((number, 0), {"a.x": number})
+    while len(trials.rows) < 5:
+        trials.look()
+    trials.begin((5, 0), {"a.x": 9})
+    lines = drawn(trials, 8)
+    assert lines[0] == ["5", "of", "8", "trials", "have", "ended,", "1", "failed"]
+    assert [line for line in lines if line[:1] == ["5"]][1] == ["5", "waits", "(0", "of", "1", "stages)", "x", "9"]
+    assert [line for line in lines if line[-2:-1] == ["x"]][1:] == [
+        [str(number), f"{number}.0000", "x", str(number)] for number in (3, 2, 1, 0)
+    ]
+
+
+def test_those_that_came_furthest_stand_first_and_losses_should_be_low() -> None:
+    rows = [
+        TrialRow(number, {}, "", {"loss": Figure(value)} if value else {}, steps=steps)
+        for number, (value, steps) in enumerate([(1.0, 30), (3.0, 90), (2.0, 90), (None, 90)])
+    ]
+    assert [row.number for row in best_first(rows, "loss")] == [2, 1, 0]
