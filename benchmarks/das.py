@@ -1,4 +1,4 @@
-"""What the benchmark of DAS's cost runs: a training step, plain or DAS, and a batch of the importance pass."""
+"""What the benchmarks of methods' costs run: a training step with a method, and a batch of the importance pass."""
 
 from __future__ import annotations
 
@@ -31,11 +31,16 @@ def config_of(case: Case, training: Training) -> Config:
 
 def step_of(case: Case, training: Training, steps: int) -> Work:
     """An optimizer step of a model of its own, which takes so many."""
-    loop = _loop(case, training, steps)
+    return method_step(case, config_of(case, training), steps)
+
+
+def method_step(case: Case, config: Config, steps: int) -> Work:
+    """The same with the method of a configuration."""
+    loop = _loop(case, config, steps)
     return lambda number, columns: loop.step(columns, number, loop.training.learning_rate)
 
 
-def _loop(case: Case, training: Training, steps: int) -> Loop:
+def _loop(case: Case, config: Config, steps: int) -> Loop:
     from adapt.method.base import Setting
     from adapt.method.table import method_of
     from adapt.objective.build import make
@@ -43,12 +48,15 @@ def _loop(case: Case, training: Training, steps: int) -> Loop:
     from adapt.train.options import apply_options
     from adapt.train.precision import resolve
 
-    config, (model, device) = config_of(case, training), _model(case)
+    model, device = _model(case)
     method, rows = method_of(config), case.micro_batch or case.rows
-    with tempfile.TemporaryDirectory() as folder:
-        method.prepare_model(model, Setting(past=_random_importance(model, Path(folder))))
-    apply_options(model.train().to(device), config.training, device)
     precision, passes = resolve("auto", device), case.rows // rows
+    past = tempfile.TemporaryDirectory()
+    setting = Setting(
+        past=_past(model, config, Path(past.name)), device=device, precision=precision, load=lambda _: _model(case)[0]
+    )
+    method.prepare_model(model, setting)
+    apply_options(model.train().to(device), config.training, device)
     engine: Any
     if importlib.util.find_spec("deepspeed"):
         from adapt.train.engine import Engine
@@ -58,6 +66,8 @@ def _loop(case: Case, training: Training, steps: int) -> Loop:
         from benchmarks.plain import PlainEngine
 
         engine = PlainEngine(model, config.training, precision, passes)
+    method.begin(engine)
+    past.cleanup()
     objective = make(config.objective, tokenizer_of(case), config.seed)
     return Loop(engine, objective, method, config.training, rows, steps, config.seed)
 
@@ -73,8 +83,21 @@ def _model(case: Case) -> tuple[Any, Any]:
     return model, torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def _past(model: Any, config: Config, folder: Path) -> Mapping[str, Path]:
+    """What the stages before a training leave behind."""
+    if config.method.kind == "ewc":
+        from safetensors.torch import save_file
+
+        from adapt.method.ewc.fisher import FISHER_FILE
+
+        weights = {name: each.detach().square() for name, each in model.named_parameters()}
+        save_file(weights, folder / FISHER_FILE, {"domains": "1"})
+        return {"fisher": folder}
+    return _random_importance(model, folder) if config.method.kind == "das" else {}
+
+
 def _random_importance(model: Any, folder: Path) -> Mapping[str, Path]:
-    """What the stage before a training leaves behind."""
+    """Importance that means nothing."""
     import torch
 
     from adapt.method.das.importance import Importance, save_importance

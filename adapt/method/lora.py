@@ -16,6 +16,7 @@ from adapt.config import Config, PositiveFloat, PositiveInt, ProperFraction
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize
+from adapt.runner.packages import deciding
 
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 """What peft puts into the names of a layer's parameters."""
@@ -43,6 +44,10 @@ class Lora(Method):
         super().__init__(options)
         self.options: LoraOptions = options
         self._transposed = False  # whether weights are [inputs, outputs], as GPT-2's are
+
+    def settings(self) -> dict[str, Any]:
+        """Where additions go and how they begin is peft's."""
+        return {**super().settings(), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known.

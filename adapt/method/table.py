@@ -18,6 +18,7 @@ METHODS = {
     "l2sp": "adapt.method.l2sp:L2sp",
     "ewc": "adapt.method.ewc.method:Ewc",
     "distill": "adapt.method.distill:Distill",
+    "derpp": "adapt.method.derpp.method:Derpp",
     "replay": "adapt.method.replay:Replay",
     "interpolate": "adapt.method.interpolate:Interpolated",
     "freeze": "adapt.method.freeze:Freeze",

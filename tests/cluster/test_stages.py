@@ -18,7 +18,7 @@ CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test
 
 def order(**needs: str | None) -> Order:
     """A chain of stages, each with the one that it starts from."""
-    nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, start) for name, start in needs.items()}
+    nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, lambda _: CONFIG, start) for name, start in needs.items()}
     return Order("study", "ab" * 32, "chain", ["chain.yaml"], [CONFIG], nodes)
 
 

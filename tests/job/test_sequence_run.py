@@ -227,6 +227,33 @@ def started(stage: Path) -> str:
     return time
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "options"), [("ewc", {"fisher_sequences": 16}), ("replay", {"fraction": 0.5})])
+def test_a_second_domain_with_what_another_method_knows_of_the_first(
+    given: dict[str, Any], das: Ran, method: str, options: dict[str, Any]
+) -> None:
+    """On two ranks; the model that has learnt the first domain stands in for one that did with this method."""
+    resources = {"workers": 2, "zero_stage": 2}
+    changed = {**given, "method": {"kind": method}, method: options, "resources": resources, "tasks": []}
+    if method == "ewc":
+        changed["ewc"] = {**options, "general": "none"}
+    stage = sequence(Context.of(parse_values({**changed, "sequence": {"order": ["one", "two"]}}, JOB.kind, "test")))
+    first, second = (step.training for step in stage.steps)
+    stand_in(das, first)
+    (record,) = run_stages([second], das.store, second.config.resources)
+    trained = Finished.of(second, record)
+    model, start = (load_model(folder / "model").state_dict() for folder in (record.path, das.of(first).path))
+    assert model.keys() == start.keys()
+    assert any(not (model[name] == start[name]).all() for name in model)
+    sources = trained.result.sources or {}
+    if method == "ewc":
+        assert das.of(second.past["fisher"]).result.domains == 1
+        assert set(sources) == {"domain"}
+    else:
+        assert set(sources) == {"domain", "one"}
+        assert 0.3 < sources["one"].share < 0.7  # of 48 rows
+
+
 @pytest.mark.parametrize("mode", ["separate", "joint"])
 def test_what_it_is_compared_to(config: Config, das: Ran, mode: str) -> None:
     plain = replace(config, method=replace(config.method, kind="plain"), method_options=None)

@@ -21,13 +21,15 @@ STRONG: dict[str, dict[str, Any]] = {
     "freeze": {"layers": 1},
     "expand": {"every": 1},
     "lora": {"rank": 2},
+    "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 0.0},
     "distill": {"weight": 0.0},
     "interpolate": {"share": 1.0},
-    "freeze": {"embeddings": False},
+    "freeze": {"embeddings": False, "layers": 0},
+    "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
 }
 """Options under which a method is plain training, bit for bit."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint")

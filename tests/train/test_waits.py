@@ -19,6 +19,7 @@ from adapt.method.base import Method, Setting
 from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
+from adapt.method.derpp.options import DerppOptions
 from adapt.method.distill import DistillOptions
 from adapt.method.ewc.fisher import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
@@ -44,6 +45,7 @@ METHODS: dict[str, Any] = {
     "l2sp": L2spOptions(alpha=2.0, beta=1.0),
     "ewc": EwcOptions(),
     "distill": DistillOptions(),
+    "derpp": DerppOptions(),
     "distill of states": DistillOptions(of="states"),
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),

@@ -1,0 +1,118 @@
+"""What methods against forgetting cost: the time of a step, and memory, over plain training.
+
+Every method, with its defaults, takes the same rows of 164 tokens through the product's own loop as plain training
+does, RoBERTa-base's size. `NAME_time` is the median over rounds of the ratio of a step's time to that of the plain step
+of the same round; both models are in one process, of which there is one a method. `NAME_memory` is the ratio of the
+peaks of fresh processes over two steps, libraries included. CPUs get fewer rows in a step, where what does not depend
+on rows weighs more.
+"""
+
+import os
+from dataclasses import dataclass
+from statistics import median
+
+from adapt.config import Config, MethodConfig, TrainingConfig
+from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
+from benchmarks.das import method_step
+from benchmarks.ours import alone, settled
+from benchmarks.texts import Case, steps_of
+
+MOST = {
+    "interpolate": (1.05, 1.05),
+    "freeze": (1.0, 1.0),
+    "lora": (1.3, 1.0),
+    "l2sp": (1.1, 1.3),
+    "ewc": (1.1, 1.5),
+    "distill": (1.45, 1.3),
+    "das": (2.3, 1.5),
+}
+"""The most that each method is to take: time, memory. What is left out trains as plain training does."""
+TARGETS: Targets = {
+    f"{name}_{figure}": ("<=", most)
+    for name, both in MOST.items()
+    for figure, most in zip(("time", "memory"), both, strict=True)
+}
+LENGTH, STEP_ROWS = 164, 248
+WARM_UP = 1
+
+
+@dataclass(frozen=True)
+class MethodsPlan:
+    """What is measured."""
+
+    case: Case
+    rounds: int
+
+    @classmethod
+    def of(cls, size: str, options: Options) -> "MethodsPlan":
+        """A step: of the paper's batch on a GPU, on CPUs one of some seconds."""
+        rows, rounds = (4, 1) if options.quick else (16, 5)
+        if machine()["gpu"]:
+            rows, rounds = STEP_ROWS, 3 if options.quick else 10
+        return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds)
+
+
+def config_with(case: Case, method: str) -> Config:
+    """The configuration of a job that trains with a method."""
+    training = TrainingConfig(global_batch_size=case.rows, sequence_length=case.length, learning_rate=1e-4)
+    return Config(training=training, method=MethodConfig(method))
+
+
+def measure(plan: MethodsPlan) -> Result:
+    """Times and memory of all."""
+    figures: dict[str, float] = {}
+    plain = apart(_peak, plan, "plain")
+    details = [("plain, peak memory", f"{plain / 2**30:.2f} GiB")]
+    for name in MOST:
+        own, beside = apart(_seconds, plan, name)
+        ratios = [one / other for one, other in zip(own, beside, strict=True)]
+        peak = apart(_peak, plan, name)
+        figures |= {f"{name}_time": median(ratios), f"{name}_memory": peak / plain}
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        details.append((name, f"{median(own):.3f} s against {median(beside):.3f} s, by round {spread}"))
+        details.append((f"{name}, peak memory", f"{peak / 2**30:.2f} GiB"))
+    return Result(figures, details)
+
+
+def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
+    """Seconds of steps with a method, and of plain ones, in turns, so that both share what else the machine does."""
+    import torch.distributed as dist
+
+    alone()
+    steps = WARM_UP + plan.rounds
+    works = [method_step(plan.case, config_with(plan.case, name), steps) for name in (method, "plain")]
+    found: tuple[list[float], list[float]] = [], []
+    for number, columns in enumerate(steps_of(plan.case, steps)):
+        for work, seconds in zip(works, found, strict=True):
+            began = settled()
+            work(number, columns)
+            seconds.append(settled() - began)
+    dist.destroy_process_group()
+    return found[0][WARM_UP:], found[1][WARM_UP:]
+
+
+def _peak(plan: MethodsPlan, method: str) -> int:
+    """Most memory of two steps [bytes]: in the second, the optimizer's state is there."""
+    import torch.distributed as dist
+
+    alone()
+    step = method_step(plan.case, config_with(plan.case, method), 2)
+    for number, columns in enumerate(steps_of(plan.case, 2)):
+        step(number, columns)
+    dist.destroy_process_group()
+    return peak_bytes()
+
+
+def main() -> None:
+    """Measures, prints the table, writes the JSON."""
+    parser = parser_of("methods", __doc__)
+    parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    plan = MethodsPlan.of(arguments.size, Options(arguments.quick, arguments.data, arguments.models))
+    report(f"methods ({arguments.size})", TARGETS, measure(plan), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

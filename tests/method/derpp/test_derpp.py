@@ -1,0 +1,119 @@
+"""DER++: what replayed rows add to the loss, against transformers, and what the reservoir then holds."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from adapt.method.base import Added, Setting
+from adapt.method.derpp.method import Derpp
+from adapt.method.derpp.options import DerppOptions
+from adapt.method.derpp.reservoir import priorities
+from adapt.objective.base import Batch, Corrupted
+from tests.method.trained import BEFORE, loaded
+from tests.train import toy
+from tests.train.capacity.test_memory import ROBERTA
+
+SEED, NUMBER = 3, 2
+
+
+def prepared(tmp_path: Path, **options: Any) -> tuple[Derpp, Any]:
+    method = Derpp(DerppOptions(**options))
+    model = method.prepare_model(toy.model(), Setting(seed=SEED, number=NUMBER, carried=tmp_path))
+    method.begin(None)
+    return method, model
+
+
+def rows(step: int) -> Corrupted:
+    return toy.Objective().corrupt(Batch.of(toy.columns(step)))
+
+
+def taken(method: Derpp, model: Any, step: int, size: int = 8) -> Tensor:
+    """The loss of a step, gone through."""
+    seen, total = rows(step), torch.zeros(())
+    for loss, extra in method.losses(model, seen.split(size), toy.Objective(), step, len(seen.targets)):
+        whole = loss / len(seen.targets) + (0 if extra is None else extra)
+        whole.backward()
+        total += whole.detach()
+    return total
+
+
+def by_hand(model: Any, seen: Corrupted) -> tuple[list[Tensor], list[Tensor]]:
+    """Row by row, losses and states where predictions are asked."""
+    found = model(input_ids=seen.input_ids, attention_mask=seen.real, output_hidden_states=True)
+    targets = seen.targets.split(seen.positions.sum(1).tolist())
+    losses = [
+        cross_entropy(logits[at], wanted, reduction="sum")
+        for logits, at, wanted in zip(found.logits, seen.positions, targets, strict=True)
+    ]
+    return losses, [states[at] for states, at in zip(found.hidden_states[-1], seen.positions, strict=True)]
+
+
+@pytest.mark.parametrize("size", [8, 3])
+def test_what_replayed_rows_add(tmp_path: Path, size: int) -> None:
+    """All that was kept comes again; the model has changed since."""
+    method, model = prepared(tmp_path, fraction=0.99, alpha=2.0, beta=0.7)
+    taken(method, model, 0)
+    _, then = by_hand(toy.model(), rows(0))
+    assert len(method.reservoir.rows) == 8
+    model.load_state_dict(loaded(BEFORE).state_dict())
+    model.zero_grad()
+    found = taken(method, model, 1, size)
+
+    plain = toy.model()
+    plain.load_state_dict(loaded(BEFORE).state_dict())
+    own, _ = by_hand(plain, rows(1))
+    losses, states = by_hand(plain, rows(0))
+    count = len(rows(0).targets)
+    differences = [
+        (now - before.detach().half().float()).square().mean(1).sum() for now, before in zip(states, then, strict=True)
+    ]
+    expected = torch.stack(own).sum() / len(rows(1).targets)
+    expected = expected + (0.7 * torch.stack(losses).sum() + 2.0 * torch.stack(differences).sum()) / count
+    expected.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
+    for (name, one), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-3, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_the_reservoir_holds_rows_as_they_were_seen(tmp_path: Path) -> None:
+    method, model = prepared(tmp_path)
+    taken(method, model, 0, size=3)
+    numbers = priorities(SEED, NUMBER, 0, 8)
+    _, states = by_hand(toy.model(), rows(0))
+    targets = rows(0).targets.split(rows(0).positions.sum(1).tolist())
+    for kept, place in zip(method.reservoir.rows, np.argsort(numbers), strict=True):
+        assert kept.priority == numbers[place]
+        assert torch.equal(kept.inputs, rows(0).input_ids[place].int())
+        assert torch.equal(kept.targets, targets[place].int())
+        torch.testing.assert_close(kept.states.float(), states[place].detach(), rtol=1e-2, atol=1e-2)
+    assert method.report() == {"kept_rows": 8.0}
+
+
+def test_it_is_handed_to_the_next_domain(tmp_path: Path) -> None:
+    method, model = prepared(tmp_path)
+    method.carry(tmp_path)
+    assert not list(tmp_path.iterdir())  # nothing is kept yet
+    taken(method, model, 0)
+    method.carry(tmp_path)
+    after, _ = prepared(tmp_path)
+    assert [row.priority for row in after.reservoir.rows] == [row.priority for row in method.reservoir.rows]
+    assert torch.equal(after.reservoir.rows[2].states, method.reservoir.rows[2].states)
+
+
+def test_a_trial_of_its_memory_keeps_nothing(tmp_path: Path) -> None:
+    method = Derpp(DerppOptions())
+    model = method.prepare_model(toy.model(), Setting())
+    taken(method, model, 0)
+    assert method.reservoir.rows == []
+
+
+def test_what_it_costs() -> None:
+    method = Derpp(DerppOptions(buffer_mib=2, fraction=0.5))
+    assert method.added_passes() == Added(trained=0.5)
+    assert method.added_memory(ROBERTA).held == 2 * 2**20
