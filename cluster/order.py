@@ -93,7 +93,8 @@ def order_of(arguments: Sequence[str]) -> Order:
     source = read_chain(command.file, command.let, command.common)
     nodes = {node.label: node for node in expand_chain(source, command.only)}
     configs = [node.config for node in nodes.values()]
-    digest = _digest([(f"{label} from {node.start}, {node.selected}, {node.tuned}", node.config) for label, node in nodes.items()])
+    taken = {label: f"{label} from {node.start}, {node.selected}, {node.tuned}" for label, node in nodes.items()}
+    digest = _digest([(taken[label], node.config) for label, node in nodes.items()])
     return Order(source.name, digest, "chain", list(arguments), configs, nodes)
 
 
