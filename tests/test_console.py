@@ -24,6 +24,7 @@ EXIT_CODES = {
     "ClusterError": 5,
     "StorageError": 6,
     "TrainingError": 7,
+    "DeviceMemoryError": 7,
     "StageError": 8,
     "Interrupted": 130,
 }

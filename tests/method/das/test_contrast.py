@@ -342,6 +342,7 @@ def test_several_passes_draw_the_dropout_that_was_compared(
     drawn_alike(model, contrast, views, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_compiled_layers_draw_it_too(family: str, views: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is traced is what matters; the code that a compiler makes of it is tested in `test_das`."""

@@ -120,10 +120,8 @@ def test_without_a_contrast_it_adds_nothing(learnt: dict[str, Path]) -> None:
     assert loss == OBJECTIVE.loss(model, seen)
 
 
-@pytest.mark.parametrize(
-    ("cost", "backend"),
-    [pytest.param("exact", "inductor", marks=pytest.mark.slow), ("lean", "aot_eager"), ("economy", "aot_eager")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("cost", "backend"), [("exact", "inductor"), ("lean", "aot_eager"), ("economy", "aot_eager")])
 def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: Path, tmp_path: Path) -> None:
     """All are traced, and one goes through the compiler too, which takes half a minute."""
     found = []
@@ -143,6 +141,7 @@ def test_a_compiled_model_computes_the_same(cost: Any, backend: str, tiny_bert: 
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_drops_out_where_it_should(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("adapt.method.das.views.QuickDropout", lambda p: lambda states: p * states)
     found = []
