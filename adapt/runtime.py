@@ -142,16 +142,18 @@ def await_resources(resources: ResourcesConfig) -> None:
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    from ray.autoscaler.sdk import request_resources
+    """Waits for nodes, with a group of places that wait too: each job's are counted, where Ray's request_resources is
+    one wish for the whole cluster, in which the last job overwrites the others."""
+    from ray.util import placement_group, remove_placement_group
 
     log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
-    request_resources(bundles=[bundle] * resources.workers)
+    wanted = placement_group([bundle] * resources.workers, strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
         while _placeable(bundle) < resources.workers and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        request_resources(bundles=[])  # else the nodes would be held when the job is over
+        remove_placement_group(wanted)  # the workers take these places themselves
 
 
 def totals() -> dict[str, float]:
