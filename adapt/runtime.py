@@ -142,8 +142,11 @@ def await_resources(resources: ResourcesConfig) -> None:
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    """Waits for nodes, with a group of places that wait too: each job's are counted, where Ray's request_resources is
-    one wish for the whole cluster, in which the last job overwrites the others."""
+    """Waits for nodes, by asking for places that the cluster may not have yet.
+
+    The autoscaler adds up the places that all jobs wait for. Ray's request_resources, in contrast, is one wish for the
+    whole cluster: the last job overwrites those of the others.
+    """
     from ray.util import placement_group, remove_placement_group
 
     log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")

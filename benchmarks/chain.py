@@ -76,15 +76,17 @@ def _planned(folder: Path, tasks: int, recipes: int) -> float:
     from adapt.model.demo import demo_checkpoint
 
     model = demo_checkpoint("demo:bert-tiny")
-    for split in ("train", "dev", "test"):
-        lines = [json.dumps({"text": f"{split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(8)]
-        (folder / f"{split}.jsonl").write_text("".join(lines))
-    splits = {split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}
+    names = [f"task{number}" for number in range(tasks)]
+    splits = {split: f"{folder}/{{task}}-{split}.jsonl" for split in ("train", "dev", "test")}
+    for name in names:
+        for split, file in splits.items():
+            lines = [json.dumps({"text": f"{name} {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(8)]
+            Path(file.format(task=name)).write_text("".join(lines))
     content = {
         "name": "large",
         "common": {"model.path": str(model), "storage.root": str(folder / "runs")},
         "sets": {
-            "task": [f"task{number}" for number in range(tasks)],
+            "task": names,
             "recipe": {f"rate{number}": {"rate": (number + 1) * 1e-6} for number in range(recipes)},
         },
         "baseline": "rate0",
