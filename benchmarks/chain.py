@@ -79,9 +79,9 @@ def _planned(folder: Path, tasks: int, recipes: int) -> float:
     names = [f"task{number}" for number in range(tasks)]
     splits = {split: f"{folder}/{{task}}-{split}.jsonl" for split in ("train", "dev", "test")}
     for name in names:
-        for split, file in splits.items():
+        for split, place in splits.items():
             lines = [json.dumps({"text": f"{name} {split} {n}", "label": "ab"[n % 2]}) + "\n" for n in range(8)]
-            Path(file.format(task=name)).write_text("".join(lines))
+            Path(place.format(task=name)).write_text("".join(lines))
     content = {
         "name": "large",
         "common": {"model.path": str(model), "storage.root": str(folder / "runs")},
