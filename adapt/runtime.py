@@ -142,16 +142,21 @@ def await_resources(resources: ResourcesConfig) -> None:
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
-    from ray.autoscaler.sdk import request_resources
+    """Waits for nodes, by asking for places that the cluster may not have yet.
+
+    The autoscaler adds up the places that all jobs wait for. Ray's request_resources, in contrast, is one wish for the
+    whole cluster: the last job overwrites those of the others.
+    """
+    from ray.util import placement_group, remove_placement_group
 
     log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
-    request_resources(bundles=[bundle] * resources.workers)
+    wanted = placement_group([bundle] * resources.workers, strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
         while _placeable(bundle) < resources.workers and time.monotonic() < deadline:
             time.sleep(1)
     finally:
-        request_resources(bundles=[])  # else the nodes would be held when the job is over
+        remove_placement_group(wanted)  # the workers take these places themselves
 
 
 def totals() -> dict[str, float]:

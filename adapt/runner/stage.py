@@ -7,12 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from adapt.config import Config
 from adapt.errors import StageError
 from adapt.runner.key import stage_key
 from adapt.runner.record import Record
 from adapt.runner.result import read_result
 
 R = TypeVar("R")
+_WITHOUT = (str, bool, int, float, Path, Config)
+"""What holds no stages, and so is not looked through: a large chain has thousands of configurations."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,8 @@ class Stage(ABC, Generic[R]):
 
 
 def _stages_in(value: Any, name: str) -> Iterator[tuple[str, Stage[Any]]]:
+    if value is None or isinstance(value, _WITHOUT):
+        return
     if isinstance(value, Stage):
         yield name, value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Where a run's metrics go: a file that the driver follows, TensorBoard always, MLflow and W&B when asked for."""
+"""Where a run's metrics go: a file that the driver follows, TensorBoard and Ray always, MLflow, W&B when asked for."""
 
 import importlib.util
 import json
@@ -17,6 +17,7 @@ from adapt.errors import ConfigError
 from adapt.redact import has_password, redact
 from adapt.runner.files import write_atomically
 from adapt.train.job import METRICS_FILE, TrainingRun
+from adapt.train.tracking.ray_metrics import RayMetrics
 
 ENVIRONMENT = {
     "MLFLOW_ALLOW_FILE_STORE": "true",  # without it MLflow refuses a folder, the one local store of mlflow-skinny
@@ -111,6 +112,7 @@ def _open(job: TrainingRun, step: int) -> list[Tracker]:
     tracking = job.config.tracking
     os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     trackers: list[Tracker] = [File(Path(job.folder) / METRICS_FILE, step), TensorBoard(job, step)]
+    trackers.append(RayMetrics(job.config.name, job.key))
     name = _name(job, step) if tracking.mlflow_uri or tracking.wandb_project else ""
     if tracking.mlflow_uri:
         trackers.append(MLflow(job, name, tracking.mlflow_uri))

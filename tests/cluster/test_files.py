@@ -1,0 +1,215 @@
+"""The cluster files: each in order for what reads it, and all of one mind about versions, paths and tokens."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import ray.autoscaler
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CLOUDS = ["ray-cluster.yaml", "cluster/gcp.yaml", "cluster/azure.yaml"]
+LAUNCHED = [*CLOUDS, "cluster/local.yaml"]
+KUBERAY = ["cluster/kuberay/raycluster.yaml", "cluster/kuberay/rayjob.yaml"]
+VERSION = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]  # type: ignore[index]
+TOKEN = "dontstop-token"
+
+# The fields of KubeRay 1.7's ray.io/v1 that are used here, as its CRDs name them.
+CLUSTER_FIELDS = {
+    *("rayVersion", "enableInTreeAutoscaling", "authOptions", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"),
+    *("suspend", "gcsFaultToleranceOptions", "headServiceAnnotations", "managedBy", "upgradeStrategy"),
+}
+JOB_FIELDS = {
+    *("entrypoint", "runtimeEnvYAML", "submissionMode", "submitterConfig", "backoffLimit", "activeDeadlineSeconds"),
+    *("suspend", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec", "deletionStrategy"),
+    *("jobId", "metadata", "entrypointNumCpus", "entrypointNumGpus", "entrypointResources", "clusterSelector"),
+}
+GROUP_FIELDS = {
+    *("groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template", "numOfHosts", "suspend"),
+    *("idleTimeoutSeconds", "labels", "resources", "scaleStrategy"),
+}
+AUTOSCALER_FIELDS = {
+    *("version", "idleTimeoutSeconds", "upscalingMode", "resources", "image", "imagePullPolicy", "env", "envFrom"),
+    *("volumeMounts", "securityContext"),
+}
+
+
+def read(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
+    return content
+
+
+def clusters() -> list[dict[str, Any]]:
+    """The specifications of KubeRay's clusters."""
+    return [read(KUBERAY[0])["spec"], read(KUBERAY[1])["spec"]["rayClusterSpec"]]
+
+
+def pods(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_ray_accepts_the_files_for_ray_up(name: str) -> None:
+    from ray.autoscaler._private.util import fillout_defaults, prepare_config, validate_config
+
+    content = read(name)
+    schema = json.loads((Path(ray.autoscaler.__file__).parent / "ray-schema.json").read_text())
+    jsonschema.validate(content, schema)
+    if content["provider"]["type"] == "local":
+        content["provider"].update(head_ip="10.0.0.1", worker_ips=["10.0.0.2", "10.0.0.3"])
+        prepared = prepare_config(content)
+        assert prepared["max_workers"] == 2
+    else:
+        prepared = fillout_defaults(content)
+    validate_config(prepared)
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_clouds_grow_from_nothing_by_spot_nodes_with_gpus(name: str) -> None:
+    content = read(name)
+    types = dict(content["available_node_types"])
+    head = json.dumps(types.pop(content["head_node_type"])).lower()
+    assert "spot" not in head
+    assert "preemptible" not in head
+    for worker in types.values():
+        assert worker["min_workers"] == 0
+        assert 0 < worker["max_workers"] <= content["max_workers"]
+        assert "spot" in (text := json.dumps(worker).lower()) or "preemptible" in text
+        assert worker["resources"] == {} or worker["resources"]["GPU"] >= 1
+
+
+def test_the_files_for_ray_up_install_start_and_let_in_alike() -> None:
+    first, *others = (read(name) for name in LAUNCHED)
+
+    def setup(content: dict[str, Any]) -> list[str]:
+        return [command for command in content["setup_commands"] if "mount" not in command]
+
+    for content in others:
+        for field in ("cluster_name", "file_mounts", "head_start_ray_commands", "worker_start_ray_commands"):
+            assert content[field] == first[field]
+        assert setup(content) == setup(first)
+        (mounted,) = (command for command in content["setup_commands"] if "mount" in command)
+        assert mounted.startswith("mountpoint -q /shared || sudo mount -t nfs")
+        assert mounted.endswith("/shared")
+        subprocess.run(["bash", "-n", "-c", "\n".join(content["setup_commands"])], check=True)
+
+
+@pytest.mark.parametrize("name", [*LAUNCHED[1:], *KUBERAY, "cluster/skypilot.yaml", "cluster/kuberay/storage.yaml"])
+def test_what_is_to_be_filled_in_is_announced(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "FILL-IN" in text
+    assert "FILL IN" in text
+
+
+# --- Kubernetes
+
+
+def test_kuberay_knows_the_fields() -> None:
+    cluster, job = read(KUBERAY[0]), read(KUBERAY[1])
+    assert {(each["apiVersion"], each["kind"]) for each in (cluster, job)} == {
+        ("ray.io/v1", "RayCluster"),
+        ("ray.io/v1", "RayJob"),
+    }
+    assert len(cluster["metadata"]["name"]) <= 53
+    assert len(job["metadata"]["name"]) <= 47
+    assert set(job["spec"]) <= JOB_FIELDS
+    for spec in clusters():
+        assert set(spec) <= CLUSTER_FIELDS
+        assert set(spec["autoscalerOptions"]) <= AUTOSCALER_FIELDS
+        assert set(spec["headGroupSpec"]) <= GROUP_FIELDS
+        assert all(set(group) <= GROUP_FIELDS for group in spec["workerGroupSpecs"])
+
+
+def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
+    one, other = clusters()
+    assert one == other
+    job = read(KUBERAY[1])["spec"]
+    assert job["suspend"] is True
+    assert job["shutdownAfterJobFinishes"] is True
+    assert job["backoffLimit"] > 0
+    assert job["activeDeadlineSeconds"] > 0
+    assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
+    assert "kueue.x-k8s.io/queue-name" in read(KUBERAY[1])["metadata"]["labels"]
+
+
+def test_gpus_come_from_nothing_and_pods_have_limits_and_no_root() -> None:
+    for spec in clusters():
+        assert spec["enableInTreeAutoscaling"] is True
+        (group,) = spec["workerGroupSpecs"]
+        assert (group["replicas"], group["minReplicas"]) == (0, 0)
+        assert group["maxReplicas"] > 0
+        (worker,) = group["template"]["spec"]["containers"]
+        assert worker["resources"]["limits"]["nvidia.com/gpu"] == worker["resources"]["requests"]["nvidia.com/gpu"]
+        assert [volume["name"] for volume in group["template"]["spec"]["volumes"]] == ["shared", "memory"]
+        for pod in pods(spec):
+            assert pod["securityContext"]["runAsNonRoot"] is True
+            (container,) = pod["containers"]
+            assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]
+            assert {mount["name"] for mount in container["volumeMounts"]} <= {each["name"] for each in pod["volumes"]}
+
+
+# --- all of one mind
+
+
+def test_versions_agree() -> None:
+    for spec in clusters():
+        assert spec["rayVersion"] == VERSION
+    docker = (ROOT / "cluster" / "Dockerfile").read_text()
+    (base,) = re.findall(r"^FROM (.+)$", docker, re.MULTILINE)
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base)  # one exact release
+    assert tuple(map(int, base.split(":")[1].split("-")[0].split("."))) >= (3, 11)
+    assert docker.count("--constraint constraints.txt") == docker.count("pip install") == 2
+
+
+def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
+    docker = (ROOT / "cluster" / "Dockerfile").read_text()
+    (user,) = re.findall(r"^USER (\d+)$", docker, re.MULTILINE)
+    assert user != "0"
+    for spec in clusters():
+        for pod in pods(spec):
+            assert str(pod["securityContext"]["runAsUser"]) == user
+            assert pod["containers"][0]["image"].split(":")[1] in docker  # cpu, cuda
+    (copied,) = re.findall(r"^COPY (.+) \./$", docker, re.MULTILINE)
+    assert all((ROOT / name).is_file() for name in copied.split())
+    assert {"pyproject.toml", "constraints.txt"} <= set(copied.split())
+
+
+def test_paths_agree() -> None:
+    cache = read("cluster/runtime_env.yaml")["env_vars"]["XDG_CACHE_HOME"]
+    assert cache == read("cluster/skypilot.yaml")["envs"]["XDG_CACHE_HOME"] == "/shared/cache"
+    claim = read("cluster/kuberay/storage.yaml")["metadata"]["name"]
+    for spec in clusters():
+        for pod in pods(spec):
+            (container,) = pod["containers"]
+            assert {"name": "shared", "mountPath": "/shared"} in container["volumeMounts"]
+            assert {"name": "XDG_CACHE_HOME", "value": cache} in container["env"]
+            assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+    assert list(read("cluster/skypilot.yaml")["file_mounts"]) == ["/shared"]
+    for name in ("ray-cluster.yaml", KUBERAY[0], KUBERAY[1], "cluster/skypilot.yaml"):
+        assert "--storage.root /shared/runs" in (ROOT / name).read_text()
+
+
+def test_every_cluster_asks_for_the_token_and_no_file_holds_one() -> None:
+    for spec in clusters():
+        assert spec["authOptions"] == {"mode": "token", "secretName": TOKEN}
+    assert f"kubectl create secret generic {TOKEN} --from-literal=auth_token=" in (ROOT / KUBERAY[0]).read_text()
+    sky = read("cluster/skypilot.yaml")
+    assert sky["secrets"] == {"RAY_AUTH_TOKEN": None}
+    assert sky["envs"]["RAY_AUTH_MODE"] == "token"
+    assert "RAY_AUTH_MODE=token" in (ROOT / "cluster" / "Dockerfile").read_text()
+    for file in (ROOT / "ray-cluster.yaml", *(ROOT / "cluster").rglob("*.y*ml"), ROOT / "cluster" / "Dockerfile"):
+        assert not re.search(r"\b[0-9a-f]{32,}\b", file.read_text()), file
+
+
+def test_the_dashboard_stays_on_loopback_and_commands_are_in_order() -> None:
+    for name in LAUNCHED:
+        (start,) = (command for command in read(name)["head_start_ray_commands"] if "ray start" in command)
+        assert "--dashboard-host 127.0.0.1" in start
+    sky = read("cluster/skypilot.yaml")
+    assert "--dashboard-host 127.0.0.1" in sky["run"]
+    for script in (sky["setup"], sky["run"], read(KUBERAY[1])["spec"]["entrypoint"]):
+        subprocess.run(["bash", "-n", "-c", script], check=True)
