@@ -131,12 +131,12 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
 
 # --- packages
 
-CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend", "trim"}
+CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend", "trim", "scratch"}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,
     "rensa": {"dedup", "select"},
-    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim"},
+    "tokenizers": {"prepare", "task", "evidence", "select", "vocabulary", "extend", "trim", "scratch"},
     "scikit-learn": {"neighbours", "similarity", "select", "selection", "embedder", "embed"},
     "peft": set(),
     "faiss-cpu": {"index"},

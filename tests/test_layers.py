@@ -39,7 +39,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "runtime"},
     "finetune": GROUND | {"task", "train", "model", "runtime", "statistics"},  # the entities in labelled words
-    "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime"},
+    "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
     "preflight": GROUND | {"runtime", "model", "train"},

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from adapt.vocabulary.results import Extension
+
 
 @dataclass(frozen=True)
 class TextEvidence:
@@ -19,6 +21,9 @@ class TextEvidence:
     """Pieces a word or mark (Rust et al., arXiv 2012.15613)."""
     loss: float
     """The model's loss on the sample [nats a predicted token]."""
+    extension: Extension | None = None
+    """What its words would save as tokens, at the elbow of that curve; None where that is not asked, or no word would
+    save any (`adapt.vocabulary`)."""
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,12 @@ def words_are_cut(case: Case) -> Finding | None:
     if not (corpus and general) or corpus.fertility < PIECES * general.fertility:
         return None
     pieces = f"{corpus.fertility:.2f} pieces a word in the corpus, {general.fertility:.2f} in general text"
-    return Finding(f"{pieces}: an extended vocabulary is worth a look")
+    if corpus.extension is None:
+        return Finding(f"{pieces}: an extended vocabulary is worth a look (python jobs/vocabulary.py analyze)")
+    words = (
+        f"{corpus.extension.tokens:,} of its words as tokens would make the sample {corpus.extension.length_saved:.1%}"
+    )
+    return Finding(f"{pieces}; {words} shorter: see python jobs/vocabulary.py analyze, then extend")
 
 
 def task_is_small(case: Case) -> Finding | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,14 @@ from adapt.evaluate.texts_loss import loss_on
 from adapt.model.literal import load_text_tokenizer
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
+from adapt.model.size import model_size
 from adapt.model.tokenize.quick import QuickTokenizer
 from adapt.model.tokenize.ragged import IDS
 from adapt.task.data import Facts, Split
+from adapt.train.capacity.flops import workload
+from adapt.vocabulary.analysis import analyze_words
+from adapt.vocabulary.results import Extension
+from adapt.vocabulary.words import WordReader
 
 MEASURED_TOKENS = 20_000
 """Tokens of each text that its loss is measured on: about 3,000 predictions, so that the standard error is about 0.05
@@ -48,6 +54,8 @@ def look(config: Config, pretrained: Pretrained, samples: Mapping[str, Sample], 
             )
     observer = _Observer(config, pretrained)
     texts = {name: observer.text(sample) for name, sample in samples.items()}
+    if "corpus" in texts:
+        texts["corpus"] = replace(texts["corpus"], extension=observer.extension(samples["corpus"]))
     words = {name: sample.texts for name, sample in samples.items() if name in ("corpus", "general")}
     overlap = word_overlaps(words)["corpus"] if len(words) == 2 else []
     return Evidence(
@@ -60,7 +68,7 @@ class _Observer:
 
     def __init__(self, config: Config, pretrained: Pretrained) -> None:
         causal = config.objective.kind == "causal"
-        self.config = config
+        self.config, self.size = config, model_size(pretrained.model)
         self.tokenizer: PreTrainedTokenizerFast = load_text_tokenizer(pretrained)
         self.quick = QuickTokenizer(self.tokenizer.backend_tokenizer)
         self.model: PreTrainedModel = load_model(pretrained.model, causal, pretrained.trust_remote_code)
@@ -77,6 +85,14 @@ class _Observer:
             fertility=self.fertility(sample.texts, tokens),
             loss=self.loss(tokens),
         )
+
+    def extension(self, sample: Sample) -> Extension | None:
+        reader = WordReader(self.tokenizer.backend_tokenizer)
+        names = {number: reader.surface(piece) for piece, number in self.tokenizer.get_vocab().items()}
+        work = workload(self.config.objective, self.config.training.sequence_length)
+        found = analyze_words(sample.texts, reader, names, self.config.vocabulary.min_count, self.size, work)
+        curve = found.curve if found else []
+        return next((each for each in curve if found and each.tokens == found.elbow and each.tokens), None)
 
     def task(self, folder: Path, words: Mapping[str, list[str]]) -> TaskEvidence:
         facts, train, test = Facts.load(folder), Split.load(folder, "train"), Split.load(folder, "test")

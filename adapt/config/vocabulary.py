@@ -12,14 +12,16 @@ from adapt.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, how
 class VocabularyConfig:
     """The model's tokens and the words of a domain (jobs/vocabulary.py), which are those of the corpus."""
 
-    action: Literal["analyze", "extend", "trim"] = how("analyze")
+    action: Literal["analyze", "extend", "trim", "scratch"] = how("analyze")
     """What is done: `analyze` measures how the tokenizer breaks the domain's words, and what more tokens would save;
     `extend` makes a model and a tokenizer that have some of the words as tokens; `trim` makes those that lack the
-    tokens which neither the corpus nor general text (evaluation.general_paths) uses. The first word after
+    tokens which neither the corpus nor general text (evaluation.general_paths) uses; `scratch` trains a tokenizer on
+    the corpus, of the kind of model.path's, and makes a model of random weights. The first word after
     jobs/vocabulary.py stands for it."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of words that become tokens; `elbow` is where a further one saves less than the mean of all
-    candidates; null is 1% of the vocabulary."""
+    candidates; null is 1% of the vocabulary. `scratch`: tokens of the tokenizer, at most; null is as many as
+    model.path's has."""
     candidates: str = "saved"
     """`extend`: `saved` takes the words first that save most pieces (how often they come, times the pieces beyond the
     first), `divergence` beginnings of words whose last piece follows the others more often than in general text
@@ -43,3 +45,6 @@ class VocabularyConfig:
     """So much of the corpus is read, from places all over it [MB of text as UTF-8]. Its words are counted in memory."""
     keep: str | None = how(None)
     """`trim`: a text file whose tokens stay, whether the corpus has them or not."""
+    dimensions: Literal["tiny", "mini", "small", "medium", "base"] | None = None
+    """`scratch`: layers x width of the model: `tiny` 2 x 128, `mini` 4 x 256, `small` 4 x 512, `medium` 8 x 512, `base`
+    12 x 768; null is as model.path has them."""

@@ -15,6 +15,7 @@ from adapt.stage.context import Context
 from adapt.stage.text.listing import Files, held_out, listed_files
 from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
 from adapt.stage.vocabulary.extend import WAYS, ExtendVocabulary
+from adapt.stage.vocabulary.scratch import ScratchModel
 from adapt.stage.vocabulary.taught import TeachRows
 from adapt.stage.vocabulary.trim import TrimVocabulary
 
@@ -102,7 +103,24 @@ def trim(context: Context) -> TrimVocabulary:
     return TrimVocabulary(config.name, config, context.start, context.tokens, texts, kept)
 
 
-ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {"analyze": analyze, "extend": extend, "trim": trim}
+def scratch(context: Context) -> ScratchModel:
+    """A tokenizer of the corpus and a model that knows nothing, to be trained on.
+
+    Raises:
+        ConfigError: `vocabulary.size` is `elbow`, of which there is none.
+    """
+    config = context.config
+    if config.vocabulary.size == "elbow":
+        raise ConfigError("vocabulary.size elbow is one of words to add, and there are none", "give a number of tokens")
+    return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context))
+
+
+ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {
+    "analyze": analyze,
+    "extend": extend,
+    "trim": trim,
+    "scratch": scratch,
+}
 """What `vocabulary.action` may be."""
 
 
@@ -114,9 +132,15 @@ def told(arguments: Sequence[str]) -> list[str]:
 
 
 def _show(context: Context, finished: Finished[Any], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_extended, show_taught, show_trimmed, show_vocabulary
+    from adapt.summary import show_begun, show_extended, show_taught, show_trimmed, show_vocabulary
 
-    shown = {"vocabulary": show_vocabulary, "extend": show_extended, "taught": show_taught, "trim": show_trimmed}
+    shown = {
+        "vocabulary": show_vocabulary,
+        "extend": show_extended,
+        "taught": show_taught,
+        "trim": show_trimmed,
+        "scratch": show_begun,
+    }
     shown[finished.record.stage](finished.record)
     return finished.record.metrics
 

@@ -21,6 +21,7 @@ class Look(Stage[Evidence]):
     """Looks at texts that are not prepared, and at tasks, with a model."""
 
     kind = "evidence"
+    version = 2  # what an extension of the vocabulary would save
 
     name: str
     config: Config
@@ -41,6 +42,7 @@ class Look(Stage[Evidence]):
             "objective": objective_what(config),
             "sequence_length": config.evaluation.sequence_length,
             "max_documents": config.advice.max_documents,
+            "min_count": config.vocabulary.min_count,
         }
 
     def needs(self) -> Mapping[str, float]:

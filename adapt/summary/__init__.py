@@ -9,10 +9,11 @@ from adapt.summary.selected import show_selection
 from adapt.summary.sequence import show_sequence
 from adapt.summary.similar import show_similarity
 from adapt.summary.trained import show_summary
-from adapt.summary.vocabulary import show_extended, show_taught, show_trimmed, show_vocabulary
+from adapt.summary.vocabulary import show_begun, show_extended, show_taught, show_trimmed, show_vocabulary
 
 __all__ = [
     "show_advice",
+    "show_begun",
     "show_comparison",
     "show_extended",
     "show_forecast",

@@ -72,6 +72,13 @@ def show_trimmed(record: Record) -> None:
     log(f"model and tokenizer: {record.path}")
 
 
+def show_begun(record: Record) -> None:
+    """What was made from nothing, and where it is."""
+    found = record.metrics
+    log(f"a tokenizer of {found['vocabulary']:,} tokens, a model of {found['parameters']:,} random parameters")
+    log(f"model and tokenizer: {record.path}")
+
+
 def _show_extensions(name: str, words: Mapping[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text

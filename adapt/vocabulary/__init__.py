@@ -7,6 +7,7 @@
 - `merges`, `unigram`, `rebuild`: a tokenizer with more tokens; `rows`: a model with more rows; `extend`: both.
 - `distil`, `warm`, `only_rows`, `teach`: what new rows learn before all else is trained.
 - `trim`: a tokenizer and a model without tokens that a domain never uses.
+- `scratch`: a tokenizer of a domain, and a model of random weights.
 - `extension_card`: its card.
 - `results`: what was found; `analysis`: finds it; `picture`: draws it.
 """

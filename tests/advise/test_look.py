@@ -55,6 +55,20 @@ def test_a_text(tiny_bert: Path) -> None:
     assert found.general.fertility < 2
     assert found.general.loss > 0
     assert (found.tasks, found.pool) == ([], None)
+    assert found.corpus.extension is None  # no word comes five times
+
+
+def test_what_an_extension_would_save(tiny_bert: Path) -> None:
+    texts = {"corpus": sample(["hepatitis and the model"] * 5), "general": sample(sentences(10))}
+    found = look(CONFIG, Pretrained(tiny_bert, tiny_bert), texts, {})
+    assert found.corpus
+    assert found.corpus.extension
+    assert found.corpus.extension.tokens == 1
+    assert found.corpus.extension.length_saved == pytest.approx(
+        8 / 14
+    )  # "the" is three pieces, and saves less than the mean
+    assert found.general
+    assert found.general.extension is None
 
 
 def test_special_tokens_written_in_a_text_are_text(tiny_bert: Path) -> None:

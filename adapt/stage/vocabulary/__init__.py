@@ -4,4 +4,5 @@
 - `extend`: a model and a tokenizer with words of a domain as tokens.
 - `taught`: what the rows of new tokens learn before all else is trained.
 - `trim`: a model and a tokenizer without tokens that no text uses.
+- `scratch`: a tokenizer and a model from nothing.
 """

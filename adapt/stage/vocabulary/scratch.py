@@ -1,0 +1,82 @@
+"""Stage `scratch`: a tokenizer and a model from nothing, for a domain."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapt.config import Config
+from adapt.model.start import Start
+from adapt.runner import Done, Outcome, Stage
+from adapt.stage.context import Tokens
+from adapt.stage.text.listing import Files
+from adapt.stage.vocabulary.analyze import empty_corpus
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A model that knows nothing. It is in the stage's folder, with its tokenizer."""
+
+    vocabulary: int
+    """Tokens of the tokenizer that was trained."""
+    parameters: int
+    """Trained numbers of the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScratchModel(Stage[Begun]):
+    """A tokenizer that was trained on a corpus, and random weights."""
+
+    kind = "scratch"
+
+    name: str
+    config: Config
+    start: Start
+    """The model whose architecture and kind of tokenizer are taken."""
+    tokens: Tokens
+    domains: Mapping[str, Files]
+
+    def what(self) -> Mapping[str, Any]:
+        """The architecture, what is read and how much, sizes and seed."""
+        asked = self.config.vocabulary
+        return {
+            "model": self.start.digest,
+            **self.tokens.tokenizer,
+            "domains": {name: files.what() for name, files in self.domains.items()},
+            "size": asked.size,
+            "dimensions": asked.dimensions,
+            "max_megabytes": asked.max_megabytes,
+            "seed": self.config.seed,
+        }
+
+    def needs(self) -> Mapping[str, float]:
+        """It takes one CPU."""
+        return {"CPU": 1}
+
+    def run(self, folder: Path, done: Done) -> Outcome[Begun]:
+        """Trains the tokenizer in this process, and draws the weights.
+
+        Raises:
+            DataError: the corpus has no text.
+            ModelError: the dimensions cannot be set.
+        """
+        from itertools import chain
+
+        from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.scratch import write_scratch
+
+        texts, asked = self._texts(), self.config.vocabulary
+        first = next(texts, None)
+        if first is None:
+            raise empty_corpus(", ".join(self.domains))
+        size = asked.size if isinstance(asked.size, int) else None
+        every = chain([first], texts)
+        parameters = write_scratch(self.start.made(done), every, size, asked.dimensions, self.config.seed, folder)
+        return Outcome(Begun(len(load_tokenizer(folder)), parameters))
+
+    def _texts(self) -> Iterator[str]:
+        from adapt.vocabulary.texts import corpus_texts
+
+        megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
+        for files in self.domains.values():
+            yield from corpus_texts(files.manifest, files.corpus, megabytes, self.config.seed)

@@ -1,0 +1,88 @@
+"""Analysing a corpus over tokenizing it, on one thread, and what an extension takes and costs afterwards.
+
+`analyze_over_tokenize` is the time to count the words of a text, find their pieces and draw the curve, over that of our
+own tokenizer (`adapt.model.tokenize`) on the same text. `extend_s` chooses 1,000 words and builds the tokenizer anew.
+Then the library tokenizes with 100, 1,000 and 10,000 words, in a tokenizer that was built anew and in one to which they
+were added. CPU time is taken.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import Options, Result, apart, main
+from benchmarks.corpora import some_texts
+from benchmarks.tokenize import backend_of
+
+TARGETS = {"analyze_over_tokenize": ("<=", 1.5)}
+NUMBERS = (100, 1_000, 10_000)
+
+
+def measure(options: Options) -> Result:
+    """All in one process of its own."""
+    megabytes = 10 if options.quick else 200
+    figures, details = apart(measured, megabytes, options.data, options.models)
+    return Result(figures, [("text", f"{megabytes} MB"), *details])
+
+
+def measured(
+    megabytes: float, data: Path | None, models: Path | None
+) -> tuple[dict[str, float], list[tuple[str, str]]]:
+    """CPU seconds, and rates."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from adapt.model.tokenize.quick import QuickTokenizer
+    from adapt.vocabulary.analysis import analyze_words
+    from adapt.vocabulary.candidates import by_saved
+    from adapt.vocabulary.extend import build_reached
+    from adapt.vocabulary.words import WordReader, count_chunks, count_words
+
+    texts = some_texts(megabytes, data)
+    backend = backend_of("wordpiece", texts, models)
+    quick = QuickTokenizer(backend, worth=0)
+    quick(texts[:100])  # finds out what the tokenizer allows
+    tokenizing = _seconds(lambda: [quick(texts[start : start + 1000]) for start in range(0, len(texts), 1000)])
+    reader = WordReader(backend)
+    names = {number: token for token, number in backend.get_vocab().items()}
+    analyzing = _seconds(lambda: analyze_words(texts, reader, names, 5))
+    words = count_words(count_chunks(texts)[0], reader)
+    candidates = by_saved(words, reader, 2)
+    extending = _seconds(lambda: build_reached(backend, candidates[:1000], words))
+    details = [
+        ("analyze", f"{megabytes / analyzing:.1f} MB/s"),
+        ("tokenize", f"{megabytes / tokenizing:.1f} MB/s"),
+        ("candidates", f"{len(candidates):,}"),
+    ]
+    some = texts[: max(1, len(texts) // 20)]
+    for number in NUMBERS:
+        chosen = candidates[:number]
+        rebuilt = build_reached(backend, chosen, words).rebuilt.backend
+        added = _with_added(backend, [word.surface for word in chosen])
+        rates = [_seconds(lambda each=each: each.encode_batch_fast(some)) for each in (backend, rebuilt, added)]
+        shown = ", ".join(f"{rate:.2f} s" for rate in rates)
+        details.append((f"{len(chosen):,} words: as it was, built anew, added", shown))
+    figures = {
+        "analyze_over_tokenize": analyzing / tokenizing,
+        "analyze_mb_s": megabytes / analyzing,
+        "extend_s": extending,
+    }
+    return figures, details
+
+
+def _with_added(backend: Any, words: list[str]) -> Any:
+    from tokenizers import AddedToken, Tokenizer
+
+    added = Tokenizer.from_str(backend.to_str())
+    added.add_tokens([AddedToken(word, single_word=True, normalized=True) for word in words])
+    return added
+
+
+def _seconds(call: Any) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main("vocabulary", TARGETS, measure)
