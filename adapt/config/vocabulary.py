@@ -27,11 +27,14 @@ class VocabularyConfig:
     first), `divergence` beginnings of words whose last piece follows the others more often than in general text
     (evaluation.general_paths; arXiv 2109.07460), `trained` pieces of a tokenizer of the same kind that is trained on
     the corpus; anything else is a file with a word a line, which all become tokens."""
-    init: Literal["mean_subword", "normal", "zero_logit", "distill"] = "mean_subword"
+    init: Literal["mean_subword", "normal", "zero_logit", "distill", "omp"] = "mean_subword"
     """`extend`: the rows that new tokens begin with: `mean_subword` the mean of their old pieces' rows, `normal` draws
     with the mean and deviation of all rows, `zero_logit` zeros, so that their first logits are 0; `distill` begins with
     the mean, and then learns rows that give the text around a new token the hidden states that its old pieces gave it
-    (arXiv 2505.20133)."""
+    (arXiv 2505.20133); `omp` sums of rows of tokens that vocabulary.donor has too, such that the same sums of its rows
+    are near what it has for the new tokens (arXiv 2506.06607)."""
+    donor: str | None = how(None)
+    """`omp`: id or folder of a model that knows the domain's words."""
     snippets: PositiveInt = 100
     """`distill`: at most this many places of the corpus are learnt from for each new token."""
     warmup_steps: NonNegativeInt = 0

@@ -4,14 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adapt.config import ModelConfig
 from adapt.config.kinds import Kind
 from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus
 from adapt.errors import ConfigError
 from adapt.job.job import Job
+from adapt.model.start import Start
 from adapt.nearest import nearest
 from adapt.runner import Finished, Stage
-from adapt.stage.context import Context
+from adapt.stage.context import Context, located
 from adapt.stage.text.listing import Files, held_out, listed_files
 from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
 from adapt.stage.vocabulary.extend import WAYS, ExtendVocabulary
@@ -75,6 +77,7 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
         domains=domain_files(context),
         general=held_out(general, 0.0) if general else None,
         listed=listed,
+        donor=_donor(context),
     )
     made: ExtendVocabulary | TeachRows = extended
     for way, is_wanted in (
@@ -85,6 +88,19 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
             name = f"{config.name}-{way}"
             made = TeachRows(name, config, way, context.start, extended, made, extended.domains)
     return made
+
+
+def _donor(context: Context) -> Start | None:
+    asked = context.config.vocabulary
+    if (asked.init == "omp") != (asked.donor is not None):
+        raise ConfigError(
+            "vocabulary.init omp and vocabulary.donor go together, and only one of them is set",
+            "name a model that knows the domain's words as vocabulary.donor, or take another vocabulary.init",
+        )
+    if asked.donor is None:
+        return None
+    trusted = context.config.model.trust_remote_code
+    return located(ModelConfig(path=asked.donor, trust_remote_code=trusted), context.digests)
 
 
 def trim(context: Context) -> TrimVocabulary:

@@ -16,6 +16,7 @@ from adapt.model.tokenizer import load_config, load_tokenizer, read_tokenizer
 from adapt.runner.files import write_atomically
 from adapt.vocabulary.candidates import pieces_of
 from adapt.vocabulary.curve import elbow
+from adapt.vocabulary.pursuit import transplant_rows
 from adapt.vocabulary.rebuild import Rebuilt, rebuild
 from adapt.vocabulary.rows import add_rows, embedding_rows
 from adapt.vocabulary.trim import Trimmed, keep_rows, with_new_ids
@@ -87,6 +88,7 @@ def write_extended(
     seed: int,
     causal: bool,
     folder: Path,
+    donor: Pretrained | None = None,
 ) -> int:
     """Writes the model and the tokenizer with the new tokens, and gives the number of rows.
 
@@ -97,6 +99,7 @@ def write_extended(
         seed: of random rows.
         causal: it predicts next tokens.
         folder: to write.
+        donor: of `omp`, the model that knows the new tokens.
 
     Raises:
         ModelError: the model, or the tokenizer that was written, cannot be loaded.
@@ -107,6 +110,9 @@ def write_extended(
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     pieces = {number: reader.parts(token) for token, number in rebuilt.added.items()}
     add_rows(model, pieces, max(old.values()) + 1, init, seed)
+    if donor:
+        surfaces = [WordReader(rebuilt.backend).surface(token) for token in rebuilt.added]
+        transplant_rows(model, reader, list(pieces), surfaces, donor)
     rows = embedding_rows(model)
     settings = read_json(pretrained.model / CONFIG)
     write_atomically(folder / CONFIG, json.dumps({**settings, "vocab_size": rows}, indent=2))

@@ -39,6 +39,7 @@ INITS: dict[str, tuple[Rows, Rows, Rows]] = {
     "normal": (normal_rows, normal_rows, _mean_of_all),
     "zero_logit": (mean_subword, zero_rows, zero_rows),
     "distill": (mean_subword, mean_subword, mean_subword),
+    "omp": (mean_subword, mean_subword, mean_subword),
 }
 """By `vocabulary.init`: rows of the embeddings, of the head, and the head's biases. Where embeddings and head are one
 table, the head decides."""

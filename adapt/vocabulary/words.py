@@ -96,6 +96,16 @@ class WordReader:
             left = left[end:]
         return tuple(found)
 
+    def keys(self) -> dict[str, int]:
+        """All whole tokens as people write them, with a ▁ where one begins a word: the same in every family."""
+        found: dict[str, int] = {}
+        for token, number in self._backend.get_vocab(with_added_tokens=False).items():
+            begins = not token.startswith(self._continues) if self._continues else token[:1] in ("Ġ", "▁")
+            surface = self.surface(token.removeprefix(self._continues))
+            if surface and NO_CHARACTER not in surface and not BYTE.fullmatch(token):
+                found.setdefault(("▁" if begins else "") + surface, number)
+        return found
+
     def joined(self, pieces: Sequence[int]) -> str:
         """The beginning of a word that some pieces make up."""
         first, *others = (str(self._backend.id_to_token(piece)) for piece in pieces)

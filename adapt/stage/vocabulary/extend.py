@@ -50,6 +50,8 @@ class ExtendVocabulary(Stage[Extended]):
     """General text, where `divergence` compares with it."""
     listed: str | None
     """The digest of a file of words; None where it is none."""
+    donor: Start | None = None
+    """The model that knows the words, of `omp`."""
 
     def what(self) -> Mapping[str, Any]:
         """The model, what is read and how much, which words are chosen and how many, and what their rows begin with."""
@@ -62,6 +64,7 @@ class ExtendVocabulary(Stage[Extended]):
             "candidates": self.listed or asked.candidates,
             "size": asked.size,
             "init": asked.init,
+            **({"donor": self.donor.digest} if self.donor else {}),
             "min_count": asked.min_count,
             "max_megabytes": asked.max_megabytes,
             "seed": self.config.seed,
@@ -96,8 +99,8 @@ class ExtendVocabulary(Stage[Extended]):
         reached = build_reached(
             tokenizer.backend_tokenizer, candidates[:number], [*words, *(candidates if self.listed else [])]
         )
-        causal = config.objective.kind == "causal"
-        rows = write_extended(start, reached.rebuilt, config.vocabulary.init, config.seed, causal, folder)
+        causal, donor = config.objective.kind == "causal", self.donor.made(done) if self.donor else None
+        rows = write_extended(start, reached.rebuilt, config.vocabulary.init, config.seed, causal, folder, donor)
         count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
         after = pieces_in(words, WordReader(reached.rebuilt.backend))
         extended = Extended(
