@@ -1,6 +1,7 @@
 """The trials of a search: the stages of all of them are one heap of work, from which the runner takes."""
 
 from collections.abc import Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,8 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
+        with suppress(Exception):  # why the search ends matters more than why a tracker does
+            trackers.close(failed=True)
         raise
     trackers.close()
     rows = trials.last()

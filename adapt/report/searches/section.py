@@ -33,6 +33,8 @@ def _gained(found: FoundSearch) -> str:
     chosen = f"Of {len(found.rows)} trials the best on dev is number {best.number}"
     chosen += f", with {objective} {best.value(objective):.4g}"
     chosen += f" (as it is {as_it_is.value(objective):.4g})" if as_it_is and best is not as_it_is else ""
+    if best is as_it_is:
+        return f"Of {len(found.rows)} trials none was better on dev than the configuration as it is."
     if not found.confirmed:
         return f"{chosen}. The best of many was also lucky: what it gains, seeds that no trial had can say."
     figures = found.confirmed["fresh"]

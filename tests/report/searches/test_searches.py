@@ -93,6 +93,13 @@ def test_what_was_gained_is_what_fresh_seeds_say(
     assert "seeds that no trial had" in without.text
 
 
+def test_where_no_trial_was_better_the_verdict_says_so(tmp_path: Path) -> None:
+    entry = fake_search(tmp_path)
+    entry.record.metrics["best"] = 0
+    (finding,) = search_verdicts(searches_of(Study("one", "base", [entry])))
+    assert finding.text == "Of 17 trials none was better on dev than the configuration as it is."
+
+
 def test_the_page_has_the_section(tmp_path: Path) -> None:
     page = write_report(study(tmp_path / "runs", 16, 2), tmp_path / "report").read_text()
     for words in ("Searches for good values", "search · acl_arc: trials of tapt", "Importance:", "1 search"):
