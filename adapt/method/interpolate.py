@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from adapt.config import Fraction
+from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
 
 
@@ -36,18 +37,37 @@ class Interpolated(Method):
         self._setting = Setting()
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
-        """Notes where the other model lies."""
+        """Notes where the other model lies, and looks whether it fits before anything is trained.
+
+        Raises:
+            ModelError: the base has another vocabulary or architecture.
+        """
         self._setting = setting
+        if self.options.share < 1 and self.options.towards == "base" and setting.base != setting.anchor:
+            self._other(model.state_dict())
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """The weights in between. Whole numbers and other buffers stay those of the trained model."""
-        share, setting = self.options.share, self._setting
+        share = self.options.share
         if share == 1 or not state:
             return state
-        assert setting.load
-        other = setting.load(setting.anchor if self.options.towards == "before" else setting.base).state_dict()
+        other = self._other(state)
         return {
             name: other[name].lerp(weight, share) if weight.is_floating_point() else weight
             for name, weight in state.items()
         }
+
+    def _other(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The weights of the other model."""
+        setting = self._setting
+        folder = setting.anchor if self.options.towards == "before" else setting.base
+        assert setting.load
+        other: dict[str, Any] = setting.load(folder).state_dict()
+        for name, weight in state.items():
+            if name not in other or other[name].shape != weight.shape:
+                raise ModelError(
+                    f"{folder} has no {name} of the trained model's shape {list(weight.shape)} to interpolate with",
+                    "set interpolate.towards to before, since vocabulary or layers are not those of the base any more",
+                )
+        return other

@@ -90,6 +90,24 @@ def test_what_no_machine_can_do(run_early: Run, field: str, value: object, messa
     check(run_early(**{field: value}), 2, "ConfigError: ", message)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "code", "message"),
+    [
+        ("expand", {}, 4, "ModelError: method.kind expand cannot add layers to bert models"),
+        ("freeze", {"freeze__layers": 99}, 2, "ConfigError: freeze.layers is 99, but the model has 2 layers"),
+        ("replay", {}, 2, "ConfigError: method.kind is replay, but there is no domain before"),
+        ("replay", {"replay__fraction": 0}, 2, "replay.fraction is 0"),
+        ("lora", {"lora__rank": 0}, 2, "lora.rank is 0"),
+        ("interpolate", {"interpolate__share": 1.5}, 2, "interpolate.share is 1.5"),
+        ("das", {"das__importance": "fisher", "das__embeddings": "gradient"}, 2, "das.embeddings is gradient"),
+    ],
+)
+def test_a_method_that_cannot_work(
+    run_early: Run, kind: str, fields: dict[str, object], code: int, message: str
+) -> None:
+    check(run_early(method__kind=kind, **fields), code, message)
+
+
 def test_a_storage_root_that_is_a_file(run_early: Run, tmp_path: Path) -> None:
     for root in ("corpus.jsonl", "corpus.jsonl/below"):
         check(run_early(storage__root=root), 6, f"StorageError: cannot write {tmp_path / root}", "point storage.root")

@@ -6,6 +6,7 @@ import pytest
 
 from adapt.chain.expand import Node, expand_chain
 from adapt.chain.file import read_chain
+from adapt.method.table import METHODS
 
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 CHAINS = sorted(file.name for file in RECIPES.glob("*.yaml") if "\nstages:" in file.read_text())
@@ -62,3 +63,8 @@ def test_methods_are_tuned_alike_before_they_are_compared_with_other_seeds() -> 
     fresh = [node for node in nodes.values() if node.name in ("tapt", "finetune")]
     assert not seen & {node.config.seed for node in fresh if node.name == "tapt"}
     assert not seen & {seed for node in fresh if node.name == "finetune" for seed in node.config.finetune.seeds}
+
+
+def test_the_recipe_of_methods_has_all_that_its_model_can_train_with() -> None:
+    kinds = {node.config.method.kind for node in nodes_of("methods.yaml").values()}
+    assert {*METHODS} - kinds == {"expand"}
