@@ -32,11 +32,6 @@ class Progress:
     since: dict[str, float] = field(default_factory=dict)
 
 
-def needed_by(node: Node) -> list[str]:
-    """The labels of the stages that must be finished before one."""
-    return [label for label in (node.start, node.selected, *node.compared.values()) if label]
-
-
 def command_of(order: Order, node: Node) -> list[str]:
     """What a stage's job is to run: the chain, kept to this one stage."""
     own = {"stage": node.name, **node.values}
@@ -72,7 +67,7 @@ def run_as_jobs(
     Raises:
         StageError: some failed, or were left out.
     """
-    graph = TopologicalSorter({label: needed_by(node) for label, node in order.nodes.items()})
+    graph = TopologicalSorter({label: node.needed for label, node in order.nodes.items()})
     graph.prepare()
     progress, done = Progress(), 0
     try:

@@ -22,6 +22,7 @@ python jobs/chain.py check FILE    on a cluster's node: whether storage, files, 
 
 import sys
 import time
+from collections.abc import Callable
 
 from adapt.chain.arguments import Command, read_command, read_job
 from adapt.chain.build import Chain, ahead, build_chain, build_one, study, trainings_ahead
@@ -110,16 +111,19 @@ def on_cluster(arguments: list[str]) -> None:
     if asked.verb in VERBS or asked.address:
         carry_out_there(asked)
         return
-    chain = chain_of(order_of(asked.rest))
+    order = order_of(asked.rest)
     if asked.verb == "status":
-        status(chain, "follow" in asked.switches)
+        status(lambda: chain_of(order), "follow" in asked.switches)
     else:
+        chain = chain_of(order)
         finish("logs", chain.store.root, {"lines": show_logs(chain.goals, chain.store, asked.stage)})
 
 
-def status(chain: Chain, follows: bool) -> None:
-    stages = [goal.stage for goal in chain.goals]
+def status(found: Callable[[], Chain], follows: bool) -> None:
+    """Looks once, or again and again: a search that has finished makes known what takes its best values."""
     while True:
+        chain = found()
+        stages = [goal.stage for goal in chain.goals]
         counts = show_goals(chain.goals, chain.store)
         show_waiting(chain.goals, chain.store)
         show_running(stages, chain.store)
@@ -127,7 +131,9 @@ def status(chain: Chain, follows: bool) -> None:
             log(f"{len(chain.later)} of the chain's stages follow when its searches have finished")
         taken = spent(stages, chain.store)
         show_spent(taken, trainings_ahead(chain))
-        if not follows or counts["finished"] == len(stages):
+        if chain.later:
+            log(f"{len(chain.later)} more follow when the searches are finished")
+        if not follows or (counts["finished"] == len(stages) and not chain.later):
             break
         time.sleep(FOLLOW_S)
     finish("status", chain.store.root, {**counts, **taken})

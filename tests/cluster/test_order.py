@@ -7,7 +7,7 @@ import pytest
 
 from adapt.errors import ConfigError
 from cluster.order import Order, order_of
-from cluster.stages import command_of, needed_by
+from cluster.stages import command_of
 
 CHAIN = """
 name: my study
@@ -63,7 +63,7 @@ def test_a_stage_of_its_own_runs_the_chain_kept_to_it(chain: str) -> None:
     order = order_of([chain, "--only", "task=acl_arc", "--data", "/d"])
     assert list(order.nodes) == ["dapt", "tapt[acl_arc]"]
     node = order.nodes["tapt[acl_arc]"]
-    assert needed_by(node) == ["dapt"]
+    assert node.needed == ["dapt"]
     command = command_of(order, node)
     assert command == [chain, "--data", "/d", "--only=stage=tapt", "--only=task=acl_arc"]
     assert list(order_of(command).nodes) == ["dapt", "tapt[acl_arc]"]
