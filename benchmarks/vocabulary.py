@@ -15,7 +15,7 @@ from benchmarks.common import Options, Result, apart, main
 from benchmarks.corpora import some_texts
 from benchmarks.tokenize import backend_of
 
-TARGETS = {"analyze_over_tokenize": ("<=", 1.5)}
+TARGETS = {"analyze_over_tokenize": ("<=", 1.5), "analyze_mb_s": (">=", 3.0), "extend_s": ("<=", 30.0)}
 NUMBERS = (100, 1_000, 10_000)
 
 
