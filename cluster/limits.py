@@ -1,5 +1,6 @@
 """Which nodes a cluster has, and which its autoscaler may add."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from adapt.errors import ConfigError
+
+NODE_GROUPS = "DONTSTOP_NODE_GROUPS"
+"""The variable of the head's environment that says which nodes may be added, where no autoscaler does (KubeRay's): YAML
+such as `[{CPU: 8, GPU: 1, most: 8}]`."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,17 @@ def places(each: Mapping[str, float], kinds: Sequence[NodeKind]) -> int:
 def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     """The nodes that are there, those that can come, and whether an autoscaler is at work. Needs a connection to Ray.
 
-    Limits are read from what the autoscaler has told the cluster, or from the file that it was started with on this
-    node. Where neither is to be had, the nodes that are there are all that can be counted on.
+    Limits are what the autoscaler has told the cluster, what NODE_GROUPS says, or what stands in the file that the
+    autoscaler was started with on this node. Where none is to be had, the nodes that are there are all that can be
+    counted on.
+
+    Raises:
+        ConfigError: NODE_GROUPS cannot be read.
     """
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    limits = told_limits() or limits_in(autoscaler_file())
+    limits = told_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
@@ -69,6 +80,22 @@ def told_limits() -> list[tuple[Mapping[str, float], int]]:
     told = state.get_cluster_config()
     groups = told.node_group_configs if told else []
     return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
+
+
+def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:
+    """The kinds of nodes that NODE_GROUPS names: resources of one, and the most of them.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        found = [dict(group) for group in yaml.safe_load(groups) or []]
+        limits = [(group, int(group.pop("most"))) for group in found]
+        return [({name: float(amount) for name, amount in group.items()}, most) for group, most in limits]
+    except (yaml.YAMLError, TypeError, ValueError, KeyError) as error:
+        what = f"{NODE_GROUPS} of the head's environment is {groups}, which names no groups of nodes"
+        fix = "write it as [{CPU: 8, GPU: 1, most: 8}]: resources of a node, and the most of them"
+        raise ConfigError(what, fix) from error
 
 
 def autoscaler_file() -> Path | None:

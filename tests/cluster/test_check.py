@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from adapt.config import ResourcesConfig
-from adapt.errors import ClusterError, StorageError
+from adapt.errors import ClusterError, ConfigError, StorageError
 from cluster.check import check_ever, check_storage, try_storage
-from cluster.limits import NodeKind, limits_in, places
+from cluster.limits import NodeKind, limits_from, limits_in, places
 
 HEAD = NodeKind({"CPU": 8}, 1, 1)
 GPUS = NodeKind({"CPU": 16, "GPU": 1}, 0, 8)
@@ -64,6 +64,14 @@ def test_a_cluster_that_cannot_grow_has_what_it_has() -> None:
     check_ever(ResourcesConfig(workers=8), [HEAD], grows=False)
     with pytest.raises(ClusterError, match="1 node with 8 CPU"):
         check_ever(ResourcesConfig(workers=9), [HEAD], grows=False)
+
+
+def test_limits_are_read_from_the_environment_where_no_autoscaler_tells_them() -> None:
+    assert limits_from("[{CPU: 8, GPU: 1, most: 8}, {CPU: 2, most: 3}]") == [({"CPU": 8, "GPU": 1}, 8), ({"CPU": 2}, 3)]
+    assert limits_from("") == []
+    for wrong in ("8", "[{CPU: 8}]", "[{CPU: many, most: 2}]", "[{", "[8]"):
+        with pytest.raises(ConfigError, match="names no groups of nodes"):
+            limits_from(wrong)
 
 
 def test_the_limits_of_a_cluster_file_are_read(tmp_path: Path) -> None:

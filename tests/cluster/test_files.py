@@ -11,6 +11,8 @@ import pytest
 import ray.autoscaler
 import yaml
 
+from cluster.limits import NODE_GROUPS, limits_from
+
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["ray-cluster.yaml", "cluster/gcp.yaml", "cluster/azure.yaml"]
 LAUNCHED = [*CLOUDS, "cluster/local.yaml"]
@@ -145,6 +147,11 @@ def test_gpus_come_from_nothing_and_pods_have_limits_and_no_root() -> None:
         (worker,) = group["template"]["spec"]["containers"]
         assert worker["resources"]["limits"]["nvidia.com/gpu"] == worker["resources"]["requests"]["nvidia.com/gpu"]
         assert [volume["name"] for volume in group["template"]["spec"]["volumes"]] == ["shared", "memory"]
+        (head,) = spec["headGroupSpec"]["template"]["spec"]["containers"]
+        told = {each["name"]: each["value"] for each in head["env"]}[NODE_GROUPS]
+        asked = worker["resources"]["requests"]
+        of_a_node = {"CPU": float(asked["cpu"]), "GPU": float(asked["nvidia.com/gpu"])}
+        assert limits_from(told) == [(of_a_node, group["maxReplicas"])]
         for pod in pods(spec):
             assert pod["securityContext"]["runAsNonRoot"] is True
             (container,) = pod["containers"]
