@@ -1,5 +1,6 @@
 """From YAML files and the command line to a checked configuration; both go the same way."""
 
+import json
 import re
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Mapping, Sequence
@@ -44,15 +45,16 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
     given = read_given(arguments)
     method = method_in(given) or _default_method(kind)
     shows = any(argument.startswith(SHOWING) for argument in arguments)
-    parser = _parser(program, kind, method, _gives_length(given), None if shows else frozenset(given))
+    taken = None if shows else frozenset({*given, *_default_sections(kind)})
+    parser = _parser(program, kind, method, _gives_length(given), taken)
     if any(map(_needs_defaults, arguments)):
-        return _checked(parser, lambda: parser.parse_args(list(arguments)), kind, method)
+        return _config(_instantiated(parser, lambda: parser.parse_args(list(arguments))), kind, method)
     read = partial(parser.parse_args, list(arguments), defaults=False)
-    return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
+    return _config(_instantiated(parser, lambda: _over_defaults(parser, read())), kind, method)
 
 
 def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
-    """The configuration of a job whose fields a chain file gives.
+    """The configuration of a job whose fields a chain file gives. Sections that come again are not parsed again.
 
     Args:
         values: sections with their fields, or fields by dotted name.
@@ -64,14 +66,32 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     """
     refuse_sections_without_fields(values, place)
     refuse_unknown_values(values, place)
-    given = deepcopy(nested(values))  # jsonargparse writes into what it reads
+    given = nested(values)
     try:
-        method = method_in(given) or _default_method(kind)
-        parser = _parser(f"jobs/{kind.name}.py", kind, method, _gives_length(given), frozenset(given))
-        read = partial(parser.parse_object, given, defaults=False)
-        return _checked(parser, lambda: _over_defaults(parser, read()), kind, method)
+        method, has_length = method_in(given) or _default_method(kind), _gives_length(given)
+        found: dict[str, Any] = {}
+        for name in dict.fromkeys([*given, *_default_sections(kind)]):
+            content = json.dumps(given[name], default=str) if name in given else ""
+            found |= _section(kind, method, has_length, name, content)
+        return _config(found, kind, method)
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
+
+
+@lru_cache(maxsize=4096)
+def _section(kind: Kind, method: str, has_length: bool, name: str, content: str) -> dict[str, Any]:
+    """A section, or a field that stands in none, by its name; frozen, so that several configurations may have it.
+
+    Args:
+        kind: of the job.
+        method: as of `_parser`.
+        has_length: as of `_parser`.
+        name: of the section or field.
+        content: what is given of it, as JSON; empty for nothing.
+    """
+    parser = _parser(f"jobs/{kind.name}.py", kind, method, has_length, frozenset([name]))
+    given = {name: json.loads(content)} if content else {}
+    return _instantiated(parser, lambda: _over_defaults(parser, parser.parse_object(given, defaults=False)))
 
 
 def _needs_defaults(argument: str) -> bool:
@@ -92,11 +112,17 @@ def _defaults(parser: ArgumentParser) -> Namespace:
     return defaults
 
 
-def _checked(parser: ArgumentParser, read: Callable[[], Any], kind: Kind, method: str) -> Config:
+def _instantiated(parser: ArgumentParser, read: Callable[[], Namespace]) -> dict[str, Any]:
+    """Sections by their names, as they are read."""
     try:
         values = parser.instantiate(read())
     except ArgumentError as error:
         raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
+    return {name: values[name] for name in vars(values)}
+
+
+def _config(values: Mapping[str, Any], kind: Kind, method: str) -> Config:
+    """A checked configuration of what was read of each section."""
     sections = option_sections(method)
     options = {name: values[name] for name in sections if name in values}
     for name, section in options.items():  # methods that are not chosen are checked too
@@ -114,6 +140,11 @@ def _default_method(kind: Kind) -> str:
     return str(kind.defaults.get("method.kind", "plain"))
 
 
+def _default_sections(kind: Kind) -> set[str]:
+    """The sections of which a job has defaults of its own."""
+    return {name.partition(".")[0] for name in kind.defaults}
+
+
 def _gives_length(sections: Mapping[str, Any]) -> bool:
     """Whether a run is as long as some epochs or tokens; a job's default number of steps then gives way."""
     training = sections.get("training")
@@ -129,7 +160,7 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool, given: froz
         kind: of the job.
         method: whose options are known beside those of our own.
         has_length: whether the job's own number of steps gives way.
-        given: sections, and fields that stand in none; None for all of them, with their help.
+        given: sections, and fields that stand in none, that it knows; None for all of them, with their help.
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=given is None)
     usage = f"{program} [--config FILE] [--section.field VALUE ...]"
@@ -139,9 +170,13 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool, given: froz
     formats = "plain, or json: a line of JSON with time, run, stage, rank, message."
     parser.add_argument("--log_format", default=SUPPRESS, help=formats)  # read by `adapt.console` before all else
     no_default = {"training.max_steps"} if has_length else set()
-    defaults = {name: value for name, value in kind.defaults.items() if name not in no_default}
     whole, sections = {each.name for each in fields(Config)}, option_sections(method)
-    taken = {*whole, *sections} if given is None else {*given, *(name.partition(".")[0] for name in defaults)}
+    taken = {*whole, *sections} if given is None else given
+    defaults = {
+        name: value
+        for name, value in kind.defaults.items()
+        if name not in no_default and name.partition(".")[0] in taken
+    }
     parser.add_class_arguments(Config, skip={OPTIONS, *(whole - taken)})
     for name, options in sections.items():
         if name in taken:
