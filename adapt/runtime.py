@@ -224,7 +224,7 @@ def find_ours(error: BaseException) -> AdaptError | None:
     for cause in causes(error):
         if isinstance(cause, AdaptError):
             ours = getattr(cause, "cause", cause)  # Ray raises a double of it, which prints the worker's stack trace
-            return type(ours)(*ours.args)
+            return type(ours)(ours.what, ours.fix, *ours.args[2:])  # Ray Data adds to the first of them
     return None
 
 

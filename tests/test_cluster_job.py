@@ -113,6 +113,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # at Ray's 15, the tests beside this one would keep its workers from every core
     }
     port, dashboard, client, agent = free_ports(4)
     started = Cluster(

@@ -10,8 +10,6 @@ from itertools import product
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from adapt.config import TuneConfig
 from adapt.errors import ConfigError
 from adapt.tuning.space import Space, draw
@@ -64,6 +62,8 @@ def proposals(space: Space, tune: TuneConfig, lower_is_better: Sequence[bool]) -
 
 
 def _drawn(space: Space, seed: int, number: int) -> Values:
+    import numpy as np
+
     generator = np.random.default_rng([seed, number])
     return {name: draw(domain, generator) for name, domain in space.items()}
 
