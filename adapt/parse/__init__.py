@@ -29,6 +29,8 @@ __all__ = ["check", "parse", "parse_values"]
 
 SHOWING = "-h", "--help", "--print_config"
 """Options that print all fields."""
+TEXTS = {each.name for each in fields(Config) if each.type in (str, "str")}
+"""Fields that stand in no section and take any string."""
 
 
 def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
@@ -71,6 +73,9 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
         method, has_length = method_in(given) or _default_method(kind), _gives_length(given)
         found: dict[str, Any] = {}
         for name in dict.fromkeys([*given, *_default_sections(kind)]):
+            if name in TEXTS and isinstance(given.get(name), str):  # such as the name, which every job has another of
+                found[name] = given[name]
+                continue
             content = json.dumps(given[name], default=str) if name in given else ""
             found |= _section(kind, method, has_length, name, content)
         return _config(found, kind, method)
