@@ -1,10 +1,14 @@
 """Words are counted in what may be trained on, from all over a corpus."""
 
+import json
 from pathlib import Path
+
+import pytest
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.screening.heldout import is_heldout
+from adapt.errors import DataError
 from adapt.runner.digest import Digests
 from adapt.vocabulary.texts import corpus_texts
 from tests.samples import sentences, write
@@ -27,3 +31,12 @@ def test_all_that_is_not_held_out_and_no_more_than_is_asked_for(tmp_path: Path) 
     some = read(folder, 0.006, 0.0)
     assert 6_000 <= sum(map(len, some)) < 7_000
     assert all(set(texts) & {*some} for texts in parts)
+
+
+def test_too_many_broken_records_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    lines = [json.dumps({"text": text}) for text in sentences(9)]
+    (folder / "a.jsonl").write_text("".join(f"{line}\n" for line in ["broken", *lines]))
+    with pytest.raises(DataError, match="1 of 10 records are unreadable: 1 malformed JSON"):
+        read(folder, 200, 0.0)
