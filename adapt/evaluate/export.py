@@ -9,6 +9,7 @@ from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.files.sources import sources_of
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.statistics import change, mean_loss
+from adapt.model.additions.config import stored_additions
 from adapt.model.card import CardFacts, LossChange, model_card
 from adapt.model.start import MODEL_FOLDER
 from adapt.redact import redact, redacted
@@ -101,6 +102,7 @@ def _facts(handover: Handover) -> CardFacts:
         results=handover.changes,
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
+        additions=[entry["kind"] for entry in stored_additions(training.path / MODEL_FOLDER)],
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.errors import ModelError
+from adapt.model.additions.config import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.size import ALIASES
 
@@ -30,8 +31,10 @@ def check_architectures(base: Path, model: Path) -> None:
     """Compares the settings of two models.
 
     Raises:
-        ModelError: names the first that differs.
+        ModelError: names the first that differs; or one has additions, which no merge knows.
     """
+    for each in (base, model):
+        refuse_additions(each, "merged")
     ours, theirs = read_json(base / CONFIG), read_json(model / CONFIG)
     for what, keys in DECIDING.items():
         one, other = _first(ours, keys), _first(theirs, keys)

@@ -269,7 +269,10 @@ class Method:
         return {}
 
     def resize(self, config: Any) -> None:
-        """Changes what config.json of the exported model says, where `prepare_model` gave it another size."""
+        """Changes what config.json of the exported model says, where `prepare_model` gave it another size or additions.
+
+        Additions that stay in the state that `merge` gives are entered by `adapt.model.additions.config.with_addition`.
+        """
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Turns the trained state into the weights of an ordinary model, for export.

@@ -15,6 +15,7 @@
 - `packing/`: documents one after another in a sequence, kept apart.
 - `outputs/`: what a model says of packed text: losses, scores, states and features.
 - `layers/`: the parts of a transformer's layers, by architecture.
+- `additions/`: what a model carries that cannot be merged into it.
 - `apart`: makes a model ready for packed sequences.
 - `load`: loads a model with its head.
 - `base`: loads it without.

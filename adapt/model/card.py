@@ -27,13 +27,7 @@ CARD = """\
 
 ## How to load it
 
-```python
-from transformers import {auto_class}, AutoTokenizer
-
-folder = "."  # the folder of this file
-model = {auto_class}.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-```
+{loading}
 
 ## Results
 
@@ -53,6 +47,29 @@ Every stage has a key, a hash of what determines its result. The same key means 
 
 {packages}
 """
+
+LOADING = """\
+```python
+from transformers import {auto_class}, AutoTokenizer
+
+folder = "."  # the folder of this file
+model = {auto_class}.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```"""
+
+LOADING_ADDITIONS = """\
+The model carries {additions} beside its architecture. dontstop attaches them; transformers alone would leave them out.
+
+```python
+from pathlib import Path
+
+from adapt.model.load import load_model
+from transformers import AutoTokenizer
+
+folder = "."  # the folder of this file
+model = load_model(Path(folder), causal={causal})
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```"""
 
 OBJECTIVES = {
     "mlm": "masked language modelling",
@@ -104,6 +121,8 @@ class CardFacts:
     """Kind, key and folder of the stages that it was made by."""
     packages: Mapping[str, str]
     """Name -> version."""
+    additions: Sequence[str] = ()
+    """Kinds of what the model carries beside its architecture."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -116,7 +135,7 @@ def model_card(facts: CardFacts) -> str:
     causal = facts.objective == "causal"
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if causal else "fill-mask"),
-        auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM",
+        loading=loading_code(causal, facts.additions),
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
@@ -127,6 +146,13 @@ def model_card(facts: CardFacts) -> str:
         lineage=table(("stage", "key", "path"), facts.lineage),
         packages=settings(facts.packages),
     )
+
+
+def loading_code(causal: bool, additions: Sequence[str]) -> str:
+    """How to load the model in Python."""
+    if additions:
+        return LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal)
+    return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
 
 
 def front_matter(base_model: str, task: str) -> str:

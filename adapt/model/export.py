@@ -1,4 +1,4 @@
-"""Save a model as a Hugging Face folder that anyone can load with transformers alone."""
+"""Save a model as a Hugging Face folder: one without additions can be loaded with transformers alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
+from adapt.model.additions.table import attach_additions
 from adapt.model.load import listed, model_class
 from adapt.model.quiet import quiet
 from adapt.model.tokenizer import load_config
@@ -34,7 +35,7 @@ def save_model(
         folder: where to write. The caller makes it atomic.
         trust_remote_code: run code that comes with the checkpoint.
         max_shard_size: larger models are split into files of this size.
-        resize: changes the config where the model has another size than that one.
+        resize: changes the config where the model has another size or other additions than that one says.
 
     Raises:
         ModelError: the weights are not those of the model that config.json describes.
@@ -44,6 +45,7 @@ def save_model(
     with quiet():
         with torch.device("meta"):  # only its names, shapes and ties are wanted
             model = model_class(config).from_config(config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+            attach_additions(model, config)
         weights = untied(model, {name: plain_state(tensor) for name, tensor in state_dict.items()})
         check_nothing_lost(model, weights)
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)

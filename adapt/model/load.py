@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from adapt.errors import ModelError
+from adapt.model.additions.config import additions_of
+from adapt.model.additions.weights import read_with_additions
 from adapt.model.apart import keep_documents_apart
 from adapt.model.direction import not_a_decoder, not_an_encoder
 from adapt.model.locate import weight_files
@@ -31,8 +33,8 @@ def load_model(
         attention_dropout: of the attention weights; None keeps the model's own.
 
     Returns:
-        The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as. Its attention keeps
-        packed documents apart.
+        The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as, with the additions
+        that its config.json names (`adapt.model.additions`). Its attention keeps packed documents apart.
 
     Raises:
         ModelError: a decoder where an encoder is needed or the other way round, an architecture whose attention cannot
@@ -81,6 +83,8 @@ def read_weights(
         ModelError: the weights cannot be read.
     """
     check_weight_files(folder)
+    if additions_of(config):
+        return read_with_additions(kind, folder, config, trust_remote_code)
     with quiet():
         try:
             model, report = kind.from_pretrained(

@@ -50,6 +50,13 @@ def test_base_model_that_is_no_id_is_named_in_the_text_only(path: str) -> None:
     assert f"`{path}` adapted to a domain by masked language modelling" in card
 
 
+def test_a_model_with_additions_is_not_loaded_by_transformers_alone() -> None:
+    card = model_card(facts(additions=["adapters", "exbert"], objective="causal"))
+    assert "carries adapters, exbert beside its architecture" in card
+    assert "load_model(Path(folder), causal=True)" in card
+    assert "from_pretrained(folder)\ntokenizer" not in card
+
+
 def test_every_fact_is_in_the_card() -> None:
     card = model_card(facts())
     for cell in ("bert-chem", "a\\|b {x}", "1,200", "3,400,000", "abc123", "0.0005", "12,500", "2.13.0"):

@@ -1,0 +1,9 @@
+"""What a model carries beside its architecture and cannot be merged into it: adapters, masks, experts, prompts.
+
+Its folder is an ordinary one whose config.json names the additions and whose weights hold theirs too. transformers
+alone would leave them out, and say so; `adapt.model.load` and `adapt.model.base` attach them.
+
+- `config`: the entries of config.json.
+- `table`: the kinds, and how a model gets them.
+- `weights`: reads such a folder.
+"""

@@ -1,0 +1,73 @@
+"""What config.json says of a model's additions: `"additions": [{"kind": "adapters", ...options...}]`.
+
+Imports neither torch nor transformers, so that a job can say at once what it cannot do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from adapt.errors import ModelError
+from adapt.model.locate import CONFIG, read_json
+
+KEY = "additions"
+
+
+def additions_of(config: Any) -> list[dict[str, Any]]:
+    """The entries of a configuration (transformers' object), in the order in which they are attached.
+
+    Raises:
+        ModelError: they are not a list of objects, each with a kind.
+    """
+    return _checked(getattr(config, KEY, None) or [], "its config.json")
+
+
+def with_addition(config: Any, kind: str, **options: Any) -> None:
+    """Enters an addition into a configuration: in place of the one of that kind, or as the last.
+
+    Args:
+        config: transformers' object, which is changed.
+        kind: a key of `adapt.model.additions.table.ADDITIONS`.
+        options: what its `attach` is given; plain JSON.
+    """
+    entry = {"kind": kind, **options}
+    entries = additions_of(config)
+    kinds = [each["kind"] for each in entries]
+    replaced = [entry if each["kind"] == kind else each for each in entries]
+    setattr(config, KEY, replaced if kind in kinds else [*entries, entry])
+
+
+def stored_additions(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a model folder.
+
+    Raises:
+        ModelError: config.json cannot be read, or its entries are broken.
+    """
+    return _checked(read_json(folder / CONFIG).get(KEY) or [], str(folder / CONFIG))
+
+
+def refuse_additions(folder: Path, what: str) -> None:
+    """For what works with ordinary models alone.
+
+    Args:
+        folder: of the model.
+        what: completes "cannot be …".
+
+    Raises:
+        ModelError: it has additions.
+    """
+    if kinds := [entry["kind"] for entry in stored_additions(folder)]:
+        raise ModelError(
+            f"{folder} cannot be {what}: it carries {', '.join(kinds)} beside its architecture",
+            "choose an ordinary model, such as the one that its training began with",
+        )
+
+
+def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
+    """The entries, if they are what they must be."""
+    if not (isinstance(entries, list) and all(isinstance(each, dict) and "kind" in each for each in entries)):
+        raise ModelError(
+            f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or make the model again"
+        )
+    return entries
