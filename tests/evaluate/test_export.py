@@ -75,6 +75,7 @@ def handed(tmp_path: Path) -> Callable[..., Handover]:
         model.mkdir(exist_ok=True)
         for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
             (model / name).write_text(f"the trained model's {name}")
+        (model / "config.json").write_text('{"model_type": "bert"}')
         evaluations = []
         for seed, (label, means) in enumerate({"before": (2.0, 1.5), "after": (1.6, 1.7)}.items()):
             evaluations.append(record(tmp_path / label, "evaluate", label * 10))
