@@ -1,6 +1,7 @@
 """Fine-tuning: a model learns a labelled task, by several ways, and is tested on it.
 
 - `run`: one model, one task, one seed, as one Ray task.
+- `found`: what it hands back.
 - `work`: what it does there: load, learn, predict.
 - `settings`: what `null` means for a mode, task and model.
 - `place`: where it computes, and in which arithmetic.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from math import floor
 from pathlib import Path
@@ -10,16 +9,11 @@ from typing import Any
 
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.errors import ClusterError
+from adapt.finetune.found import RunFound
 from adapt.model.locate import Pretrained
-from adapt.runner.files import write_atomically
 from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.train.threads import use_threads
 
-PREDICTIONS_FILE = "predictions.jsonl"
-DEV_PREDICTIONS_FILE = "dev_predictions.jsonl"
-"""A file with one object for each example: id, label, predicted (class indices), probabilities, leaked."""
-CURVE_FILE = "curve.json"
-"""A file with one object for each epoch: epoch, loss, dev."""
 SMALLEST_GPU_SHARE = 0.1
 GPU_PARTS = 10_000
 """Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
@@ -59,12 +53,9 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     with user_errors():
-        learned = ray.get(task.remote(run, folder.absolute()))
-    for name, file in (("test", PREDICTIONS_FILE), ("dev", DEV_PREDICTIONS_FILE)):
-        lines = (json.dumps(line, ensure_ascii=False) for line in learned.predictions[name])
-        write_atomically(folder / file, "".join(f"{line}\n" for line in lines))
-    write_atomically(folder / CURVE_FILE, json.dumps(learned.curve))
-    return {**learned.metrics, "device_seconds": learned.metrics["seconds"] * (gpus or 1)}
+        found: RunFound = ray.get(task.remote(run, folder.absolute()))
+    found.write(folder)
+    return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
 
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:
@@ -85,7 +76,7 @@ def _await_room(resources: ResourcesConfig, cpus: float, gpus: float) -> None:
         raise ClusterError(error.what, "lower finetune.cpus_per_seed or finetune.gpus_per_seed") from error
 
 
-def _work(run: FinetuneRun, folder: Path) -> Any:
+def _work(run: FinetuneRun, folder: Path) -> RunFound:
     hide_unreserved_gpus()
     import torch
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adapt.config import Config
+from adapt.finetune.found import RunFound
 from adapt.finetune.frozen import extract_features, probe
 from adapt.finetune.place import FinetunePlace
 from adapt.finetune.problem import Problem
@@ -24,16 +25,6 @@ from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 
 MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract_features, "linear_probe": probe}
-
-
-@dataclass(frozen=True)
-class RunFound:
-    """What a run hands back from its Ray task."""
-
-    metrics: dict[str, Any]
-    curve: list[dict[str, Any]]
-    predictions: dict[str, list[dict[str, Any]]]
-    """Predictions on dev and test, one line for each example."""
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:

@@ -1,14 +1,28 @@
-"""Ray Train's controller on a Ray of our own, in a process that waits idle.
+"""Ray Train's controller on a Ray of our own: in a process that waits idle, and without actors that have no use there.
 
 Ray Train hands some variables on to its controller as a runtime environment, which the controller's actors have too. A
 process that has one is always started anew, and by a second Python that sets it up. On a Ray of our own all processes
-have these variables from us.
+have these variables from us. Two actors, each a process that takes a core for over a second while training starts,
+serve what is not there: one shares out datasets, which our trainers are not given, one asks an autoscaler for nodes.
 """
 
 from typing import Any
 
 import ray
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy.fixed import FixedScalingPolicy
+
+
+class AsManyAsAsked(FixedScalingPolicy):
+    """A fixed number of workers, of which no autoscaler is told."""
+
+    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
+        """Registers nothing."""
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
 
 
 def in_idle_processes(trainer: Any) -> Any:
@@ -19,6 +33,9 @@ def in_idle_processes(trainer: Any) -> Any:
 
 def _run_controller(**given: Any) -> Any:
     """What a trainer's method of this name does, with its arguments."""
+    if type(given["scaling_policy"]) is FixedScalingPolicy:
+        given["scaling_policy"] = AsManyAsAsked(given["scaling_policy"].scaling_config)
+    given["callbacks"] = [each for each in given["callbacks"] if not isinstance(each, DatasetsCallback)]
     controller: Any = ray.remote(num_cpus=0)(TrainController).remote(**given)
     ray.get(controller.run.remote())
     return ray.get(controller.get_result.remote())

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, FinetuneConfig, TrainingConfig
-from adapt.finetune.work import RunFound, finetune_work
+from adapt.finetune.found import RunFound
+from adapt.finetune.work import finetune_work
 from adapt.model.locate import Pretrained
 from tests.finetune.toy import toy
 

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,44 @@ VARIABLES = {name: value for name, value in OURS.items() if name.startswith("RAY
 
 def test_ray_train_calls_what_is_put_in_place() -> None:
     assert callable(DataParallelTrainer._initialize_and_run_controller)
+
+
+class NoActor:
+    """In place of an actor: notes what it is made with."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+        self.run = self.get_result = SimpleNamespace(remote=lambda: self)
+
+    @classmethod
+    def remote(cls, **given: Any) -> "NoActor":
+        return cls(**given)
+
+
+def test_no_actors_are_asked_for_that_share_out_datasets_or_ask_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray.train import DataConfig, RunConfig, ScalingConfig
+    from ray.train.backend import BackendConfig
+    from ray.train.v2._internal.callbacks import BackendSetupCallback
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.execution.context import TrainRunContext
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+    monkeypatch.setattr(ray, "remote", lambda **options: lambda kind: NoActor)
+    monkeypatch.setattr(ray, "get", lambda found: found)
+    scaling, backend = ScalingConfig(num_workers=3), BackendConfig()
+    context = TrainRunContext(RunConfig(name="look"), None, scaling, backend, DataConfig())
+    kept = BackendSetupCallback(backend)
+    trainer = in_idle_processes(SimpleNamespace())
+    given = trainer._initialize_and_run_controller(
+        scaling_policy=FixedScalingPolicy(scaling), callbacks=[kept, DatasetsCallback(context, {})], more=1
+    ).given
+    assert given["callbacks"] == [kept]
+    assert given["more"] == 1
+    policy = given["scaling_policy"]
+    policy.after_controller_start(context)  # no cluster is there that it could ask
+    assert policy.make_decision_for_non_running_worker_group().num_workers == 3
+    policy.before_controller_abort()
 
 
 class Look(UserCallback):
