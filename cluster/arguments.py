@@ -8,10 +8,12 @@ from adapt.errors import ConfigError
 VERBS = ("submit", "stop", "check", "stages")
 """What is done by a cluster alone; `status` and `logs` also look at results on this machine."""
 USAGE = (
-    "jobs/chain.py submit|status|logs|stop FILE [--address URL] [--NAME VALUE] [--section.field VALUE], with"
-    " --job NAME --config FILE in place of FILE for a single job"
+    "jobs/chain.py submit|status|logs|stop|report --serve FILE [--address URL] [--NAME VALUE] [--section.field VALUE],"
+    " with --job NAME --config FILE in place of FILE for a single job"
 )
-_VALUES, _SWITCHES = {"address", "retries", "stage"}, {"again", "job-per-stage", "follow"}
+PORT = 8300
+"""Where `report --serve` serves, beside Ray's 8265."""
+_VALUES, _SWITCHES = {"address", "port", "retries", "stage"}, {"again", "job-per-stage", "follow", "serve"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Asked:
     switches: frozenset[str] = frozenset()
     stage: str | None = None
     """Whose log is asked for."""
+    port: int = PORT
 
 
 def read_asked(arguments: Sequence[str]) -> Asked:
@@ -55,9 +58,11 @@ def read_asked(arguments: Sequence[str]) -> Asked:
     stage = values.get("stage")
     if verb == "logs" and len(rest) > 1 and not rest[0].startswith("--") and not rest[1].startswith("--"):
         stage = rest.pop(1)
-    retries = values.get("retries", "2")
-    if not retries.isdigit():
+    retries, port = values.get("retries", "2"), values.get("port", str(PORT))
+    if not retries.isdecimal():
         raise ConfigError(f"--retries takes a number, not {retries}", "write --retries 2, or 0 for none")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--port takes a number up to 65535, not {port}", f"write --port {PORT}, or leave it out")
     if not rest:
         raise ConfigError(f"{verb} names no file", f"use: {USAGE}")
-    return Asked(verb, rest, values.get("address"), int(retries), frozenset(switches), stage)
+    return Asked(verb, rest, values.get("address"), int(retries), frozenset(switches), stage, int(port))

@@ -41,6 +41,8 @@ class Order:
     """What does a chain: `run`, or `stages`, each as a job of its own."""
     further: tuple[str, ...] = ()
     """Arguments for that verb alone."""
+    baseline: str = ""
+    """The member of a chain's set `recipe` that its report compares the others to."""
 
     @property
     def entrypoint(self) -> str:
@@ -95,7 +97,7 @@ def order_of(arguments: Sequence[str]) -> Order:
     configs = [node.config for node in nodes.values()]
     taken = {label: f"{label} from {node.start}, {node.selected}, {node.tuned}" for label, node in nodes.items()}
     digest = _digest([(taken[label], node.config) for label, node in nodes.items()])
-    return Order(source.name, digest, "chain", list(arguments), configs, nodes)
+    return Order(source.name, digest, "chain", list(arguments), configs, nodes, baseline=source.baseline)
 
 
 def _digest(named: Sequence[tuple[str, Config]]) -> str:

@@ -5,6 +5,7 @@ python jobs/chain.py plan FILE     shows what would run, and what it will take
 python jobs/chain.py status FILE   shows what is finished, running and waiting, and why; --follow: again and again
 python jobs/chain.py logs FILE STAGE   shows what a stage has said: its label, as in status, its kind, or its folder
 python jobs/chain.py report FILE   writes the report of what is finished
+python jobs/chain.py report --serve FILE   the same as a page on this machine that follows the chain; --port N
 
 --only task=acl_arc,scierc keeps to some members of a set, --only stage=dapt to one entry of `stages`, each with the
 stages that it needs. --NAME VALUE sets a name of `let`; --section.field VALUE sets a field of every stage.
@@ -21,27 +22,31 @@ python jobs/chain.py check FILE    on a cluster's node: whether storage, files, 
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from adapt.chain.arguments import Command, read_command, read_job
 from adapt.chain.build import Chain, ahead, build_chain, build_one, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.console import finish, log, run_job
-from adapt.errors import AdaptError
+from adapt.errors import AdaptError, ConfigError
 from adapt.parse import parse
+from adapt.report.entry import Study
 from adapt.runner import plan
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
 from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 from adapt.summary.logs import show_logs
+from adapt.summary.now import ChainNow, chain_now
 from adapt.summary.running import show_running
 from adapt.summary.tuned import show_ahead_of_search
 from adapt.summary.waiting import show_spent, show_waiting, spent
 from adapt.tuning.ahead import SearchAhead, check_search
-from cluster.arguments import VERBS, read_asked
+from cluster.arguments import VERBS, Asked, read_asked
 
 FOLLOW_S = 10.0
 """Between two looks of `status --follow`."""
@@ -55,7 +60,8 @@ def main() -> None:
     if {"-h", "--help"} & {*sys.argv[1:]}:
         print(__doc__)
         return
-    if sys.argv[1:2] and sys.argv[1] in (*VERBS, "status", "logs"):
+    looks = sys.argv[1:2] and sys.argv[1] in (*VERBS, "status", "logs")
+    if looks or (sys.argv[1:2] == ["report"] and "--serve" in sys.argv):
         on_cluster(sys.argv[1:])
         return
     command = read_command(sys.argv[1:])
@@ -108,6 +114,9 @@ def on_cluster(arguments: list[str]) -> None:
     from cluster.order import order_of
 
     asked = read_asked(arguments)
+    if asked.verb == "report":
+        serve(asked)
+        return
     if asked.verb in VERBS or asked.address:
         carry_out_there(asked)
         return
@@ -146,6 +155,35 @@ def report(command: Command, chain_file: ChainFile, chain: Chain) -> None:
     page = write_report(found, chain.store.root / "reports" / chain_file.name)
     show_verdict(page)
     finish("report", page, {"finished": len(found.entries), "missing": len(found.missing)})
+
+
+def serve(asked: Asked) -> None:
+    """The report as a page that follows the chain, until ctrl-c."""
+    from adapt.report.serving.page import FollowedPage
+    from adapt.report.serving.server import serving
+    from cluster.commands import chain_of
+    from cluster.order import order_of
+
+    if asked.address:
+        raise ConfigError(
+            "report --serve reads results where it runs, and asks no cluster",
+            "leave --address out; run it where storage.root is visible, such as on the head (docs/cluster.md)",
+        )
+    order = order_of(asked.rest)
+    chains = [chain_of(order)]
+
+    def look() -> tuple[Study, ChainNow]:
+        if chains[-1].later:  # a search that has finished makes known what takes its best values
+            chains[:] = [chain_of(order)]
+        chain = chains[-1]
+        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        return study(order.name, order.baseline, chain), now
+
+    page = FollowedPage(order.name, look)
+    with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):
+        log(f"the report follows the chain at {address} (ctrl-c ends the page, not the chain)")
+        threading.Event().wait()
+    finish("report", address, look()[1].counts)
 
 
 def plan_one() -> None:

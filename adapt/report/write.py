@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from adapt.report.entry import HTML, Study
+from adapt.report.page.blocks import Section
 from adapt.report.page.html import render_html
 from adapt.report.page.markdown import render_markdown
 from adapt.report.sections import sections
@@ -19,12 +20,16 @@ def write_report(study: Study, folder: Path) -> Path:
     Returns:
         The HTML file.
     """
-    results = collect(study)
-    contents = sections(study, results)
-    subtitle = _subtitle(study, results)
+    subtitle, contents = contents_of(study)
     write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
     write_atomically(folder / HTML, render_html(study.name, subtitle, contents))
     return folder / HTML
+
+
+def contents_of(study: Study) -> tuple[str, list[Section]]:
+    """What a study's report says: the line below its title, and its sections."""
+    results = collect(study)
+    return _subtitle(study, results), sections(study, results)
 
 
 def _subtitle(study: Study, results: Results) -> str:

@@ -12,6 +12,8 @@ from adapt.summary.tables import show
 
 START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""
+STATES = ("finished", "running", "waiting")
+ENTRY_COLUMNS = ("entry", *STATES, "which")
 
 
 class ShownGoal(Protocol):
@@ -40,22 +42,29 @@ def show_goals(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
     from rich.text import Text
 
     table = Table()
-    for column in ("entry", "finished", "running", "waiting", "which"):
+    for column in ENTRY_COLUMNS:
         table.add_column(column, overflow="fold")
-    total = {"finished": 0, "running": 0, "waiting": 0}
-    for name in dict.fromkeys(goal.name for goal in goals):
-        states: dict[str, list[str]] = {state: [] for state in total}
-        for goal in goals:
-            if goal.name == name:
-                states[_state(goal.stage, store)].append(goal.label.removeprefix(name).strip("[]"))
-        for state, members in states.items():
-            total[state] += len(members)
-        left = [*states["running"], *states["waiting"]]
-        more = f" and {len(left) - 4} more" if len(left) > 4 else ""
-        counts = (str(len(members)) for members in states.values())
-        table.add_row(Text(name), *counts, Text("; ".join(left[:4]) + more))
+    states = states_by_entry(goals, store)
+    for name, members in states.items():
+        table.add_row(*map(Text, entry_row(name, members)))
     show(table)
-    return total
+    return {state: sum(len(members[state]) for members in states.values()) for state in STATES}
+
+
+def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[str, list[str]]]:
+    """For each entry of the file, its members by their state; a member is what a label has besides its entry's name."""
+    states: dict[str, dict[str, list[str]]] = {}
+    for goal in goals:
+        members = states.setdefault(goal.name, {state: [] for state in STATES})
+        members[_state(goal.stage, store)].append(goal.label.removeprefix(goal.name).strip("[]"))
+    return states
+
+
+def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
+    """An entry's cells, as ENTRY_COLUMNS names them."""
+    left = [*members["running"], *members["waiting"]]
+    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+    return [name, *(str(len(members[state])) for state in STATES), "; ".join(left[:4]) + more]
 
 
 def _state(stage: Stage[Any], store: Store) -> str:

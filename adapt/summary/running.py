@@ -20,19 +20,25 @@ def show_running(stages: Iterable[Stage[Any]], store: Store) -> None:
         stages: the last ones of a chain.
         store: of the chain.
     """
-    for stage in _unfinished(stages, store, set()):
+    for stage in unmade(stages, store, set()):
         folder = store.folder(stage.kind, stage.name, stage.key)
-        if is_held(folder) and (report := _last_report(folder / METRICS_FILE)):
-            log(f"{stage.kind} {stage.name}: {'  '.join(describe(report).values())}")
+        if is_held(folder) and (said := last_said(folder)):
+            log(f"{stage.kind} {stage.name}: {said}")
 
 
-def _unfinished(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
+def last_said(folder: Path) -> str:
+    """The last report of the training in a folder, for people; empty until there is one, and for other stages."""
+    report = _last_report(folder / METRICS_FILE)
+    return "  ".join(describe(report).values()) if report else ""
+
+
+def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
     """Those and what they need, each once, as far as it is not made."""
     for stage in stages:
         if stage.key not in seen and not store.known(stage.kind, stage.name, stage.key):
             seen.add(stage.key)
             yield stage
-            yield from _unfinished(stage.inputs.values(), store, seen)
+            yield from unmade(stage.inputs.values(), store, seen)
 
 
 def _last_report(metrics: Path) -> dict[str, Any] | None:

@@ -17,13 +17,18 @@ NAMED = 10
 
 def show_waiting(goals: Sequence[ShownGoal], store: Store) -> None:
     """A line for each goal that waits: for which stage, and how far that is."""
+    for labels, reason in reasons_of(goals, store):
+        log(f"{labels}: {reason}")
+
+
+def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
+    """What waits, as `finetune[DAPT, acl_arc, 3] and 4 more`, and why; at most NAMED of them."""
     reasons: dict[str, list[str]] = {}
     for goal in goals:
         if reason := why_waiting(goal.stage, store):
             reasons.setdefault(reason, []).append(goal.label)
-    for reason, labels in list(reasons.items())[:NAMED]:
-        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
-        log(f"{labels[0]}{more}: {reason}")
+    more = {reason: f" and {len(labels) - 1} more" if len(labels) > 1 else "" for reason, labels in reasons.items()}
+    return [(f"{labels[0]}{more[reason]}", reason) for reason, labels in list(reasons.items())[:NAMED]]
 
 
 def why_waiting(stage: Stage[Any], store: Store) -> str:
@@ -67,15 +72,24 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
 
 
 def show_spent(taken: dict[str, float], ahead: Sequence[tuple[str, int | None, float | None, float | None]]) -> None:
-    """What has been spent so far, and what the trainings ahead will take, as far as that is known.
+    """What has been spent so far, and what the trainings ahead will take, as far as that is known."""
+    for line in spent_lines(taken, ahead):
+        log(line)
+
+
+def spent_lines(
+    taken: dict[str, float], ahead: Sequence[tuple[str, int | None, float | None, float | None]]
+) -> list[str]:
+    """What has been spent, and what is ahead, in a sentence each.
 
     Args:
         taken: as `spent` gives it.
         ahead: label, tokens, device-hours and price of each training.
     """
     money = f", {taken['cost']:,.2f}" if taken["cost"] else ""
-    log(f"so far: {taken['device_hours']:.3g} device-hours{money}; {duration(taken['seconds'])} of work in all")
+    so_far = f"so far: {taken['device_hours']:.3g} device-hours{money}; {duration(taken['seconds'])} of work in all"
+    if not ahead:
+        return [so_far]
     hours = [hours for _, _, hours, _ in ahead if hours is not None]
-    if ahead:
-        unknown = f"; not known of {len(ahead) - len(hours)}" if len(hours) < len(ahead) else ""
-        log(f"ahead: {len(ahead)} trainings, about {sum(hours):.3g} device-hours{unknown}")
+    unknown = f"; not known of {len(ahead) - len(hours)}" if len(hours) < len(ahead) else ""
+    return [so_far, f"ahead: {len(ahead)} trainings, about {sum(hours):.3g} device-hours{unknown}"]

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no script, no network."""
+"""The report as HTML that needs nothing else: one file without script, or a page that follows a chain."""
 
 from pathlib import Path
 
@@ -10,8 +10,15 @@ from adapt.report.page.blocks import Cell, Section
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def render_html(name: str, subtitle: str, sections: list[Section]) -> str:
-    """The page; all text is escaped, drawings alone are markup."""
+def render_html(name: str, subtitle: str, sections: list[Section], follows: bool = False) -> str:
+    """The page; all text is escaped, drawings alone are markup.
+
+    Args:
+        name: the title.
+        subtitle: the line below it.
+        sections: in the order in which they are read.
+        follows: whether it is served, and its script brings it up to date.
+    """
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -21,4 +28,6 @@ def render_html(name: str, subtitle: str, sections: list[Section]) -> str:
     )
     environment.filters["cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
     environment.globals["style"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template("report.html.j2").render(name=name, subtitle=subtitle, sections=sections)
+    return environment.get_template("report.html.j2").render(
+        name=name, subtitle=subtitle, sections=sections, follows=follows
+    )

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from adapt.report.page.drawing import INK, canvas, color, short, style, svg
 from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup, upstream
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.cost import Trainings
-from adapt.runner.record import Record
 from adapt.statistics.compare import Comparison
 
 Drawing = tuple[str, str]
 """A drawing: its SVG and its caption."""
 WIDTH = 4.8
 """The width of a drawing [inches]: readable on a phone without scrolling."""
+METRICS_LINES = "metrics.jsonl"
+"""A line of JSON for each report of a training."""
 
 
 def difference_figures(results: Results, compared: Compared) -> list[Drawing]:
@@ -108,8 +110,20 @@ def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
 
 
 def training_curve(entry: Entry, name: str) -> Drawing | None:
-    """Loss of a pre-training, step by step."""
-    steps, losses = _losses(upstream(entry.record, "training"))
+    """Loss of a finished pre-training, step by step."""
+    training = upstream(entry.record, "training")
+    return loss_curve(training.path / METRICS_LINES, name, name) if training else None
+
+
+def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
+    """Loss of a training, step by step, as far as it is; None before its second report.
+
+    Args:
+        metrics: the file with a line of JSON a report.
+        name: no other drawing of the page has it.
+        caption: stands below.
+    """
+    steps, losses = _losses(metrics)
     if len(steps) < 2:
         return None
     with style():
@@ -119,21 +133,21 @@ def training_curve(entry: Entry, name: str) -> Drawing | None:
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel("step")
         axes.set_ylabel("training loss [nats]")
-        return svg(figure, f"training-{name}"), name
+        return svg(figure, f"training-{name}"), caption
 
 
-def _losses(training: Record | None) -> tuple[list[int], list[float]]:
-    lines = _read(training.path / "metrics.jsonl") if training else []
-    kept = [(line["step"], line["loss"]) for line in lines if line.get("loss") is not None]
+def _losses(metrics: Path) -> tuple[list[int], list[float]]:
+    kept = [(line["step"], line["loss"]) for line in _read(metrics) if line.get("loss") is not None]
     return [step for step, _ in kept], [loss for _, loss in kept]
 
 
 def _read(file: Path) -> list[Any]:
-    """The lines of a file; none where it is gone or broken."""
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return []
+    """The lines of a file up to one that is broken or still being written; none where it is gone."""
+    found = []
+    with suppress(OSError, ValueError):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            found.append(json.loads(line))
+    return found
 
 
 def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
