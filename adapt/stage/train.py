@@ -10,7 +10,7 @@ from adapt.console import log
 from adapt.method.table import method_of
 from adapt.model.instruct import warn_of_instruct
 from adapt.model.size import model_size
-from adapt.model.start import Start
+from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
@@ -72,6 +72,7 @@ class Train(Stage[Trained]):
     """A model, trained on the text of some sources."""
 
     kind = "train"
+    model_place = MODEL_FOLDER
 
     name: str
     config: Config
