@@ -83,7 +83,7 @@ def sequence_step(
         training=training,
         export=export,
         others=Evaluate.of(trained, f"after-{number}", others) if others else None,
-        runs=taught(setup, trained, _tested(setup, number, name, seen)),
+        runs=taught(setup, trained, tested(setup, number, name, seen)),
         past=past,
         is_on_the_last=mode == "continual",
     )
@@ -113,7 +113,7 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig]) -> Runs:
     }
 
 
-def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
+def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
     """The tasks that a model is taught.
 
     With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise

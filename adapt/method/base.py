@@ -124,6 +124,9 @@ class Method:
     """The ZeRO stages that it can run with."""
     mode: ClassVar[str | None] = None
     """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""
+    is_merged_after: ClassVar[bool] = False
+    """Whether a sequence learns each domain from the model to begin with, and then merges all models by section
+    `merge`."""
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
 

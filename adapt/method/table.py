@@ -26,6 +26,7 @@ METHODS = {
     "lora": "adapt.method.lora:Lora",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",
+    "merge": "adapt.method.merged:MergedAfter",
 }
 """The class of each method, as `module:Class`. A further method is its file, its test and a line here."""
 

@@ -32,7 +32,7 @@ OFF: dict[str, dict[str, Any]] = {
     "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
 }
 """Options under which a method is plain training, bit for bit."""
-ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint")
+ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
 """Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
 
 
