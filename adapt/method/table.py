@@ -21,6 +21,7 @@ METHODS = {
     "derpp": "adapt.method.derpp.method:Derpp",
     "replay": "adapt.method.replay:Replay",
     "interpolate": "adapt.method.interpolate:Interpolated",
+    "average": "adapt.method.average:WindowAverage",
     "freeze": "adapt.method.freeze:Freeze",
     "expand": "adapt.method.expand:Expand",
     "lora": "adapt.method.lora:Lora",

@@ -28,6 +28,8 @@ class Trained:
     options: Mapping[str, Any] = field(default_factory=dict)
     past: Mapping[str, Path] = field(default_factory=dict)
     anchor: Path = START
+    planned: int | None = None
+    """Steps that the method is told of, where the case is cut short."""
 
 
 class Outcome(NamedTuple):
@@ -60,7 +62,7 @@ def _train(run: Trained) -> Outcome:
     method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     world, training = dist.get_world_size(), settings(**case.training)
     setting = Setting(
-        steps=case.steps,
+        steps=run.planned or case.steps,
         past=run.past,
         anchor=run.anchor,
         base=BEFORE,
