@@ -9,7 +9,15 @@ from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts,
 from adapt.job.general import before_training
 from adapt.job.job import Job
 from adapt.job.merged_domains import merged_domains
-from adapt.job.sequence_steps import Setup, known_after, on_domain, recalled_texts, sequence_step, taught
+from adapt.job.sequence_steps import (
+    Setup,
+    known_after,
+    on_domain,
+    recalled_texts,
+    sequence_step,
+    taught,
+    with_general_share,
+)
 from adapt.job.text import general_text, replayed_text
 from adapt.method.table import method_of
 from adapt.runner import Finished
@@ -68,7 +76,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     noted = Noted.of(root_of(context.config), context.config.name, keys)
     noted.check()
     for number, name in enumerate(setup.order, start=1):
-        domain = on_domain(setup, context, name)
+        domain = with_general_share(on_domain(setup, context, name), number)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
         recalled = recalled_texts(setup, number)
         training = replace(training, noted=noted.first(number), recalled=recalled)

@@ -130,6 +130,9 @@ class Method:
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
 
+    general_growth: float = 0.0
+    """What is added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
+
     def __init__(self, options: Any = None) -> None:
         self.options = options
 

@@ -133,8 +133,9 @@ class Train(Stage[Trained]):
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": method_of(config).past_fraction} if self.recalled else {}
+        mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         return {
-            "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights, **recalled},
+            "mixture": {**mixture, "sources": list(self.corpora), "weights": self.weights, **recalled},
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
