@@ -120,7 +120,7 @@ class Method:
     like the method. Ranges are those of `adapt.config.RANGES`; a field made with `how` does not enter keys."""
     kind: ClassVar[str] = "plain"
     """The method's name in the table of methods."""
-    zero_stages: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """The ZeRO stages that it can run with."""
     mode: ClassVar[str | None] = None
     """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""

@@ -1,4 +1,4 @@
-"""LoRA (arXiv 2106.09685): every linear layer of the transformer gets a low-rank addition, and nothing else trains.
+"""LoRA (arXiv 2106.09685) and its kin: each linear layer of the transformer gets an addition, and nothing else trains.
 
 "Learns less and forgets less" than full training (arXiv 2405.09673, whose settings for continued pre-training are the
 defaults). At the end of a domain the additions are merged into the weights, so an ordinary model is handed on, and the
@@ -10,28 +10,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt, ProperFraction
+from adapt.errors import ModelError
 from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.lora_kinds import ADDED, BASE, UNTRANSPOSED, WHOLE_WEIGHTS, check_rank, merged_weight, peft_config
 from adapt.model.layers.families import check_units
-from adapt.model.size import ModelSize
+from adapt.model.size import ModelSize, model_size
 from adapt.runner.packages import deciding
-
-BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
-"""What peft puts into the names of a layer's parameters."""
 
 
 @dataclass(frozen=True)
 class LoraOptions:
     """Low-rank additions to the transformer's linear layers, merged after each domain (arXiv 2106.09685)."""
 
+    kind: Literal["lora", "dora", "pissa", "olora", "mica", "osf"] = "lora"
+    """`lora` begins with B = 0; `dora` trains the length of each row of a weight too (arXiv 2402.09353). `pissa` begins
+    with the largest singular directions of a weight (2404.02948), `olora` with orthonormal ones (2406.01775). Against
+    forgetting, `mica` trains A alone behind the smallest directions (2604.01694), and `osf` trains the smallest ones,
+    orthogonally to the others (2504.07097)."""
     rank: PositiveInt = 256
-    """Rank of each addition: 256 for continued pre-training of large models (arXiv 2405.09673)."""
+    """Rank of each addition, of `osf` the directions: 256 for continued pre-training of large models (arXiv
+    2405.09673)."""
     scale: PositiveFloat = 2.0
-    """What additions are multiplied by: alpha / rank of the paper."""
+    """What additions are multiplied by: alpha / rank of the paper. `osf` has none."""
     dropout: ProperFraction = 0.0
-    """Dropout of what enters an addition."""
+    """Dropout of what enters an addition. `osf` has none."""
 
 
 class Lora(Method):
@@ -44,60 +49,70 @@ class Lora(Method):
         super().__init__(options)
         self.options: LoraOptions = options
         self._transposed = False  # whether weights are [inputs, outputs], as GPT-2's are
+        if options.kind in WHOLE_WEIGHTS:
+            self.zero_stages = (0, 1, 2)
 
     def settings(self) -> dict[str, Any]:
         """Where additions go and how they begin is peft's."""
-        return {**super().settings(), **deciding("peft")}
+        settings = super().settings()
+        variant = settings.pop("kind")  # `kind` is the method's name there
+        return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
-        """Refuses models whose layers are not known.
+        """Refuses models whose layers are not known, and more directions than weights have.
 
         Raises:
-            ModelError: names those that are.
+            ConfigError: the rank is too large.
+            ModelError: names the models that are known.
         """
         check_units(model)
+        if size := model_size(model):
+            check_rank(self.options, min(size.hidden, size.attention))
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
-        """Freezes the model and adds the matrices: A random, by the run's seed, and B 0, so nothing changes yet."""
+        """Freezes the model and adds the matrices, A random by the run's seed. What it computes has not changed yet.
+
+        Raises:
+            ConfigError, ModelError: this kind cannot train it.
+        """
         import torch
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import inject_adapter_in_model
 
         from adapt.model.layers.pattern import is_transposed, layers_of
 
         layers = layers_of(model)
         names = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
+        smallest = {name: min(model.get_submodule(name).weight.shape) for name in names}
+        check_rank(self.options, min(smallest.values()))
         self._transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
-        wanted = LoraConfig(
-            r=self.options.rank,
-            lora_alpha=self.options.scale * self.options.rank,  # type: ignore[arg-type]  # need not be whole
-            lora_dropout=self.options.dropout,
-            target_modules=names,
-            fan_in_fan_out=self._transposed,
-        )
+        if self._transposed and self.options.kind in UNTRANSPOSED:
+            raise ModelError(
+                f"lora.kind {self.options.kind} does not train {model.config.model_type} models, whose weights are"
+                " transposed",
+                "set lora.kind to lora, dora, pissa or mica",
+            )
         model.requires_grad_(False)
         with torch.random.fork_rng([]):
             torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
-            inject_adapter_in_model(wanted, model)
+            inject_adapter_in_model(peft_config(self.options, names, smallest, self._transposed), model)
         return model
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
-        """W + scale B A in place of W."""
-        merged = {}
-        for name, weight in state.items():
-            if DOWN in name or UP in name:
-                continue
-            down, up = name.replace(BASE, DOWN), name.replace(BASE, UP)
-            if BASE in name and down in state:  # a weight, and not a bias
-                added = self.options.scale * state[up] @ state[down]
-                weight = weight + (added.T if self._transposed else added)
-            merged[name.replace(BASE, ".")] = weight
-        return merged
+        """W with its additions in place of W."""
+        scale, transposed = self.options.scale, self._transposed
+        return {
+            name.replace(BASE, "."): merged_weight(state, name, scale, transposed) if BASE in name else weight
+            for name, weight in state.items()
+            if not any(part in name for part in ADDED)
+        }
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Gradients and optimizer state are of the additions alone; the additions themselves are held beside."""
         width = 5 * size.hidden + 3 * size.attention + (2 + size.gated) * size.inner  # in and out of all parts, about
         added = float(self.options.rank * size.layers * width)
-        return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+        held = {"osf": 2.0}.get(self.options.kind, 1.0)  # with what the directions were at first
+        trained = {"mica": 0.5}.get(self.options.kind, 1.0)
+        return AddedMemory(held=4 * held * added, trained=min(1.0, trained * added / size.parameters))
 
 
 def parts_with_units(pattern: Any) -> list[str]:

@@ -22,6 +22,8 @@ STRONG: dict[str, dict[str, Any]] = {
     "freeze": {"layers": 1},
     "expand": {"every": 1},
     "lora": {"rank": 2},
+    "lora as dora": {"rank": 2, "kind": "dora"},
+    "lora as osf": {"rank": 2, "kind": "osf"},
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
 }
 """Options under which a method is seen; a name begins with its kind."""
@@ -52,6 +54,11 @@ def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trai
     return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE)
 
 
+def stages_of(name: str) -> tuple[int, ...]:
+    chosen = method_class(kind_of(name))
+    return chosen(chosen.Options(**STRONG[name]) if chosen.Options else None).zero_stages
+
+
 def kind_of(name: str) -> str:
     return name.split()[0]
 
@@ -62,7 +69,7 @@ def test_no_method_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", STRONG)
 def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name: str) -> None:
-    stages = method_class(kind_of(name)).zero_stages
+    stages = stages_of(name)
     plain, expected = ranks(1).run(train_all, [Trained(Case(), "plain"), run_of(name, past, Case())])[0]
     assert any(not torch.equal(expected.weights.get(name), each) for name, each in plain.weights.items())
     cases = [Case(stage, micro_batch=size) for stage in stages for size in ((4, 2) if stage == 0 else (2,))]
@@ -73,7 +80,7 @@ def test_stages_and_ranks_change_nothing(ranks: Any, past: dict[str, Path], name
 @pytest.mark.parametrize("name", STRONG)
 def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, tmp_path: Path) -> None:
     """Bit for bit, at the first and the last ZeRO stage."""
-    stages = method_class(kind_of(name)).zero_stages
+    stages = stages_of(name)
     whole = [Case(stage, dropout=0.1) for stage in {stages[0]: 0, stages[-1]: 0}]
     folders = [tmp_path / str(case.zero_stage) for case in whole]
     for folder in folders:

@@ -3,18 +3,25 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from adapt.config import Config
-from adapt.errors import ModelError
+from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
 from adapt.method.lora import Lora, LoraOptions
 from tests.model.families import FAMILIES, VOCABULARY, ready
 
+KINDS = [
+    *((family, kind) for family in FAMILIES for kind in ("lora", "dora")),
+    *((family, kind) for family in ("bert", "gpt2", "llama") for kind in ("pissa", "mica")),
+    *((family, kind) for family in ("bert", "llama") for kind in ("olora", "osf")),
+]
 
-def prepared(family: str, **setting: Any) -> tuple[Lora, Any]:
-    method = Lora(LoraOptions(rank=3, scale=1.5))
+
+def prepared(family: str, kind: Any = "lora", **setting: Any) -> tuple[Lora, Any]:
+    method = Lora(LoraOptions(rank=3, scale=1.5, kind=kind))
     return method, method.prepare_model(ready(family), Setting(**setting)).eval()
 
 
@@ -24,19 +31,24 @@ def logits(model: Any) -> torch.Tensor:
     return found.detach()
 
 
+def logits_sum(model: Any) -> torch.Tensor:
+    found: torch.Tensor = model(input_ids=torch.arange(5, 14)[None]).logits.square().sum()
+    return found
+
+
 def shaken(model: Any) -> Any:
-    """As if it had been trained: B begins at 0."""
+    """As if it had been trained."""
     draw = torch.Generator().manual_seed(1)
-    for name, each in model.named_parameters():
-        if "lora_B" in name:
-            each.data = torch.randn(each.shape, generator=draw) / 4
+    for each in model.parameters():
+        if each.requires_grad:
+            each.data = each.data + torch.randn(each.shape, generator=draw) / 4
     return model
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_merged_it_computes_the_same(family: str) -> None:
-    method, model = prepared(family)
-    torch.testing.assert_close(logits(model), logits(ready(family)))
+@pytest.mark.parametrize(("family", "kind"), KINDS)
+def test_merged_it_computes_the_same(family: str, kind: str) -> None:
+    method, model = prepared(family, kind)
+    torch.testing.assert_close(logits(model), logits(ready(family)), rtol=1e-4, atol=1e-4)
     after = logits(shaken(model))
     assert not torch.allclose(after, logits(ready(family)), atol=1e-2)
     plain = ready(family)
@@ -52,6 +64,63 @@ def test_every_linear_layer_of_the_transformer_has_an_addition_and_nothing_else_
     parts = {name.split(".lora_")[0] for name in trained}
     fused, gated = family in ("modernbert", "gpt2"), family == "llama"
     assert len(parts) == 2 * (4 if fused else 7 if gated else 6)
+
+
+@pytest.mark.parametrize("kind", ["pissa", "mica", "osf"])
+def test_kinds_begin_with_the_directions_they_are_named_for(kind: str) -> None:
+    """Against numpy: the largest ones for PiSSA, the smallest for MiCA and OSF."""
+    weight = ready("bert").bert.encoder.layer[0].attention.self.query.weight.detach().double().numpy()
+    left, sizes, right = np.linalg.svd(weight)
+    _, model = prepared("bert", kind)
+    layer = model.bert.encoder.layer[0].attention.self.query
+    if kind == "osf":
+        made = {name: each.detach().double().numpy() for name, each in layer.osf_svd_params["default"].items()}
+        found = (made["U_low"] * made["S_low"]) @ made["V_low"]
+        expected = (left[:, -3:] * sizes[-3:]) @ right[-3:]
+    else:
+        up, down = (each["default"].weight.detach().double().numpy() for each in (layer.lora_B, layer.lora_A))
+        largest = (left[:, :3] * sizes[:3]) @ right[:3]
+        found, expected = (1.5 * up @ down, largest) if kind == "pissa" else (up @ up.T, left[:, -3:] @ left[:, -3:].T)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_what_mica_and_osf_train_leaves_the_large_directions_alone() -> None:
+    """A step by their gradients changes a weight in nothing but the span of its smallest left directions."""
+    for kind in ("mica", "osf"):
+        method, model = prepared("bert", kind)
+        name = "bert.encoder.layer.0.attention.self.query.weight"
+        before = ready("bert").state_dict()[name].double()
+        logits_sum(model).backward()
+        for each in model.parameters():
+            if each.grad is not None:
+                each.data -= each.grad
+        change = method.merge(dict(model.state_dict()))[name].double() - before
+        large = torch.linalg.svd(before)[0][:, :-3]
+        assert change.abs().max() > 1e-4
+        assert (large.T @ change).abs().max() < 1e-4 * change.abs().max() + 1e-6
+
+
+@pytest.mark.parametrize("kind", ["olora", "osf"])
+def test_kinds_that_do_not_know_transposed_weights_refuse_them(kind: str) -> None:
+    with pytest.raises(ModelError, match="does not train gpt2 models"):
+        prepared("gpt2", kind)
+
+
+def test_more_directions_than_weights_have_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"lora\.rank is 256, but lora\.kind pissa") as caught:
+        Lora(LoraOptions(kind="pissa")).prepare_model(ready("bert"), Setting())
+    assert "16 or less" in caught.value.fix
+
+
+def test_kinds_that_read_whole_weights_do_not_run_at_stage_3() -> None:
+    stages = {kind: Lora(LoraOptions(kind=kind)).zero_stages for kind in ("lora", "mica", "dora", "osf")}  # type: ignore[arg-type]
+    assert stages == {"lora": (0, 1, 2, 3), "mica": (0, 1, 2, 3), "dora": (0, 1, 2), "osf": (0, 1, 2)}
+
+
+def test_the_key_of_lora_itself_knows_no_kind() -> None:
+    assert Lora(LoraOptions()).what()["kind"] == Lora(LoraOptions(kind="dora")).what()["kind"] == "lora"
+    assert "variant" not in Lora(LoraOptions()).what()
+    assert Lora(LoraOptions(kind="dora")).what()["variant"] == "dora"
 
 
 def test_the_first_additions_follow_from_the_seed_and_the_domain() -> None:

@@ -1,0 +1,114 @@
+"""LoRA and its kin in peft: what each asks of peft, and what its additions make of a weight.
+
+All of them leave an ordinary weight: W + s B A, or for DoRA with rows of a length of their own, or for OSF with other
+small singular directions. The arithmetic of training and of the beginning is peft's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from adapt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from adapt.method.lora import LoraOptions
+
+BEGINNINGS: dict[str, Any] = {"lora": True, "dora": True, "pissa": "pissa", "olora": "olora", "mica": "mica"}
+"""How A and B begin, as peft calls it."""
+BOUNDED = ("pissa", "olora", "mica", "osf")
+"""Kinds that begin with singular directions of W, of which there are as many as its smaller side."""
+UNTRANSPOSED = ("olora", "osf")
+"""Kinds whose beginning peft does not know for weights that are [inputs, outputs]."""
+WHOLE_WEIGHTS = ("dora", "osf")
+"""Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered then."""
+
+BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
+"""What peft puts into the names of a layer's parameters."""
+LENGTHS = ".lora_magnitude_vector.default."
+"""DoRA's lengths of rows."""
+DIRECTIONS = ".osf_svd_params.default."
+"""OSF's trained directions."""
+ADDED = (DOWN, UP, LENGTHS, DIRECTIONS)
+
+
+def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[str, int], transposed: bool) -> Any:
+    """What peft is asked for.
+
+    Args:
+        options: of the method.
+        names: the linear layers.
+        smallest: the smaller side of each one's weight.
+        transposed: whether weights are [inputs, outputs].
+    """
+    from peft import LoraConfig, OSFConfig
+
+    if options.kind == "osf":
+        kept: dict[str, int | float] = {
+            f"(^|\\.){re.escape(name)}$": side - options.rank for name, side in smallest.items()
+        }
+        return OSFConfig(target_modules=list(names), rank_pattern=kept)
+    return LoraConfig(
+        r=options.rank,
+        lora_alpha=options.scale * options.rank,  # type: ignore[arg-type]  # need not be whole
+        lora_dropout=options.dropout,
+        target_modules=list(names),
+        fan_in_fan_out=transposed,
+        init_lora_weights=BEGINNINGS[options.kind],
+        use_dora=options.kind == "dora",
+    )
+
+
+def check_rank(options: LoraOptions, smallest: int) -> None:
+    """Refuses a rank that a weight does not have.
+
+    Args:
+        options: of the method.
+        smallest: the smallest side of the weights.
+
+    Raises:
+        ConfigError: says which ranks there are.
+    """
+    most = smallest - (options.kind == "osf")  # something must be left to be preserved
+    if options.kind in BOUNDED and options.rank > most:
+        raise ConfigError(
+            f"lora.rank is {options.rank}, but lora.kind {options.kind} begins with singular directions of weights, of"
+            f" which the smallest has {smallest}",
+            f"set lora.rank to {most} or less",
+        )
+
+
+def merged_weight(state: Mapping[str, Tensor], name: str, scale: float, transposed: bool) -> Tensor:
+    """What the weight of this name in peft's layer becomes in an ordinary one; biases and others stay.
+
+    Args:
+        state: of the model with additions.
+        name: with BASE in it.
+        scale: of the additions.
+        transposed: whether weights are [inputs, outputs].
+    """
+    weight, layer = state[name], name.partition(BASE)[0]
+    if not name.endswith(f"{BASE}weight"):
+        return weight
+    if f"{layer}{DIRECTIONS}S_low" in state:
+        return _with_directions(weight, *(state[f"{layer}{DIRECTIONS}{part}_low"] for part in "USV"))
+    down, up = (f"{layer}{part}weight" for part in (DOWN, UP))
+    if down not in state:
+        return weight
+    whole = (weight.T if transposed else weight) + scale * state[up] @ state[down]
+    if (lengths := state.get(f"{layer}{LENGTHS}weight")) is not None:
+        whole = whole * (lengths / whole.norm(dim=1)).unsqueeze(1)
+    return whole.T.contiguous() if transposed else whole
+
+
+def _with_directions(weight: Tensor, left: Tensor, sizes: Tensor, right: Tensor) -> Tensor:
+    """A weight with other directions in place of its smallest ones, which peft keeps out of the state."""
+    import torch
+
+    first, size, last = torch.linalg.svd(weight, full_matrices=False)
+    place = len(size) - len(sizes)
+    smallest: Tensor = (first[:, place:] * size[place:]) @ last[place:]
+    return weight + (left * sizes) @ right - smallest
