@@ -101,6 +101,7 @@ def sequence_step(
         runs=taught(setup, trained, tested(setup, number, name, seen), seen if by_domain else ()),
         past=past,
         is_on_the_last=mode == "continual",
+        own=export.after if own else None,
     )
 
 

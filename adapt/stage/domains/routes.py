@@ -30,9 +30,10 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
 
 def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
     """What was measured of a model on each domain that it has parts for."""
-    own = done[step.export.after].result.texts.get("domain")
+    if step.own is None:
+        return
     others = done[step.others].result.texts if step.others else {}
-    for name, text in {**others, **({step.domain: own} if own else {})}.items():
+    for name, text in {**others, step.domain: done[step.own].result.texts["domain"]}.items():
         if text.routed_right is not None:
             yield name, text
 
