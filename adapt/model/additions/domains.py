@@ -1,6 +1,6 @@
 """Additions of which each domain has a set of its own, and how one of them is chosen.
 
-A model that has them knows the names of its domains and a prototype of each: `adapt.model.additions.nearest` tells by
+A model that has them knows the names of its domains and a prototype of each: `adapt.model.additions.route` tells by
 these which set a text should take, where nobody says its domain.
 """
 
