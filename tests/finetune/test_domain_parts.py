@@ -71,7 +71,5 @@ def test_an_ordinary_model_has_none_to_name(tiny_bert: Path, tmp_path: Path) -> 
 
 def test_the_model_is_not_kept_without_its_parts(parts: Path) -> None:
     config = Config(finetune=FinetuneConfig(save_model=True, pooling="first"))
-    with pytest.raises(
-        ModelError, match=r"finetune.save_model: it carries adapters, domains"
-    ):
+    with pytest.raises(ModelError, match=r"finetune.save_model: it carries adapters, domains"):
         finetune_work(config, Pretrained(parts, parts), parts.parent / "task", 0, parts.parent / "out")

@@ -2,6 +2,7 @@
 
 - `order`: which row stands at which place.
 - `group`: sources that are passed through together.
+- `slots`: where text whose share changes along a run stands.
 - `mixture`: which row of which source is sample j of a run.
 - `stream`: the batches as they reach a rank.
 """

@@ -26,7 +26,7 @@ class Step:
     domain: str
     """Name of the domain that was learnt last; empty if all are learnt at once."""
     training: Train
-    """Of the domain learnt last."""
+    """That of the domain learnt last."""
     export: Export | None
     """Measures it on its domain and on general text; None of a merge."""
     others: Evaluate | None

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from adapt.evaluate.results import TextLoss
-from adapt.method.base import NoteTable
+from adapt.method.notes import NoteTable
 from adapt.runner import Done
 from adapt.stage.domains.matrices import Step
 
