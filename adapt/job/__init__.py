@@ -13,6 +13,7 @@
 - `select`: selects documents of a pool.
 - `domains`: the domains of a sequence, and their tasks.
 - `sequence_steps`: the model after each domain, and what is measured of it.
+- `merged_domains`: a sequence whose domains are learnt apart and merged.
 - `sequence`: adapts a model to one domain after another.
 - `merge`: makes models of others without training.
 - `finetune`: teaches a model a task.
