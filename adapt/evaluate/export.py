@@ -83,6 +83,7 @@ def _facts(handover: Handover) -> CardFacts:
         "tokens": text.metrics.get("train_tokens"),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
+    entries = stored_additions(training.path / MODEL_FOLDER)
     settings = {
         **{name: value for name, value in what(config.training).items() if value is not None},
         **{f"objective.{name}": value for name, value in asdict(config.objective).items()},
@@ -102,7 +103,8 @@ def _facts(handover: Handover) -> CardFacts:
         results=handover.changes,
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
-        additions=[entry["kind"] for entry in stored_additions(training.path / MODEL_FOLDER)],
+        additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
+        domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from adapt.config import FinetuneConfig, TrainingConfig
 from adapt.errors import ConfigError
+from adapt.model.additions.config import refuse_additions
 from adapt.model.limits import max_sequence_length
 from adapt.model.locate import CONFIG, read_json
 
@@ -62,7 +63,9 @@ def check_savable(settings: FinetuneSettings, model: Path, kind: str) -> None:
 
     Raises:
         ConfigError: another mode, pooling or architecture.
+        ModelError: the model carries what transformers would leave out.
     """
+    refuse_additions(model, "fine-tuned with finetune.save_model")
     family, mode = read_json(model / CONFIG).get("model_type", ""), settings.finetune.mode
     if mode != "fine_tune":
         raise ConfigError(

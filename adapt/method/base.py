@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, what
+from adapt.method.notes import Notes
 from adapt.plugin import source_digest
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ class Setting:
     """What `carry` left of the domain before."""
     number: int | None = None
     """Number of the domain, from 1; None where it is not known."""
+    domain: str = ""
+    """Name of the domain."""
+    texts: tuple[Path, ...] = ()
+    """Folders of its prepared text; empty where that is streamed."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
@@ -90,24 +95,6 @@ class AddedMemory:
     """Share of the model's parameters that have gradients and a state of the optimizer."""
 
 
-@dataclass(frozen=True)
-class NoteTable:
-    """Figures for people."""
-
-    title: str
-    columns: list[str]
-    rows: dict[str, list[str]]
-    """Cells by the row's name."""
-
-
-@dataclass(frozen=True)
-class Notes:
-    """What a method has to say of a sequence of domains."""
-
-    tables: list[NoteTable] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
 class Method:
     """Plain training: every hook does nothing.
 
@@ -125,11 +112,13 @@ class Method:
     mode: ClassVar[str | None] = None
     """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""
     is_merged_after: ClassVar[bool] = False
-    """Whether a sequence learns each domain from the model to begin with, and then merges all models by section
-    `merge`."""
+    """Whether a sequence learns each domain from the model to begin with, and then merges all by section `merge`."""
+    goes_alone: ClassVar[bool] = False
+    """Whether it is also of use with `sequence.mode: separate`, where nothing can be forgotten."""
+    by_domain: bool = False
+    """Whether the model gets parts for each domain, so that it computes otherwise for text of another domain."""
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
-
     general_growth: float = 0.0
     """What is added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 

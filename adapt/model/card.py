@@ -67,9 +67,15 @@ from adapt.model.load import load_model
 from transformers import AutoTokenizer
 
 folder = "."  # the folder of this file
-model = load_model(Path(folder), causal={causal})
+model = load_model(Path(folder), causal={causal}{chosen})
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ```"""
+
+PARTED = """
+It has parts for each of these domains: {names}. `domain` names the one whose parts are used; without it these are of
+the one learnt last. `adapt.model.additions.route` tells which domain a text is nearest to.
+
+"""
 
 OBJECTIVES = {
     "mlm": "masked language modelling",
@@ -123,6 +129,8 @@ class CardFacts:
     """Name -> version."""
     additions: Sequence[str] = ()
     """Kinds of what the model carries beside its architecture."""
+    domains: Sequence[str] = ()
+    """Names of the domains that it has parts for, in the order learnt."""
 
 
 def model_card(facts: CardFacts) -> str:
@@ -135,7 +143,7 @@ def model_card(facts: CardFacts) -> str:
     causal = facts.objective == "causal"
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if causal else "fill-mask"),
-        loading=loading_code(causal, facts.additions),
+        loading=loading_code(causal, facts.additions, facts.domains),
         name=facts.name,
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
@@ -148,10 +156,12 @@ def model_card(facts: CardFacts) -> str:
     )
 
 
-def loading_code(causal: bool, additions: Sequence[str]) -> str:
+def loading_code(causal: bool, additions: Sequence[str], domains: Sequence[str] = ()) -> str:
     """How to load the model in Python."""
     if additions:
-        return LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal)
+        chosen = f", domain={domains[-1]!r}" if domains else ""
+        code = LOADING_ADDITIONS.format(additions=", ".join(additions), causal=causal, chosen=chosen)
+        return code.replace("\n\n", PARTED.format(names=", ".join(domains)), 1) if domains else code
     return LOADING.format(auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
 
 

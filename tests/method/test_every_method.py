@@ -25,6 +25,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "lora as dora": {"rank": 2, "kind": "dora"},
     "lora as osf": {"rank": 2, "kind": "osf"},
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
+    "adapters": {"width": 3},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {

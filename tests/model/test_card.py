@@ -57,6 +57,13 @@ def test_a_model_with_additions_is_not_loaded_by_transformers_alone() -> None:
     assert "from_pretrained(folder)\ntokenizer" not in card
 
 
+def test_a_model_with_parts_for_domains_says_how_to_choose_them() -> None:
+    card = model_card(facts(additions=["adapters"], domains=["cs", "bio"]))
+    assert "parts for each of these domains: cs, bio." in card
+    assert "load_model(Path(folder), causal=False, domain='bio')" in card
+    assert "domain=" not in model_card(facts(additions=["adapters"]))
+
+
 def test_every_fact_is_in_the_card() -> None:
     card = model_card(facts())
     for cell in ("bert-chem", "a\\|b {x}", "1,200", "3,400,000", "abc123", "0.0005", "12,500", "2.13.0"):

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.method.base import Added, AddedMemory, Domain, Method, Notes, NoteTable, Setting
+from adapt.method.base import Added, AddedMemory, Domain, Method, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
 from adapt.method.measuring import check_prepared
+from adapt.method.notes import Notes, NoteTable
 from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:

@@ -36,6 +36,8 @@ class Step:
     """What the method knew before its training."""
     is_on_the_last: bool
     """Whether it began with the model before it in the sequence."""
+    own: Evaluate | None = None
+    """The evaluation of the model on its own domain, where it has parts for each domain."""
     merged: Merge | None = None
     """The merge of this training's model with those before, which is measured in place of it."""
 
