@@ -10,6 +10,7 @@ from typing import Any
 from adapt.config import Config
 from adapt.console import log
 from adapt.errors import ConfigError, StorageError
+from adapt.method.table import method_of
 from adapt.model.locate import weight_files
 from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
@@ -76,7 +77,7 @@ def check_compile(config: Config) -> None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
 
 
-def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None) -> None:
+def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None, number: int = 1) -> None:
     """Compares the memory that a training needs with that of its devices. Needs a connection to Ray.
 
     Nothing is checked, and that is said, where the model's dimensions or the devices are not known.
@@ -85,6 +86,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
         config: the job's.
         model: folder of the model to start from.
         corpus: the prepared corpus's metrics, if it is: how long its documents are.
+        number: of the training in a sequence of domains, which starts with this model; it may grow before each.
 
     Raises:
         ConfigError: the training cannot fit; says what would.
@@ -95,6 +97,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
     elif device is None:
         log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
     else:
+        size = method_of(config).trained_size(size, range(1, number + 1))
         check_fits(config, size, device, mean_length(corpus) if corpus else None)
 
 

@@ -23,6 +23,7 @@ METHODS = {
     "interpolate": "adapt.method.interpolate:Interpolated",
     "freeze": "adapt.method.freeze:Freeze",
     "expand": "adapt.method.expand:Expand",
+    "elle": "adapt.method.elle.method:Elle",
     "lora": "adapt.method.lora:Lora",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",

@@ -63,6 +63,8 @@ class Trained:
     peak_memory_bytes: int | None
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
+    parameters: int | None = None
+    """Of the trained model, tied ones counted once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""
 
@@ -166,7 +168,8 @@ class Train(Stage[Trained]):
 
         connect(config.resources)
         sources = self.sources
-        check_memory(config, self.start.pretrained.model, summed_sizes(done[text].record.metrics for text in sources))
+        sizes = summed_sizes(done[text].record.metrics for text in sources)
+        check_memory(config, self.start.pretrained.model, sizes, self.number)
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
@@ -201,6 +204,7 @@ class Train(Stage[Trained]):
         dimensions = model_size(self.start.pretrained.model)
         if dimensions is None:
             return None
+        dimensions = method_of(self.config).trained_size(dimensions, range(1, self.number + 1))
         done = Done(records)
         config, known, length = self.config, all(text in done for text in self.sources), None
         if known:
@@ -239,6 +243,7 @@ def outcome_of(
         mfu=reported.get("mfu"),
         peak_memory_bytes=reported["peak_memory_bytes"],
         transductive=knows,
+        parameters=reported.get("parameters"),
         sources=sources,
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
