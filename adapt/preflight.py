@@ -10,13 +10,12 @@ from typing import Any
 from adapt.config import Config
 from adapt.console import log
 from adapt.errors import ConfigError, StorageError
-from adapt.method.table import method_of
 from adapt.model.locate import weight_files
 from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
 from adapt.runtime import address_of
 from adapt.train.capacity.device import has_gpu
-from adapt.train.capacity.fit import check_fits
+from adapt.train.capacity.fit import check_fits, size_of_training
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.probe import device_of_workers
 from adapt.train.compiler import check_compiler
@@ -97,8 +96,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
     elif device is None:
         log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
     else:
-        size = method_of(config).trained_size(size, range(1, number + 1))
-        check_fits(config, size, device, mean_length(corpus) if corpus else None)
+        check_fits(config, size_of_training(config, size, number), device, mean_length(corpus) if corpus else None)
 
 
 def check_training(config: Config) -> None:

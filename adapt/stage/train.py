@@ -19,6 +19,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.domains.noted import Noted
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.text.prepare import Prepared, Streamed
+from adapt.train.capacity.fit import size_of_training
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
@@ -64,7 +65,7 @@ class Trained:
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
     parameters: int | None = None
-    """Of the trained model, tied ones counted once."""
+    """How many the trained model has; tied ones count once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""
 
@@ -204,7 +205,7 @@ class Train(Stage[Trained]):
         dimensions = model_size(self.start.pretrained.model)
         if dimensions is None:
             return None
-        dimensions = method_of(self.config).trained_size(dimensions, range(1, self.number + 1))
+        dimensions = size_of_training(self.config, dimensions, self.number)
         done = Done(records)
         config, known, length = self.config, all(text in done for text in self.sources), None
         if known:

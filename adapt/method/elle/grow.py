@@ -1,4 +1,4 @@
-"""A larger model that computes the same (function preserving growth: Net2Net, arXiv 1511.05641; ELLE, arXiv 2203.06311).
+"""A larger model that computes the same (growth that keeps the function: Net2Net, arXiv 1511.05641; ELLE, 2203.06311).
 
 **Width.** Each new unit is the copy of one that is there: the weights that make it are copied, and those that read it
 are divided by how many copies of it there are. That keeps the function where all units have as many copies; a norm over
@@ -117,8 +117,8 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
         seed: of what is drawn.
 
     Returns:
-        The model, in evaluation mode. It computes the same if `is_silent`, there is no noise, and its states are a whole
-        multiple as wide.
+        The model, in evaluation mode. It computes the same if `is_silent`, there is no noise, and its states are as
+        wide as before or a whole multiple of that.
     """
     config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
     growth.resize(config)
@@ -155,7 +155,7 @@ def _fill_layer(
         _fill(parameter, weight, reads, axes.read[part], made)
         if noise and made.is_new.any() and parameter.ndim == 2:
             new = made.is_new[:, None] if reads == 1 else made.is_new[None, :]
-            parameter += noise * torch.randn(parameter.shape, generator=draw) * new
+            parameter.add_(noise * torch.randn(parameter.shape, generator=draw) * new)
 
 
 def _reads(module: nn.Module) -> int | None:

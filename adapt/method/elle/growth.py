@@ -89,7 +89,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
             raise ConfigError("elle.layers and elle.heads hold a number below 0", "models only grow: give 0 or more")
         if growth.layers > layers:
             raise ConfigError(
-                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}: at most each is copied once",
+                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}: each is copied once",
                 f"give at most {layers} there",
             )
         if shared and growth.heads % shared:
@@ -100,7 +100,7 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
             )
         if heads and hidden * growth.heads % heads:
             raise ConfigError(
-                f"elle.heads adds {growth.heads} heads to {heads}, and states of width {hidden} cannot grow in proportion",
+                f"elle.heads adds {growth.heads} heads to {heads}: states of width {hidden} cannot grow in proportion",
                 "give a number of heads by which they can, such as as many as there are",
             )
         hidden += hidden * growth.heads // heads if heads else 0

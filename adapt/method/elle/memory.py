@@ -17,7 +17,7 @@ from adapt.method.measuring import text_of
 from adapt.objective.base import Batch
 
 WINDOW = 8
-"""Of so many losses of a domain the later half is held against the earlier."""
+"""So many losses of a domain are kept; their later half is held against the earlier."""
 EVEN = 0.1
 """Share of draws in which all domains are alike."""
 
@@ -64,8 +64,8 @@ class PastText:
             share: those of this rank.
             length: of a row [tokens].
             marks: columns that the objective needs.
-            address: what the draw depends on besides the losses: the seed, and the step, which also gives the rows masks
-                of their own.
+            address: what the draw depends on besides the losses: the seed, and the step, by which rows get masks of
+                their own.
         """
         seed, step = address
         draw, shares = np.random.default_rng([seed % 2**64, step]), self.shares()

@@ -26,8 +26,8 @@ class ElleOptions:
     """Standard deviation of what is added to the weights that make copied units of the layers: equal units would learn
     alike. With 0, dropout alone tells them apart."""
     recovery_fraction: Fraction = 0.08
-    """Share of the steps of a training, its first, that see text of the domains before alone, to recover what growth has
-    lost: 5,000 beside 62,500, as published. Without a domain before there are none."""
+    """Share of the steps of a training, its first, that see text of the domains before alone, to recover what growth
+    has lost: 5,000 beside 62,500, as published. Without a domain before there are none."""
     replay_fraction: Fraction = 0.1
     """Share of the other steps whose rows are all of one of the domains before. The more its loss has fallen of late,
     the more often a domain is drawn."""

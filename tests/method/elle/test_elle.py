@@ -1,5 +1,6 @@
 """ELLE: which steps see past text, what loss they have, and what one domain hands to the next."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_a_replayed_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
     seen, logits = Objective().corrupt(batch), []
     for row, real, starts in zip(seen.input_ids, seen.real, seen.starts, strict=True):
         cuts = [*starts[real].nonzero().flatten().tolist(), int(real.sum())]
-        texts = [row[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
+        texts = [row[begin:end] for begin, end in itertools.pairwise(cuts)]
         logits.append(torch.cat([toy.eval()(input_ids=text[None]).logits[0] for text in texts]))
     expected = cross_entropy(torch.cat(logits)[seen.positions[seen.real]], seen.targets)
     torch.testing.assert_close(sum(losses) / 37, expected, rtol=1e-4, atol=1e-4)

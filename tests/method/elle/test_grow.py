@@ -106,7 +106,8 @@ def test_what_is_saved_is_an_ordinary_model_of_the_size_that_was_forecast(family
     torch.testing.assert_close(logits(ordinary), logits(larger))
     larger.save_pretrained(tmp_path / "large")
     size, found = model_size(tmp_path / "small"), model_size(tmp_path / "large")
-    assert size and found
+    assert size
+    assert found
     forecast = growth.resized(size)
     for name in ("layers", "heads", "hidden", "attention", "inner", "embedding_parameters"):
         assert getattr(forecast, name) == getattr(found, name), name
