@@ -24,6 +24,7 @@ METHODS = {
     "freeze": "adapt.method.freeze:Freeze",
     "expand": "adapt.method.expand:Expand",
     "lora": "adapt.method.lora:Lora",
+    "adapters": "adapt.method.adapters:Adapters",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",
 }
