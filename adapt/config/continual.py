@@ -26,6 +26,10 @@ class SequenceConfig:
     forward_transfer: bool = how(False)
     """Also fine-tune and test each task on model.path and on the model just before the task's domain is learnt: this
     measures forward transfer on scores."""
+    domain_ids: bool = how(True)
+    """Where the method gives each domain parts of its own (docs/forgetting.md): `true` teaches a task with the parts of
+    its domain; `false` with those of the domain whose text is nearest to the task's train split. Held-out losses are
+    reported both ways."""
 
 
 @dataclass(frozen=True)

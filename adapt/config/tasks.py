@@ -146,6 +146,9 @@ class FinetuneConfig:
     """`lora`: rank of the additions."""
     lora_alpha: PositiveFloat = 16.0
     """`lora`: the additions are scaled by lora_alpha / lora_rank."""
+    domain: str | None = how(None)
+    """Of a model with parts for several domains (docs/forgetting.md): the domain whose parts are used; null takes the
+    domain whose text is nearest to the train split."""
     cpus_per_seed: PositiveFloat = how(1.0)
     """CPU cores each run reserves."""
     gpus_per_seed: NonNegativeFloat | None = how(None)

@@ -1,7 +1,8 @@
 """Stage `evaluate`: one model on the held-out samples of some corpora, as a Ray task."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ LOSSES_FILE = "losses.json"
 EXAMPLES_FILE = "examples.json"
 """Held-out sentences of the domain with a word for the model to guess."""
 
+Routes = tuple[float | None, float | None]
+"""`routed` and `routed_right` of a `TextLoss`."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -30,42 +34,50 @@ class Measurement:
     """Name -> folder of a prepared corpus; the examples are of the first."""
     overlaps: dict[str, int | None]
     """Name -> how many of its held-out documents the model was trained on; see `adapt.evaluate.overlap`."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """Name -> the domain that it is of, where that is known."""
 
 
 def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
     """Measures each corpus on the cluster this process is connected to; writes its documents' losses into `folder`."""
-    losses, examples = call_on_device(_measure, measurement.config.resources, measurement)
+    losses, routes, examples = call_on_device(_measure, measurement.config.resources, measurement)
     write_atomically(folder / LOSSES_FILE, json.dumps(losses))
     write_atomically(folder / EXAMPLES_FILE, json.dumps(examples, indent=1, ensure_ascii=False))
-    return {name: _summed(values, measurement.overlaps[name]) for name, values in losses.items()}
+    return {name: _summed(values, measurement.overlaps[name], routes[name]) for name, values in losses.items()}
 
 
-def _summed(values: dict[str, list[float]], overlap: int | None) -> TextLoss:
+def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
-    return TextLoss(loss, len(values["counts"]), int(predictions), overlap)
+    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes)
 
 
-def _measure(measurement: Measurement) -> tuple[dict[str, dict[str, list[float]]], list[dict[str, Any]]]:
+def _measure(
+    measurement: Measurement,
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]:
     config = measurement.config
     loaded = ready(measurement.pretrained, config.objective.kind == "causal")  # before torch comes in: it hides GPUs
     model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
 
+    from adapt.evaluate.by_domain import losses_by_domain
     from adapt.evaluate.fill import filled_masks, next_words
-    from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, heldout_losses
+    from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout
     from adapt.objective.build import make
 
     objective = make(config.objective, tokenizer, SAMPLE_SEED)
     losses: dict[str, dict[str, list[float]]] = {}
+    routes: dict[str, Routes] = {}
     examples: list[dict[str, Any]] = []
     for name, corpus in measurement.corpora.items():
         sample = Heldout.sample(Path(corpus), config.evaluation, objective.columns())
-        values, counts = heldout_losses(model, objective, sample, config.evaluation, device)
-        losses[name] = {"losses": values.tolist(), "counts": counts.tolist()}
+        own = measurement.domains.get(name)
+        found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
+        losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
+        routes[name] = found.routed, found.routed_right
         if not examples:
             show = next_words if config.objective.kind == "causal" else filled_masks
             examples = show(model, tokenizer, sample, config.evaluation.examples, device)
-    return losses, examples
+    return losses, routes, examples
 
 
 def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:

@@ -51,6 +51,12 @@ class Heldout:
                 break
         return cls(numbers, tokens, {mark: [stream.document(number, mark) for number in numbers] for mark in marks})
 
+    def only(self, places: Iterable[int]) -> "Heldout":
+        """Some of the documents, by their places in the sample."""
+        chosen = list(places)
+        marks = {mark: [values[place] for place in chosen] for mark, values in self.marks.items()}
+        return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks)
+
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Pieces of at most `sequence_length` tokens, similar lengths together.
 

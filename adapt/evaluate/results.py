@@ -16,6 +16,12 @@ class TextLoss:
     predictions: int
     overlap: int | None
     """Held-out documents that the model was trained on; None where that is not known."""
+    routed: float | None = None
+    """Where the model has parts for each domain: its loss with those of the domain that each document is nearest to
+    [nats a predicted token]. `loss` is then that with the parts of the corpus's own domain, or the same as `routed`
+    where the model has none for it."""
+    routed_right: float | None = None
+    """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
 
 
 @dataclass(frozen=True)

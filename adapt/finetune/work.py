@@ -18,6 +18,8 @@ from adapt.finetune.save import save_classifier
 from adapt.finetune.scores import task_scores
 from adapt.finetune.settings import FinetuneSettings, check_savable
 from adapt.finetune.tune import Learned, tune
+from adapt.model.additions.domains import choose_domain, domains_of
+from adapt.model.additions.route import domain_vectors, nearest_domains
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
@@ -25,6 +27,9 @@ from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 
 MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract_features, "linear_probe": probe}
+
+ROUTED_EXAMPLES = 256
+"""Train examples whose mean vector tells the nearest domain, at the most."""
 
 
 def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, folder: Path) -> RunFound:
@@ -45,6 +50,7 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     closing = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     problem = Problem.load(task, settings.max_length, closing)
     model = load_model(start.model, causal, start.trust_remote_code, config.model.attention_dropout)
+    parts = _domain_parts(model, problem, finetune.domain, place)
     apply_options(model, replace(config.training, compile=False), place.device)
     encoder: Any = model.base_model
     learned = MODES[finetune.mode](encoder, problem, settings, seed, place)
@@ -52,11 +58,33 @@ def finetune_work(config: Config, start: Pretrained, task: Path, seed: int, fold
     if finetune.save_model:
         assert learned.classifier
         save_classifier(learned.classifier, start.model, problem.facts, problem.examples["test"], tokenizer, folder)
-    metrics = _metrics(problem, settings, learned, probabilities) | {"mode": finetune.mode, "seed": seed}
+    metrics = _metrics(problem, settings, learned, probabilities) | {"mode": finetune.mode, "seed": seed, **parts}
     metrics["seconds"] = time.perf_counter() - begin
     return RunFound(
         metrics, learned.history.curve, {name: problem.lines(name, by_unit) for name, by_unit in probabilities.items()}
     )
+
+
+def _domain_parts(model: Any, problem: Problem, domain: str | None, place: FinetunePlace) -> dict[str, str]:
+    """Puts the parts of a domain into use, where the model has some: those asked for, or of the nearest domain.
+
+    Returns:
+        The domain whose parts are used, and the nearest.
+
+    Raises:
+        ModelError: the model has no parts for the domain.
+    """
+    known = domains_of(model)
+    if known is None:
+        if domain is not None:
+            choose_domain(model, domain)
+        return {}
+    train = problem.examples["train"]
+    texts = np.split(train.tokens, train.ends[1:-1])[:ROUTED_EXAMPLES]
+    vectors = domain_vectors(model.to(place.device), texts)
+    nearest = known.names[int(nearest_domains(model, vectors.mean(0, keepdims=True))[0])]
+    choose_domain(model, domain or nearest)
+    return {"domain": domain or nearest, "nearest_domain": nearest}
 
 
 def _metrics(

@@ -44,9 +44,11 @@ def check_domains(config: Config) -> list[str]:
     """
     sources = dict(sources_of(config.corpus))
     check_several(config.corpus)
-    if config.sequence.mode not in ("continual", method_of(config).mode) and config.method.kind != "plain":
+    method, mode = method_of(config), config.sequence.mode
+    is_alone = mode == "separate" and method.goes_alone
+    if mode not in ("continual", method.mode) and config.method.kind != "plain" and not is_alone:
         raise ConfigError(
-            f"method.kind is {config.method.kind}, but with sequence.mode {config.sequence.mode} no domain follows"
+            f"method.kind is {config.method.kind}, but with sequence.mode {mode} no domain follows"
             " another, so there is nothing to forget",
             "leave sequence.mode out, or set method.kind to plain",
         )

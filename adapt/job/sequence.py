@@ -68,7 +68,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
         domain = on_domain(setup, context, name)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
         recalled = recalled_texts(setup, number)
-        training = replace(training, noted=noted.first(number), recalled=recalled)
+        training = replace(training, noted=noted.first(number), recalled=recalled, domain=name)
         step = sequence_step(setup, domain, number, name, training, past)
         yield step
         context, past = context.starting_from(step.training), known_after(setup, step)
@@ -79,6 +79,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
     for number, name in enumerate(setup.order, start=1):
         domain = on_domain(setup, setup.context, name)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        training = replace(training, domain=name)
         yield sequence_step(setup, domain, number, name, training, {})
 
 

@@ -63,6 +63,8 @@ def sequence_step(
     mode = config.sequence.mode
     text = setup.texts[name] if name else Gather(config.name, as_listed(config, setup.texts))
     measured = {"domain": text, **setup.beside}
+    by_domain = method_of(config).by_domain
+    own = {"domain": name} if by_domain and name else {}
     export = Export(
         name=context.config.name,
         config=context.config,
@@ -71,7 +73,7 @@ def sequence_step(
         text=None,
         training=training,
         before=Evaluate.of(context, "before", measured),
-        after=Evaluate.of(context.starting_from(training), "after", measured),
+        after=Evaluate.of(context.starting_from(training), "after", measured, own),
         is_transductive=False,
     )
     seen = {"continual": order[:number], "separate": [name], "joint": order}[mode]
@@ -82,8 +84,10 @@ def sequence_step(
         domain=name,
         training=training,
         export=export,
-        others=Evaluate.of(trained, f"after-{number}", others) if others else None,
-        runs=taught(setup, trained, _tested(setup, number, name, seen)),
+        others=Evaluate.of(trained, f"after-{number}", others, {n: n for n in others} if by_domain else {})
+        if others
+        else None,
+        runs=taught(setup, trained, _tested(setup, number, name, seen), seen if by_domain else ()),
         past=past,
         is_on_the_last=mode == "continual",
     )
@@ -101,16 +105,24 @@ def known_after(setup: Setup, step: Step) -> Mapping[str, Stage[Any]]:
     return after_training(context, setup.texts[step.domain], step.past)
 
 
-def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig]) -> Runs:
-    """Fine-tuning runs that each start from the model of `context`: one for each task and seed."""
-    config = setup.context.config
-    return {
-        task.name: tuple(
-            Finetune.of(context.configured(replace(config, name=f"{config.name}-{task.name}", task=task)), seed)
-            for seed in config.finetune.seeds
-        )
-        for task in tasks
-    }
+def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: Sequence[str] = ()) -> Runs:
+    """Fine-tuning runs that each start from the model of `context`: one for each task and seed.
+
+    Args:
+        setup: what all models of the sequence have in common.
+        context: starts from the model.
+        tasks: that it is taught.
+        parted: the domains that the model has parts for. A task of one of them takes these, unless
+            `sequence.domain_ids` is off.
+    """
+    given = setup.context.config
+    runs = {}
+    for task in tasks:
+        config = replace(given, name=f"{given.name}-{task.name}", task=task)
+        if given.sequence.domain_ids and domain_of(task) in parted:
+            config = replace(config, finetune=replace(config.finetune, domain=domain_of(task)))
+        runs[task.name] = tuple(Finetune.of(context.configured(config), seed) for seed in config.finetune.seeds)
+    return runs
 
 
 def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:

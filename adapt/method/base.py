@@ -55,6 +55,10 @@ class Setting:
     """What `carry` left of the domain before."""
     number: int | None = None
     """Number of the domain, from 1; None where it is not known."""
+    domain: str = ""
+    """Name of the domain."""
+    texts: tuple[Path, ...] = ()
+    """Folders of the domain's prepared text; empty where that is streamed."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
@@ -124,6 +128,10 @@ class Method:
     """The ZeRO stages that it can run with."""
     mode: ClassVar[str | None] = None
     """The `sequence.mode` that it stands for; None leaves the choice to the configuration."""
+    goes_alone: ClassVar[bool] = False
+    """Whether it is also of use with `sequence.mode: separate`, where nothing can be forgotten."""
+    by_domain: bool = False
+    """Whether the model gets parts for each domain, so that it computes otherwise for text of another domain."""
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
 

@@ -25,6 +25,7 @@ METHODS = {
     "expand": "adapt.method.expand:Expand",
     "elle": "adapt.method.elle.method:Elle",
     "lora": "adapt.method.lora:Lora",
+    "adapters": "adapt.method.adapters:Adapters",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",
 }

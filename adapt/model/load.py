@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedC
 
 from adapt.errors import ModelError
 from adapt.model.additions.config import additions_of
+from adapt.model.additions.domains import choose_domain
 from adapt.model.additions.weights import read_with_additions
 from adapt.model.apart import keep_documents_apart
 from adapt.model.direction import not_a_decoder, not_an_encoder
@@ -22,7 +23,11 @@ from adapt.model.tokenizer import is_decoder, is_encoder, load_config, unloadabl
 
 
 def load_model(
-    folder: Path, causal: bool = False, trust_remote_code: bool = False, attention_dropout: float | None = None
+    folder: Path,
+    causal: bool = False,
+    trust_remote_code: bool = False,
+    attention_dropout: float | None = None,
+    domain: str | None = None,
 ) -> PreTrainedModel:
     """Load a language model with its head, complete and from safetensors only.
 
@@ -31,6 +36,8 @@ def load_model(
         causal: it is to predict next tokens, and not masked ones.
         trust_remote_code: run code that comes with the checkpoint.
         attention_dropout: of the attention weights; None keeps the model's own.
+        domain: whose parts are to be used, where the model has some for each domain; None takes the domain that it
+            learnt last. See `adapt.model.additions.domains`.
 
     Returns:
         The model in evaluation mode, on the CPU, its weights in fp32 whatever they are stored as, with the additions
@@ -38,8 +45,8 @@ def load_model(
 
     Raises:
         ModelError: a decoder where an encoder is needed or the other way round, an architecture whose attention cannot
-            be kept inside documents, unreadable weights, or weights that are missing or of another shape. transformers
-            would fill those with random numbers and go on.
+            be kept inside documents, unreadable weights, weights that are missing or of another shape (transformers
+            would fill those with random numbers and go on), or no parts for that domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -51,6 +58,8 @@ def load_model(
         model, report = read_weights(model_class(config), folder, config, trust_remote_code)
         check_complete(report["missing_keys"], report["mismatched_keys"], folder)
         keep_documents_apart(model)
+    if domain is not None:
+        choose_domain(model, domain)
     return model
 
 

@@ -1,7 +1,7 @@
 """Stage `evaluate`: one model's loss on held-out text. All models are measured on the same documents and masks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,26 @@ class Evaluate(Stage[Evaluated]):
     """The model."""
     corpora: Mapping[str, Stage[Prepared]]
     """The corpora to measure on, by name. The words to guess are taken from the first one."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """The domain that a corpus is of, by the corpus's name, where the model may have parts for it."""
 
     @classmethod
-    def of(cls, context: Context, label: str, corpora: Mapping[str, Stage[Prepared]]) -> "Evaluate":
+    def of(
+        cls,
+        context: Context,
+        label: str,
+        corpora: Mapping[str, Stage[Prepared]],
+        domains: Mapping[str, str] | None = None,
+    ) -> "Evaluate":
         """The model that a context begins with.
 
         Args:
             context: of the job.
             label: says in the folder's name which model it is.
             corpora: to measure on.
+            domains: see above.
         """
-        return cls(f"{context.config.name}-{label}", context.config, context.start, corpora)
+        return cls(f"{context.config.name}-{label}", context.config, context.start, corpora, domains or {})
 
     def what(self) -> Mapping[str, Any]:
         """Model, sample and masks."""
@@ -54,6 +63,7 @@ class Evaluate(Stage[Evaluated]):
             "model": self.start.digest,
             "evaluation": what(config.evaluation),
             "objective": objective_what(config),
+            **({"domains": dict(self.domains)} if self.domains else {}),
         }
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
@@ -68,4 +78,4 @@ class Evaluate(Stage[Evaluated]):
         maker = done[training].record if training else load_record(model.model)
         overlap = overlaps(corpora, trained_on(maker))
         places = {name: str(path) for name, path in corpora.items()}
-        return Outcome(Evaluated(measure(Measurement(self.config, model, places, overlap), folder)))
+        return Outcome(Evaluated(measure(Measurement(self.config, model, places, overlap, self.domains), folder)))

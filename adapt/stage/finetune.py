@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config, what
+from adapt.model.additions.config import check_parts
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
@@ -62,6 +63,10 @@ class Finetuned:
     """Whether the model had been trained on the text of dev and test."""
     confusion: list[list[int]] | None = None
     """`single_label`: the true class in rows."""
+    domain: str | None = None
+    """Whose parts were used, where the model has some for each domain."""
+    nearest_domain: str | None = None
+    """The domain that the train split is nearest to, where the model has parts for domains."""
     entity_f1: float | None = None
     precision: float | None = None
     recall: float | None = None
@@ -91,6 +96,8 @@ class Finetune(Stage[Finetuned]):
             task: where it is known already.
         """
         config = context.config
+        if config.finetune.domain and context.start.training is None:
+            check_parts(context.start.pretrained.model, config.finetune.domain)
         return cls(f"{config.name}-{seed}", config, context.start, task or task_of(context, config.task), seed)
 
     def what(self) -> Mapping[str, Any]:
@@ -100,6 +107,7 @@ class Finetune(Stage[Finetuned]):
             "model": self.start.digest,
             "attention_dropout": self.config.model.attention_dropout,
             "finetune": what(finetune),
+            **({"domain": finetune.domain} if finetune.domain else {}),
             **({"save_model": True} if finetune.save_model else {}),  # one that was not kept is not there
             "seed": self.seed,
             **deciding(*PACKAGES.get(finetune.mode, ())),

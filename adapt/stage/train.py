@@ -97,6 +97,8 @@ class Train(Stage[Trained]):
     """What is noted when it begins: the sequence up to this domain."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
     """The texts of the domains before, where the method mixes them in."""
+    domain: str = ""
+    """Name of the domain in a sequence; empty elsewhere, where the job's own name takes its place."""
 
     @classmethod
     def of(
@@ -143,6 +145,7 @@ class Train(Stage[Trained]):
             "training": {**what(config.training), **batch},
             "seed": config.seed,
             "method": method_of(config).what(),
+            **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -183,6 +186,8 @@ class Train(Stage[Trained]):
             past={name: str(done[stage].path) for name, stage in self.past.items()},
             base=str(self.start.with_tokenizer(done).model),
             number=self.number,
+            domain=self.domain or self.name,
+            texts=() if self.streamed else tuple(str(done[text].path) for text in self.corpora.values()),
         )
         run_folder = folder / CHECKPOINTS / job.run_name
         start_from_branch(self, Store(root_of(config)), config.training, steps, run_folder)

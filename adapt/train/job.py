@@ -48,6 +48,10 @@ class TrainingRun:
     """Folder of the model that the first of all domains began with; empty where that is `pretrained`."""
     number: int | None = None
     """Number of the domain in a sequence, from 1."""
+    domain: str = ""
+    """Name of the domain."""
+    texts: tuple[str, ...] = ()
+    """Folders of the domain's prepared text, which are among `corpora`; empty if it is streamed."""
 
     @property
     def run_name(self) -> str:

@@ -174,6 +174,8 @@ def _setting(job: TrainingRun, device: torch.device, world: int, precision: str)
         base=Path(job.base) if job.base else start.model,
         carried=carried if carried.is_dir() else None,
         number=job.number,
+        domain=job.domain,
+        texts=tuple(map(Path, job.texts)),
         device=device,
         zero_stage=config.resources.zero_stage,
         world=world,

@@ -10,6 +10,7 @@ import pytest
 from adapt.config import Config, EvaluationSet, MethodConfig, SequenceConfig, SourceConfig
 from adapt.job.dapt import dapt
 from adapt.job.sequence import sequence
+from adapt.method.adapters import AdaptersOptions
 from adapt.runner import Stage
 from adapt.stage import train
 from adapt.stage.context import Context
@@ -216,3 +217,29 @@ def test_a_forecast_gives_sources_their_weights(
     forecast: Any = training.forecast({t.key: record_of(t, train_tokens=6400) for t in training.corpora.values()})
     assert [slots / 1000 for slots in mixtures[0].slots] == shares
     assert forecast[2] == training.config.training.max_steps * training.config.training.global_batch_size * 64
+
+
+def test_a_method_with_parts_for_each_domain_is_told_the_domain_and_measured_without(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("adapters")))
+    assert [training.domain for training in trainings(stage)] == list(DOMAINS)
+    last = stage.steps[-1]
+    assert last.export.after.domains == {"domain": "reviews"}
+    assert last.export.before.domains == {}
+    assert last.others
+    assert last.others.domains == {"cs": "cs", "bio": "bio"}
+    asked = {task: {run.config.finetune.domain for run in runs} for task, runs in last.runs.items()}
+    assert asked == {"cs": {"cs"}, "sentiment": {"reviews"}}
+    untold = built(replace(config, method=MethodConfig("adapters")), domain_ids=False).steps[-1]
+    assert {run.config.finetune.domain for runs in untold.runs.values() for run in runs} == {None}
+    assert untold.runs["cs"][0].key != last.runs["cs"][0].key
+    assert untold.training.key == last.training.key
+    shared = built(replace(config, method=MethodConfig("adapters"), method_options=AdaptersOptions(per_domain=False)))
+    assert not shared.steps[-1].export.after.domains
+    assert built(config).steps[-1].export.after.what().keys() == {"model", "evaluation", "objective"}
+
+
+def test_each_domain_can_have_a_model_with_adapters(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("adapters")), mode="separate")
+    assert {training.start.training for training in trainings(stage)} == {None}
+    assert [step.export.after.domains for step in stage.steps] == [{"domain": name} for name in DOMAINS]
+    assert stage.steps[2].runs["sentiment"][0].config.finetune.domain == "reviews"

@@ -25,6 +25,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "lora": {"rank": 2},
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
     "elle": {"layers": [1], "heads": [1], "recovery_fraction": 0.3, "replay_fraction": 0.5},
+    "adapters": {"width": 3},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {

@@ -6,4 +6,6 @@ alone would leave them out, and say so; `adapt.model.load` and `adapt.model.base
 - `config`: the entries of config.json.
 - `table`: the kinds, and how a model gets them.
 - `weights`: reads such a folder.
+- `domains`: sets of which each domain has its own; `route`: which set a text should take.
+- `adapters`: small bottlenecks in each layer.
 """

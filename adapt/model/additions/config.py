@@ -10,6 +10,7 @@ from typing import Any
 
 from adapt.errors import ModelError
 from adapt.model.locate import CONFIG, read_json
+from adapt.nearest import nearest
 
 KEY = "additions"
 
@@ -62,6 +63,23 @@ def refuse_additions(folder: Path, what: str) -> None:
             f"{folder} cannot be {what}: it carries {', '.join(kinds)} beside its architecture",
             "choose an ordinary model, such as the one that its training began with",
         )
+
+
+def check_parts(folder: Path, domain: str) -> None:
+    """Refuses a domain that a model has no parts for.
+
+    Args:
+        folder: of the model.
+        domain: its name.
+
+    Raises:
+        ModelError: names those that it has parts for.
+    """
+    named = [entry for entry in stored_additions(folder) if entry["kind"] == "domains"]
+    names = [name for entry in named for name in entry["names"]]
+    if domain not in names:
+        fix = f"choose one of {', '.join(names)}" if names else "name no domain: the model has no parts for any"
+        raise ModelError(f"{folder} has no parts for the domain {domain!r}", nearest(domain, names, fix))
 
 
 def _checked(entries: Any, where: str) -> list[dict[str, Any]]:

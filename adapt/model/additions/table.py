@@ -9,7 +9,10 @@ from adapt.errors import ModelError
 from adapt.model.additions.config import additions_of
 from adapt.nearest import nearest
 
-ADDITIONS: dict[str, str] = {}
+ADDITIONS: dict[str, str] = {
+    "domains": "adapt.model.additions.domains:attach_domains",
+    "adapters": "adapt.model.additions.adapters:attach_adapters",
+}
 """What attaches each kind, as `module:function`. A further kind is its file in this folder, its test and a line here.
 
 A function takes a model of transformers, with or without its head, and the options of its entry. It puts modules into

@@ -9,6 +9,7 @@ from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.stage.domains.matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, score_matrix
+from adapt.stage.domains.routes import route_table
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import PrepareTask
 from adapt.stage.text.prepare import Prepared
@@ -99,7 +100,8 @@ class Sequence(Stage[SequenceResult]):
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)
-        notes = method_of(self.config).notes(self._measured(done))
+        notes, routes = method_of(self.config).notes(self._measured(done)), route_table(self.steps, done)
+        shown = [*notes.tables, *([routes] if routes else [])]
         unmeasured = [
             f"{name} has fewer than two held-out documents, so its loss is left out"
             for name in self.order
@@ -113,7 +115,7 @@ class Sequence(Stage[SequenceResult]):
             seed=self.config.seed,
             scores=scores,
             losses=losses,
-            tables=[{"title": table.title, "columns": table.columns, "rows": table.rows} for table in notes.tables],
+            tables=[{"title": table.title, "columns": table.columns, "rows": table.rows} for table in shown],
             warnings=[*unmeasured, *notes.warnings],
             model=list(exports.values())[-1],
             models=exports,

@@ -1,0 +1,131 @@
+"""What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, prefixes.
+
+Only the set of the domain that is learnt is trained, so nothing that was learnt before can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapt.config import Config
+from adapt.errors import ConfigError, ModelError
+from adapt.method.base import Setting
+from adapt.method.measuring import EPOCH, check_prepared, text_of
+from adapt.model.additions.config import stored_additions, with_addition
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DOCUMENTS = 256
+"""Documents of a domain whose mean is its prototype, at the most."""
+NAMED = "domains"
+"""The addition that holds the names of domains and their prototypes."""
+
+
+def check_trained_sets(config: Config, model: Path, kind: str, options: Mapping[str, Any], by_domain: bool) -> None:
+    """Refuses what could not be trained, before anything runs.
+
+    Args:
+        config: of the job.
+        model: folder of the model to begin with.
+        kind: of the addition.
+        options: those of the addition but for the number of sets.
+        by_domain: whether each domain has a set of its own.
+
+    Raises:
+        ConfigError: the corpus is streamed, so that no prototype can be made; or the model has sets of this kind that
+            were made with other options.
+        ModelError: it carries something else.
+    """
+    if by_domain:
+        check_prepared(config, "the prototype of a domain", f"set {kind}.per_domain to false")
+    entries = stored_additions(model)
+    for entry in entries:
+        if entry["kind"] not in (kind, NAMED):
+            raise ModelError(
+                f"{model} carries {entry['kind']}, and method.kind {kind} cannot be trained beside them",
+                "choose the model that its training began with",
+            )
+        changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
+        for name, value in changed.items():
+            raise ConfigError(
+                f"{kind}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
+                f"set {kind}.{name} to {entry[name]!r}, or begin with a model that has none",
+            )
+    if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
+        had = "one set for all domains" if by_domain else "a set for each domain"
+        raise ConfigError(
+            f"{kind}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
+            f"set {kind}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
+        )
+
+
+def take_set(model: Any, setting: Setting, by_domain: bool, attach: Callable[[], None]) -> list[str]:
+    """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
+
+    Args:
+        model: the model to be trained, in evaluation mode.
+        setting: of the training.
+        by_domain: whether each domain has a set of its own.
+        attach: gives the model its first set.
+
+    Returns:
+        The names of the domains that the model has sets for; none if one set is for all.
+    """
+    import torch
+
+    from adapt.model.additions.domains import choose_set, own_parameters, sets_of
+
+    model.requires_grad_(False)
+    names = _learn_prototype(model, setting) if by_domain else []
+    number = names.index(setting.domain) if by_domain else 0
+    with torch.random.fork_rng([]):
+        torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
+        if not sets_of(model):
+            attach()
+        for parameter in own_parameters(model, number):
+            parameter.requires_grad_(True)
+    choose_set(model, number)
+    return names
+
+
+def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, Any]) -> None:
+    """Says in a model's configuration which sets it has.
+
+    Args:
+        config: transformers' object.
+        kind: of the addition.
+        names: what `take_set` gave.
+        options: of the addition.
+    """
+    with_addition(config, kind, sets=max(len(names), 1), **options)
+    if names:
+        with_addition(config, NAMED, names=names)
+
+
+def _learn_prototype(model: Any, setting: Setting) -> list[str]:
+    """Gives the model the prototype of the domain to be learnt, and tells all that it knows."""
+    from adapt.model.additions.domains import attach_domains, domains_of
+    from adapt.model.additions.route import prototype_of
+
+    if domains_of(model) is None:
+        attach_domains(model, [])
+    known = domains_of(model)
+    assert known is not None
+    known.learn(setting.domain, prototype_of(model, _sample(setting)))
+    return list(known.names)
+
+
+def _sample(setting: Setting) -> list[np.ndarray]:
+    """Documents of the domain, drawn by the training's seed."""
+    import numpy as np
+
+    from adapt.corpus.batches.order import permute
+
+    if not setting.texts:
+        return []
+    stream = text_of(setting.texts)
+    wanted = np.arange(min(DOCUMENTS, stream.documents))
+    return [stream.document(number) for number in permute(wanted, stream.documents, setting.seed, EPOCH).tolist()]

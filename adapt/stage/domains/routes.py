@@ -1,0 +1,43 @@
+"""How a sequence's models with parts for each domain do without being told the domain of a text."""
+
+from collections.abc import Iterator, Sequence
+
+from adapt.evaluate.results import TextLoss
+from adapt.method.base import NoteTable
+from adapt.runner import Done
+from adapt.stage.domains.matrices import Step
+
+COLUMNS = ["loss, domain given", "loss, nearest domain", "nearest is right"]
+
+
+def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
+    """Held-out losses with and without domain ids, and how often the nearest prototype is that of the domain.
+
+    Args:
+        steps: of the sequence.
+        done: their evaluations.
+
+    Returns:
+        A row for each model and domain that it has parts for; None if there are none.
+    """
+    rows = {}
+    for step in steps:
+        measured = dict(_measured(step, done))
+        for name, text in measured.items():
+            rows[f"after {step.learnt}: {name}" if step.is_on_the_last else name] = _cells(text)
+    return NoteTable("Losses without domain ids", COLUMNS, rows) if rows else None
+
+
+def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
+    """What was measured of a model on each domain that it has parts for."""
+    own = done[step.export.after].result.texts.get("domain")
+    others = done[step.others].result.texts if step.others else {}
+    for name, text in {**others, **({step.domain: own} if own else {})}.items():
+        if text.routed_right is not None:
+            yield name, text
+
+
+def _cells(text: TextLoss) -> list[str]:
+    assert text.loss is not None
+    assert text.routed is not None
+    return [f"{text.loss:.3f}", f"{text.routed:.3f}", f"{text.routed_right:.1%}"]
