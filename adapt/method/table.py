@@ -24,6 +24,8 @@ METHODS = {
     "freeze": "adapt.method.freeze:Freeze",
     "expand": "adapt.method.expand:Expand",
     "elle": "adapt.method.elle.method:Elle",
+    "hat": "adapt.method.hat.method:Hat",
+    "cpt": "adapt.method.cpt:Cpt",
     "lora": "adapt.method.lora:Lora",
     "adapters": "adapt.method.adapters:Adapters",
     "one": "adapt.method.compared:One",

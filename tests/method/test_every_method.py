@@ -26,6 +26,9 @@ STRONG: dict[str, dict[str, Any]] = {
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
     "elle": {"layers": [1], "heads": [1], "recovery_fraction": 0.3, "replay_fraction": 0.5},
     "adapters": {"width": 3},
+    "hat": {"width": 6},
+    "hat of the model": {"on": "model"},
+    "cpt": {"width": 6},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {
@@ -37,6 +40,8 @@ OFF: dict[str, dict[str, Any]] = {
     "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0},
 }
 """Options under which a method is plain training, bit for bit."""
+SECOND = ("hat", "cpt")
+"""Methods that are trained on a model that has learnt a domain with them before: from then on units are taken."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint")
 """Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
 
@@ -53,7 +58,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
     """A training whose model before is another than it starts with, so that a first step tells, too."""
-    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE)
+    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE, kind_of(name) in SECOND)
 
 
 def kind_of(name: str) -> str:
