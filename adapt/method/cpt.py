@@ -1,8 +1,8 @@
 """CPT (Ke et al. 2022, arXiv 2210.05549): plugins that all domains share, of which each domain uses a part.
 
-A plugin stands beside attention and another beside the feed-forward block of every layer; both of its layers have masks
-as HAT learns them (arXiv 1801.01423), rounded once learnt. The model itself stays, but for its norms, which every domain
-trains on: what CPT forgets, it forgets there.
+A plugin stands beside attention and another beside the feed-forward block of every layer; both of its layers have
+masks as HAT learns them (arXiv 1801.01423), rounded once learnt. The model itself stays, but for its norms, which every
+domain trains on: what CPT forgets, it forgets there.
 """
 
 from __future__ import annotations

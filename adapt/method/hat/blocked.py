@@ -31,7 +31,7 @@ def used_in_plugins(model: Any, used: Mapping[str, Tensor]) -> dict[str, Tensor]
     Returns:
         By the parameter's name, of a shape that broadcasts to the parameter's.
     """
-    by_name = {}
+    by_name: dict[str, Tensor] = {}
     for layer in layers_of(model):
         for place in layer.part(PLUGINS):
             name = f"{layer.name}.{PLUGINS}.{place}"
