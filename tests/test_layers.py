@@ -33,7 +33,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,
     "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "runtime"},  # losses, words, vectors
-    "method": GROUND | {"objective", "model", "corpus", "runtime", "train"},  # see INSIDE
+    "method": GROUND | {"objective", "model", "merge", "corpus", "runtime", "train"},  # see INSIDE
     "train": GROUND | {"method", "objective", "model", "corpus", "runtime"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
     "statistics": BASE,

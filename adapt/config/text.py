@@ -145,3 +145,5 @@ class MixtureConfig:
     """Field that holds the text of the replayed corpus."""
     replay_fraction: ProperFraction = 0.1
     """Share of the run's rows that are replayed, where replay_paths is given."""
+    replay_last: ProperFraction | None = None
+    """That share at the end of the run, to which it grows or falls in a straight line; null keeps replay_fraction."""

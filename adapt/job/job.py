@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.config.kinds import Kind
-from adapt.model.start import MODEL_FOLDER
 from adapt.runner import Finished, Stage
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select
@@ -25,8 +24,6 @@ class Job:
     training: Callable[[Any], Stage[Any] | None] | None = None
     """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
     makes no such model."""
-    place: str = MODEL_FOLDER
-    """Where in the folder of that stage the model lies."""
     own_tokenizer: bool = False
     """Whether that model comes with a tokenizer of its own."""
     texts: Callable[[Any], Select] | None = None

@@ -76,5 +76,4 @@ JOB = Job(
     final=merge,
     show=_show,
     training=lambda stage: stage if len(stage.merging.shares) == 1 else None,
-    place=".",
 )

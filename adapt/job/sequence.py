@@ -8,8 +8,18 @@ from adapt.config.kinds import Kind
 from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, in_its_mode, tasks_of
 from adapt.job.general import before_training
 from adapt.job.job import Job
-from adapt.job.sequence_steps import Setup, known_after, on_domain, recalled_texts, sequence_step, taught
+from adapt.job.merged_domains import merged_domains
+from adapt.job.sequence_steps import (
+    Setup,
+    known_after,
+    on_domain,
+    recalled_texts,
+    sequence_step,
+    taught,
+    with_general_share,
+)
 from adapt.job.text import general_text, replayed_text
+from adapt.method.table import method_of
 from adapt.runner import Finished
 from adapt.stage.context import Context, root_of
 from adapt.stage.domains.matrices import Step
@@ -42,7 +52,8 @@ def sequence(context: Context) -> SequenceStage:
         name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
     }
     ways = {"continual": _one_after_another, "separate": _each_alone, "joint": _all_at_once}
-    steps = tuple(ways[config.sequence.mode](setup))
+    learnt = merged_domains if method_of(config).is_merged_after else ways[config.sequence.mode]
+    steps = tuple(learnt(setup))
     return SequenceStage(
         name=config.name,
         config=config,
@@ -65,7 +76,7 @@ def _one_after_another(setup: Setup) -> Iterator[Step]:
     noted = Noted.of(root_of(context.config), context.config.name, keys)
     noted.check()
     for number, name in enumerate(setup.order, start=1):
-        domain = on_domain(setup, context, name)
+        domain = with_general_share(on_domain(setup, context, name), number)
         training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
         recalled = recalled_texts(setup, number)
         training = replace(training, noted=noted.first(number), recalled=recalled, domain=name)

@@ -46,6 +46,17 @@ def on_domain(setup: Setup, context: Context, name: str) -> Context:
     return context.configured(on_one_source(config, name, dict(sources_of(config.corpus))[name]))
 
 
+def with_general_share(context: Context, number: int) -> Context:
+    """The same with the share of general text that the domain of a number has, where the method changes it."""
+    config, growth = context.config, method_of(context.config).general_growth
+    if not growth or number == 1:
+        return context
+    mixture, added = config.mixture, growth * (number - 1)
+    last = None if mixture.replay_last is None else mixture.replay_last + added
+    mixture = replace(mixture, replay_fraction=mixture.replay_fraction + added, replay_last=last)
+    return context.configured(replace(config, mixture=mixture))
+
+
 def sequence_step(
     setup: Setup, context: Context, number: int, name: str, training: Train, past: Mapping[str, Stage[Any]]
 ) -> Step:
@@ -87,7 +98,7 @@ def sequence_step(
         others=Evaluate.of(trained, f"after-{number}", others, {n: n for n in others} if by_domain else {})
         if others
         else None,
-        runs=taught(setup, trained, _tested(setup, number, name, seen), seen if by_domain else ()),
+        runs=taught(setup, trained, tested(setup, number, name, seen), seen if by_domain else ()),
         past=past,
         is_on_the_last=mode == "continual",
     )
@@ -125,7 +136,7 @@ def taught(setup: Setup, context: Context, tasks: Sequence[TaskConfig], parted: 
     return runs
 
 
-def _tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
+def tested(setup: Setup, number: int, name: str, seen: Sequence[str]) -> list[TaskConfig]:
     """The tasks that a model is taught.
 
     With sequence.full_matrix, and for the last model, these are the tasks of all domains that it has seen; otherwise

@@ -170,6 +170,5 @@ JOB = Job(
     final=change_vocabulary,
     show=_show,
     training=lambda stage: None if isinstance(stage, AnalyzeVocabulary) else stage,
-    place=".",
     own_tokenizer=True,
 )

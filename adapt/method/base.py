@@ -132,8 +132,14 @@ class Method:
     """Whether it is also of use with `sequence.mode: separate`, where nothing can be forgotten."""
     by_domain: bool = False
     """Whether the model gets parts for each domain, so that it computes otherwise for text of another domain."""
+    is_merged_after: ClassVar[bool] = False
+    """Whether a sequence learns each domain from the model to begin with, and then merges all models by section
+    `merge`."""
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
+
+    general_growth: float = 0.0
+    """What is added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 
     def __init__(self, options: Any = None) -> None:
         self.options = options

@@ -21,6 +21,7 @@ METHODS = {
     "derpp": "adapt.method.derpp.method:Derpp",
     "replay": "adapt.method.replay:Replay",
     "interpolate": "adapt.method.interpolate:Interpolated",
+    "average": "adapt.method.average:WindowAverage",
     "freeze": "adapt.method.freeze:Freeze",
     "expand": "adapt.method.expand:Expand",
     "elle": "adapt.method.elle.method:Elle",
@@ -30,6 +31,7 @@ METHODS = {
     "adapters": "adapt.method.adapters:Adapters",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",
+    "merge": "adapt.method.merged:MergedAfter",
 }
 """The class of each method, as `module:Class`. A further method is its file, its test and a line here."""
 

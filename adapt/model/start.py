@@ -23,21 +23,18 @@ class Start:
     it."""
     training: Stage[Any] | None = None
     """The training that makes the model, or the merge; None if the model is there already."""
-    place: str = MODEL_FOLDER
-    """Where in that stage's folder the model lies."""
     vocabulary: Stage[Any] | None = None
     """The stage that makes the tokenizer, and leaves it with a model in its folder; None if `pretrained` has it. Then
     the model has other tokens than `pretrained`."""
 
-    def after(self, training: Stage[Any], place: str = MODEL_FOLDER, own_tokenizer: bool = False) -> "Start":
+    def after(self, training: Stage[Any], own_tokenizer: bool = False) -> "Start":
         """A start from the model that a stage leaves, which began with this one.
 
         Args:
             training: the stage.
-            place: of the model in its folder.
             own_tokenizer: the stage makes a tokenizer too.
         """
-        return Start(self.pretrained, None, training, place, training if own_tokenizer else self.vocabulary)
+        return Start(self.pretrained, None, training, training if own_tokenizer else self.vocabulary)
 
     def made(self, done: Done) -> Pretrained:
         """The model on disk, once its training has run.
@@ -46,7 +43,7 @@ class Start:
         """
         if self.training is None:
             return self.pretrained
-        return replace(self.with_tokenizer(done), model=done[self.training].path / self.place)
+        return replace(self.with_tokenizer(done), model=done[self.training].path / self.training.model_place)
 
     def with_tokenizer(self, done: Done) -> Pretrained:
         """The first model of the chain that has the tokens of this one."""

@@ -40,6 +40,8 @@ class Stage(ABC, Generic[R]):
     """The name of this kind of stage; the folder that holds all stages of the kind has the same name."""
     version: ClassVar[int] = 1
     """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
+    model_place: ClassVar[str] = "."
+    """Where in its folder the model lies, if it makes one."""
     name: str
     """A name for people. It is part of the folder's name, and does not enter the key."""
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from adapt.config import Config, CorpusConfig
@@ -74,7 +75,7 @@ def mixed(
     Raises:
         DataError: a share of the run is for text that has no row.
     """
-    from adapt.corpus.batches.mixture import Mixture
+    from adapt.corpus.batches.mixture import Mixture, replay_shares
 
     if config.corpus.streaming:
         return None
@@ -85,7 +86,13 @@ def mixed(
     replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
     weights = weights_of(config.corpus)
     _check_rows(rows, weights)
-    if replayed == [0] and config.mixture.replay_fraction:
+    if config.mixture.replay_last is not None and config.mixture.exhausted == "stop":
+        raise ConfigError(
+            "mixture.replay_last changes a share along the run, whose length follows from the shares where"
+            " mixture.exhausted is stop",
+            "leave mixture.exhausted at repeat, and set training.max_steps",
+        )
+    if replayed == [0] and any(replay_shares(config.mixture)):
         raise DataError(
             f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but the files of mixture.replay_paths"
             " have no text to train on",
@@ -96,7 +103,8 @@ def mixed(
             f"{', '.join(past)}: the domains before have no text to replay",
             "give them more text, lower corpus.heldout_fraction, or set method.kind to plain",
         )
-    return Mixture.of(
+    make = partial(
+        Mixture.of,
         list(rows.values()),
         config.seed,
         config.mixture,
@@ -105,6 +113,9 @@ def mixed(
         list(past.values()),
         method_of(config).past_fraction,
     )
+    if config.mixture.replay_last is None or not replay:
+        return make()
+    return make(samples=length_over(config, make()).steps * config.training.global_batch_size)
 
 
 def weights_of(corpus: CorpusConfig) -> list[float] | None:

@@ -10,7 +10,7 @@ from adapt.console import log
 from adapt.method.table import method_of
 from adapt.model.instruct import warn_of_instruct
 from adapt.model.size import model_size
-from adapt.model.start import Start
+from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
@@ -75,6 +75,7 @@ class Train(Stage[Trained]):
     """A model, trained on the text of some sources."""
 
     kind = "train"
+    model_place = MODEL_FOLDER
 
     name: str
     config: Config
@@ -137,8 +138,9 @@ class Train(Stage[Trained]):
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": method_of(config).past_fraction} if self.recalled else {}
+        mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         return {
-            "mixture": {**what(config.mixture), "sources": list(self.corpora), "weights": self.weights, **recalled},
+            "mixture": {**mixture, "sources": list(self.corpora), "weights": self.weights, **recalled},
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),

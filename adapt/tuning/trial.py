@@ -101,7 +101,7 @@ def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Fine
     training = job.training(final) if job.training else None
     if training is None or DEV_SCORE not in context.config.tune.objectives:
         return {}
-    start = context.start.after(training, job.place, job.own_tokenizer)
+    start = context.start.after(training, job.own_tokenizer)
     return {task.name: _taught(replace(context, start=start), task) for task in tasks_in(context.config)}
 
 

@@ -44,6 +44,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "mixture.temperature": (2.0, TRAINED),
     "mixture.exhausted": ("stop", TRAINED),
     "mixture.replay_fraction": (0.2, TRAINED),
+    "mixture.replay_last": (0.3, TRAINED),
     "objective.kind": ("whole_word", PREPARED),
     "objective.mask_fraction": (0.2, {"before", *TRAINED}),
     "objective.mask_token_fraction": (0.7, {"before", *TRAINED}),

@@ -20,6 +20,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "distill": {"weight": 2.0},
     "distill of states": {"weight": 20.0, "of": "states"},
     "interpolate": {"share": 0.7},
+    "average": {"window": 0.7, "points": 3, "decay": "cosine"},
     "freeze": {"layers": 1},
     "expand": {"every": 1},
     "lora": {"rank": 2},
@@ -35,6 +36,7 @@ OFF: dict[str, dict[str, Any]] = {
     "ewc": {"strength": 0.0},
     "distill": {"weight": 0.0},
     "interpolate": {"share": 1.0},
+    "average": {"points": 1},
     "freeze": {"embeddings": False, "layers": 0},
     "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
     "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0},
@@ -42,7 +44,7 @@ OFF: dict[str, dict[str, Any]] = {
 """Options under which a method is plain training, bit for bit."""
 SECOND = ("hat", "cpt")
 """Methods that are trained on a model that has learnt a domain with them before: from then on units are taken."""
-ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint")
+ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
 """Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
 
 
@@ -93,7 +95,8 @@ def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, 
         for case, folder in zip(whole, folders, strict=True)
     ]
     cases = [*whole, *(first for first, _ in parts), *(rest for _, rest in parts)]
-    found = ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]
+    runs = [replace(run_of(name, past, case), planned=Case().steps) for case in cases]
+    found = ranks(2).run(train_all, runs)[0]
     for expected, rest in zip(found[: len(whole)], found[-len(whole) :], strict=True):
         assert_equal(rest, expected)
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
+from adapt.config.kinds import DAPT
 from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError
 from adapt.job.dapt import dapt
 from adapt.job.sequence import sequence
 from adapt.method.replay import Replay, ReplayOptions
+from adapt.parse import parse_values
 from adapt.stage.context import Context
 from adapt.stage.train import Train
 from tests.job.worlds import DOMAINS, sequence_world
@@ -53,6 +55,38 @@ def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     with pytest.raises(ConfigError, match="no domain before") as caught:
         dapt(Context.of(alone))
     assert "mixture.replay_paths" in caught.value.fix
+
+
+def test_the_share_of_general_text_grows_or_falls_from_domain_to_domain(config: Config) -> None:
+    mixture = MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=0.3, replay_last=0.2)
+    mixed = replace(config, mixture=mixture)
+    found = trainings(mixed, "replay", ReplayOptions(general_growth=-0.1))
+    shares = [(each.config.mixture.replay_fraction, each.config.mixture.replay_last) for each in found]
+    assert shares == [(0.3, 0.2), (pytest.approx(0.2), pytest.approx(0.1)), (pytest.approx(0.1), pytest.approx(0))]
+    same = trainings(mixed, "replay")
+    assert [one.key == other.key for one, other in zip(found, same, strict=True)] == [True, False, False]
+    shorter = replace(mixed, tasks=[], corpus=replace(mixed.corpus, sources=mixed.corpus.sources[:2]))
+    assert [each.key for each in trainings(shorter, "replay", ReplayOptions(general_growth=-0.1))] == [
+        each.key for each in found[:2]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("growth", "paths", "said"),
+    [(0.4, ["a"], "share of general text 1.1"), (-0.2, ["a"], "-0.1"), (0.1, [], "no general text")],
+)
+def test_growth_out_of_range_is_refused(
+    config: Config, tmp_path: Path, growth: float, paths: list[str], said: str
+) -> None:
+    mixed = replace(config, mixture=MixtureConfig(replay_paths=paths, replay_fraction=0.3))
+    with pytest.raises(ConfigError, match=said):
+        Replay(ReplayOptions(general_growth=growth)).check(mixed, tmp_path)
+
+
+def test_replay_without_a_budget_is_refused() -> None:
+    values = {"corpus": {"paths": "a"}, "method": {"kind": "replay"}, "replay": {"fraction": 0}}
+    with pytest.raises(ConfigError, match=r"replay\.fraction"):
+        parse_values(values, DAPT, "test")
 
 
 def test_shares_that_leave_nothing_are_refused(config: Config, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ class Trained:
     anchor: Path = START
     is_second: bool = False
     """Whether the model has learnt a domain with the same method before."""
+    planned: int | None = None
+    """Steps that the method is told of, where the case is cut short."""
 
 
 class Outcome(NamedTuple):
@@ -61,7 +63,7 @@ def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
     """The method of a run and its model, before an engine wraps it."""
     chosen, case = method_class(run.kind), run.case
     setting = Setting(
-        steps=Case.steps,  # a run that ends before was killed
+        steps=run.planned or case.steps,
         past=run.past,
         anchor=run.anchor,
         base=BEFORE,

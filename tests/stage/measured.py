@@ -48,7 +48,8 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
         of_general = {"general": BEFORE["general"]} if "general" in evaluation.corpora else {}
         measure(evaluation, texts=losses(domain=BEFORE[name], **of_general))
     for step in stage.steps:
-        measure(step.export, **EXPORTED[step.learnt - 1])
+        if step.export:
+            measure(step.export, **EXPORTED[step.learnt - 1])
         if step.others:
             measure(step.others, texts=losses(**dict.fromkeys(step.others.corpora, 3.6)))
     return found

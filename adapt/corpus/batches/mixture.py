@@ -2,21 +2,22 @@
 
 Sources form groups. Within a group every row comes once an epoch, shuffled together or one source after another; what
 runs out starts again. Groups share the run by a pattern of slots, 1,000 where they are few, of which each has a fixed
-number; the slots of every period are permuted anew. So in each prefix of a run every group has its share to within one
-period, and the n-th sample of a group is found without those before it.
+number (one that grows or falls from period to period, where the share of general text does); the slots of every period
+are permuted anew. So in each prefix of a run every group has its share to within one period, and the n-th sample of a
+group is found without those before it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from math import floor
 
 import numpy as np
 
 from adapt.config import MixtureConfig
 from adapt.corpus.batches.group import Group, Places
 from adapt.corpus.batches.order import permute
+from adapt.corpus.batches.slots import Slots
 
 DEFAULT = MixtureConfig()
 SLOTS = 1000
@@ -38,6 +39,8 @@ class Mixture:
     seed: int
     beside: int = 0
     """How many groups, the last ones, are text beside the domain's."""
+    changing: Slots | None = None
+    """The slots of each period, where the share of general text changes along the run; `slots` are then their mean."""
 
     @classmethod
     def of(
@@ -49,6 +52,7 @@ class Mixture:
         replay: Sequence[int] = (),
         recalled: Sequence[int] = (),
         recalled_fraction: float = 0.0,
+        samples: int | None = None,
     ) -> "Mixture":
         """The mixture of some sources.
 
@@ -60,6 +64,8 @@ class Mixture:
             replay: rows of the sources of general text. They come after all others.
             recalled: rows of the texts of past domains. They come after those of the domain.
             recalled_fraction: their share of the run.
+            samples: of the run, over which the share of general text goes from `replay_fraction` to `replay_last`; None
+                where it is not known, or that share stays.
         """
         everyone, tempered = tuple(range(len(rows))), config.temperature != 1 and any(rows)
         if config.order == "sequential" or not (weights or tempered):
@@ -67,15 +73,22 @@ class Mixture:
         else:
             groups = [Group((source,), (rows[source],)) for source in everyone]
             shares = proportions(weights) if weights else proportions(rows, config.temperature)
-        others = [(recalled, recalled_fraction), (replay, config.replay_fraction)]
-        others = [(text, fraction) for text, fraction in others if text]
-        left, first = 1 - sum(fraction for _, fraction in others), len(rows)
-        shares = [*(share * left for share in shares), *(fraction for _, fraction in others)]
-        for text, _ in others:
+        first, texts = len(rows), [text for text in (recalled, replay) if text]
+        for text in texts:
             groups.append(Group(tuple(range(first, first + len(text))), tuple(text)))
             first += len(text)
         period = max(SLOTS, SLOTS_PER_GROUP * len(groups))
-        return cls(tuple(groups), largest_remainder(shares, period), seed, len(others))
+        begins, ends = replay_shares(config)
+
+        def shares_at(place: float) -> list[float]:
+            fractions = ((recalled, recalled_fraction), (replay, begins + place * (ends - begins)))
+            others = [fraction for text, fraction in fractions if text]
+            return [*(share * (1 - sum(others)) for share in shares), *others]
+
+        (mean,) = Slots.of(shares_at, period, None).phases
+        changes = replay and samples is not None and begins != ends
+        changing = Slots.of(shares_at, period, -(-(samples or 1) // period)) if changes else None
+        return cls(tuple(groups), mean, seed, len(texts), changing)
 
     @cached_property
     def period(self) -> int:
@@ -129,28 +142,33 @@ class Mixture:
     def _slots_of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The group of each sample, and its number within the group."""
         periods, places = np.divmod(samples, self.period)
-        slots, groups, numbers = np.array(self.slots), np.empty_like(samples), np.empty_like(samples)
+        groups, numbers = np.empty_like(samples), np.empty_like(samples)
         for period in np.unique(periods):
             here = periods == period
             pattern, ranks = self._pattern(int(period))
             groups[here] = pattern[places[here]]
-            numbers[here] = period * slots[groups[here]] + ranks[places[here]]
+            numbers[here] = self._periods.before(int(period))[groups[here]] + ranks[places[here]]
         return groups, numbers
+
+    @cached_property
+    def _periods(self) -> Slots:
+        return self.changing or Slots((self.slots,))
 
     def _pattern(self, period: int) -> tuple[np.ndarray, np.ndarray]:
         """The group at each slot of a period, and how many slots of that group come before, int64 [period] each."""
-        ends = np.cumsum(self.slots)
+        slots = self._periods.at(period)
+        ends = np.cumsum(slots)
         places = np.arange(self.period)
         groups = np.searchsorted(ends, permute(places, self.period, self._seed_of(-1), period), side="right")
         ranks = np.empty_like(places)
         ranks[np.argsort(groups, kind="stable")] = places
-        return groups, ranks - (ends - self.slots)[groups]
+        return groups, ranks - (ends - slots)[groups]
 
     def _counts(self, samples: int) -> list[int]:
         """How many of the first samples of a run each group has."""
         period, rest = divmod(samples, self.period)
         part = np.bincount(self._pattern(period)[0][:rest], minlength=len(self.groups))
-        return [period * slots + int(more) for slots, more in zip(self.slots, part, strict=True)]
+        return [int(number) for number in self._periods.before(period) + part]
 
     def _sample_of(self, group: int, number: int) -> int:
         """The sample of the run that is a group's sample of that number."""
@@ -163,6 +181,12 @@ class Mixture:
         return self.seed + number * _SEED_STRIDE
 
 
+def replay_shares(config: MixtureConfig) -> tuple[float, float]:
+    """The shares of general text at the beginning and at the end of a run."""
+    last = config.replay_last
+    return config.replay_fraction, config.replay_fraction if last is None else last
+
+
 def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:
     """Shares in proportion to weights^(1 / temperature), above 0 where a weight is; more is more even.
 
@@ -172,17 +196,3 @@ def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[floa
     relative = [max((weight / most) ** (1 / temperature), _LEAST) if weight else 0.0 for weight in weights]
     total = sum(relative)
     return [weight / total for weight in relative]
-
-
-def largest_remainder(shares: Sequence[float], total: int) -> tuple[int, ...]:
-    """Whole numbers in proportion to shares that sum to 1, and to `total`; at least one for each share above 0.
-
-    Hamilton's method: all are rounded down, and those with the largest remainders get one more.
-    """
-    counts = [max(share > 0, floor(share * total)) for share in shares]
-    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - shares[i] * total, i))
-    for rank in range(total - sum(counts)):
-        counts[by_remainder[rank]] += 1
-    while sum(counts) > total:  # what the smallest were given, the largest give
-        counts[counts.index(max(counts))] -= 1
-    return tuple(counts)

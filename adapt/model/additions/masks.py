@@ -64,7 +64,8 @@ class UnitMask(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """States [..., units x width], each unit times its value."""
         by_unit = states.unflatten(-1, (len(self.embedding), -1))
-        return (by_unit * self.values().to(states.dtype)[:, None]).flatten(-2)
+        masked: Tensor = (by_unit * self.values().to(states.dtype)[:, None]).flatten(-2)
+        return masked
 
 
 class _Bounded(torch.autograd.Function):

@@ -8,6 +8,7 @@ from adapt.runner import Done, Stage
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
 from adapt.stage.finetune import Finetune
+from adapt.stage.merge import Merge
 from adapt.stage.train import Train
 
 GENERAL = "general"
@@ -25,15 +26,25 @@ class Step:
     domain: str
     """Name of the domain that was learnt last; empty if all are learnt at once."""
     training: Train
-    export: Export
-    """Measures it on its domain and on general text."""
+    """Of the domain learnt last."""
+    export: Export | None
+    """Measures it on its domain and on general text; None of a merge."""
     others: Evaluate | None
-    """The evaluation of the model on the domains before."""
+    """The evaluation of the model on the domains before; of a merge, on all that it has learnt and on general text."""
     runs: Runs
     past: Mapping[str, Stage[Any]]
     """What the method knew before its training."""
     is_on_the_last: bool
     """Whether it began with the model before it in the sequence."""
+    merged: Merge | None = None
+    """The merge of this training's model with those before, which is measured in place of it."""
+
+    @property
+    def handed(self) -> Stage[Any]:
+        """The stage in whose folder the model lies that is handed over."""
+        handed = self.merged or self.export
+        assert handed
+        return handed
 
 
 @dataclass(frozen=True)
@@ -93,9 +104,12 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
     rows[0][GENERAL] = _loss(done, before[order[0]], GENERAL)
     rows += [{} for _ in order]
     for step in steps:
-        row, exported = rows[step.learnt], done[step.export].result
+        row = rows[step.learnt]
         if step.others:
             row |= {name: text.loss for name, text in done[step.others].result.texts.items()}
+        if step.export is None:
+            continue
+        exported = done[step.export].result
         if step.domain:  # else its export is about all domains together
             row[step.domain] = exported.heldout_loss_after
         if step.is_on_the_last:  # what the domain lost, or won, before it was learnt

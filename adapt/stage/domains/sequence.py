@@ -13,7 +13,6 @@ from adapt.stage.domains.routes import route_table
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import PrepareTask
 from adapt.stage.text.prepare import Prepared
-from adapt.stage.train import Train
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,10 @@ class Sequence(Stage[SequenceResult]):
         return [*self.texts.values(), *self.tasks.values()]
 
     @property
-    def model(self) -> Train | None:
-        """The training that has learnt all domains; None where each is learnt apart."""
-        return None if self.config.sequence.mode == "separate" else self.steps[-1].training
+    def model(self) -> Stage[Any] | None:
+        """The training that has learnt all domains, or the merge; None where each is learnt apart."""
+        last = self.steps[-1]
+        return None if self.config.sequence.mode == "separate" else last.merged or last.training
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
         """Fills the matrices."""
@@ -107,7 +107,7 @@ class Sequence(Stage[SequenceResult]):
             for name in self.order
             if name not in losses.columns
         ]
-        exports = {step.domain or ", ".join(self.order): str(done[step.export].path) for step in self.steps}
+        exports = {step.domain or ", ".join(self.order): str(done[step.handed].path) for step in self.steps}
         result = SequenceResult(
             order=list(self.order),
             mode=mode,
@@ -135,8 +135,9 @@ class Sequence(Stage[SequenceResult]):
         """How many measured documents were trained on, summed over what was measured of every model."""
         overlaps: list[int | None] = []
         for step in self.steps:
-            exported = done[step.export].result
-            overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+            if step.export:
+                exported = done[step.export].result
+                overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
             if step.others:
                 overlaps += [text.overlap for text in done[step.others].result.texts.values()]
         known = [each for each in overlaps if each is not None]
@@ -144,7 +145,7 @@ class Sequence(Stage[SequenceResult]):
 
     def _paid(self) -> Iterator[Stage[Any]]:
         for step in self.steps:
-            yield step.export
+            yield step.export or step.training
             yield from step.past.values()
             yield from (run for runs in step.runs.values() for run in runs)
         yield from (run for runs in self.untaught.values() for run in runs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from adapt.config import MixtureConfig
 from adapt.corpus.batches.group import Places
-from adapt.corpus.batches.mixture import SLOTS, Mixture, largest_remainder, proportions
+from adapt.corpus.batches.mixture import SLOTS, Mixture, proportions
 from adapt.corpus.batches.order import permute
 
 SEQUENTIAL = MixtureConfig(order="sequential")
@@ -88,6 +88,37 @@ def test_exhausted_is_before_the_first_row_that_comes_twice(mixture: Mixture) ->
     samples = [(source, row) for source, _, row in first(mixture, exhausted + 1)]
     assert len(set(samples[:-1])) == len(samples) - 1
     assert samples[-1] in samples[:-1]
+
+
+PROGRESSIVE = [(0.0, 0.5), (0.5, 0.1), (0.2, 0.2)]
+
+
+@pytest.mark.parametrize(("begins", "ends"), PROGRESSIVE)
+def test_the_share_of_general_text_goes_in_a_line_along_the_run(begins: float, ends: float) -> None:
+    config, samples = MixtureConfig(replay_fraction=begins, replay_last=ends), 20 * SLOTS
+    mixture = Mixture.of([300, 70], 3, config, replay=[50], recalled=[40], recalled_fraction=0.1, samples=samples)
+    sources = mixture.locate(np.arange(samples + 2 * SLOTS)).sources.reshape(-1, SLOTS)
+    general, past = (sources == 3).mean(1), (sources == 2).mean(1)
+    expected = begins + (ends - begins) * (np.arange(20) + 0.5) / 20
+    assert np.abs(general[:20] - expected).max() <= 1 / SLOTS
+    assert (general[20:] == general[19]).all()  # a run that goes on keeps the last share
+    assert np.abs(past - 0.1).max() <= 1 / SLOTS
+    assert general.tolist() == sorted(general, reverse=ends < begins)
+
+
+@settings(max_examples=20, deadline=None)
+@given(shares=st.sampled_from(PROGRESSIVE), start=st.integers(0, 4000), samples=st.integers(1, 6000))
+def test_samples_of_a_changing_mixture_can_be_asked_first_and_counted(
+    shares: tuple[float, float], start: int, samples: int
+) -> None:
+    config = MixtureConfig(replay_fraction=shares[0], replay_last=shares[1])
+    mixture = Mixture.of([30, 7], 5, config, replay=[50], samples=samples)
+    everything = first(mixture, start + 50)
+    assert triples(mixture.locate(np.arange(start, start + 50))) == everything[start:]
+    counted = Counter(source for source, _, _ in everything)
+    assert mixture.drawn(start + 50) == [counted[source] for source in range(3)]
+    rows = [row for source, epoch, row in everything if (source, epoch) == (2, 0)]
+    assert len(rows) == len(set(rows))  # every row comes once an epoch, whatever the share
 
 
 def test_one_source_is_its_own_permutation() -> None:
@@ -205,19 +236,3 @@ def test_temperature() -> None:
     even = Mixture.of([100, 10_000], 0, MixtureConfig(temperature=2.0)).slots
     assert even == (91, 909)
     assert Mixture.of([100, 10_000], 0, MixtureConfig(temperature=1e9)).slots == (500, 500)
-
-
-@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=20), st.integers(30, 2000))
-def test_largest_remainder(weights: list[float], total: int) -> None:
-    shares = [weight / sum(weights) for weight in weights]
-    counts = largest_remainder(shares, total)
-    assert sum(counts) == total
-    assert min(counts) >= 1
-    if min(shares) * total >= 1:
-        assert all(abs(count - share * total) < 1 for count, share in zip(counts, shares, strict=True))
-
-
-def test_largest_remainder_by_example() -> None:
-    """Seats by Hamilton's method, worked by hand: 3.5, 3.3, 2.2 and 1.0 of 10."""
-    assert largest_remainder([0.35, 0.33, 0.22, 0.10], 10) == (4, 3, 2, 1)
-    assert largest_remainder([0.999, 0.0005, 0.0005], 10) == (8, 1, 1)

@@ -16,9 +16,7 @@ def test_masks_get_steeper_from_the_first_step_to_the_last() -> None:
     found = [steepness_at(step, 5, 400.0) for step in range(5)]
     assert found[0] == 1 / 400
     assert found[-1] == pytest.approx(400.0)
-    assert [later - earlier for earlier, later in pairwise(found)] == pytest.approx(
-        [(400 - 1 / 400) / 4] * 4
-    )
+    assert [later - earlier for earlier, later in pairwise(found)] == pytest.approx([(400 - 1 / 400) / 4] * 4)
     assert steepness_at(0, 1, 400.0) == 400.0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.config import Config, MethodConfig, TaskConfig
+from adapt.config import Config, MergeConfig, MethodConfig, TaskConfig
 from adapt.stage.domains.matrices import LossMatrix, ScoreMatrix, loss_matrix, score_matrix
 from adapt.stage.domains.sequence import Sequence
 from adapt.stage.finetune import Finetune
@@ -36,7 +36,8 @@ def test_losses_stand_where_they_were_measured(config: Config) -> None:
 
 def test_general_text_that_is_not_there_has_no_column(config: Config) -> None:
     stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
-    nothing = [record_of(s.export, **{**EXPORTED[s.learnt - 1], "general_loss_after": None}) for s in stage.steps]
+    exports = [(step.export, EXPORTED[step.learnt - 1]) for step in stage.steps if step.export]
+    nothing = [record_of(export, **{**figures, "general_loss_after": None}) for export, figures in exports]
     assert losses_of(stage, *nothing).columns == {"cs": 0, "bio": 1}
 
 
@@ -49,9 +50,9 @@ def test_general_text_that_is_too_little_has_no_column(config: Config) -> None:
 
 def test_a_domain_with_too_little_held_out_text_has_no_column(config: Config) -> None:
     stage = built(config)
-    little = record_of(
-        stage.steps[0].export, **{**EXPORTED[0], "heldout_loss_before": None, "heldout_loss_after": None}
-    )
+    export = stage.steps[0].export
+    assert export
+    little = record_of(export, **{**EXPORTED[0], "heldout_loss_before": None, "heldout_loss_after": None})
     found = losses_of(stage, little)
     assert found.columns == {"bio": 1, "general": None}
     assert [set(row) for row in found.rows] == [{"bio", "general"}] * 3
@@ -67,6 +68,25 @@ def test_all_at_once_is_one_model_whose_losses_are_of_each_domain(config: Config
     assert stage.steps[0].others
     measured = record_of(stage.steps[0].others, texts=losses(cs=3.1, bio=3.2))
     assert losses_of(stage, measured).rows[1:] == [{}, {"cs": 3.1, "bio": 3.2, "general": 4.4}]
+
+
+def test_domains_learnt_apart_and_merged_have_the_losses_of_the_merges(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("merge"), merge=MergeConfig("ties")))
+    first, second = (step.others for step in stage.steps)
+    assert first
+    assert second
+    measured = [
+        record_of(first, texts=losses(cs=3.1, general=4.2)),
+        record_of(second, texts=losses(cs=3.3, bio=3.6, general=4.3)),
+    ]
+    assert losses_of(stage, *measured) == LossMatrix(
+        {"cs": 0, "bio": 1, "general": None},
+        [
+            {"cs": 5.0, "bio": 6.0, "general": 4.0},
+            {"cs": 3.1, "general": 4.2},
+            {"cs": 3.3, "bio": 3.6, "general": 4.3},
+        ],
+    )
 
 
 def test_scores_stand_where_they_were_measured_by_seed(config: Config) -> None:

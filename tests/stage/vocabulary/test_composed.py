@@ -24,7 +24,7 @@ def test_an_extended_model_is_adapted_with_its_tokens(config: Config) -> None:  
     config = replace(config, training=training, corpus=corpus, resources=resources)
     context = Context.of(config)
     extended = change_vocabulary(context)
-    start = context.start.after(extended, JOB.place, JOB.own_tokenizer)
+    start = context.start.after(extended, JOB.own_tokenizer)
     exported = ensure(dapt(replace(context, start=start)), context.store)
     folder = exported.path
     tokenizer, size = load_tokenizer(folder), ensure(extended, context.store).result.vocabulary

@@ -1,0 +1,95 @@
+"""Domains that are learnt apart and merged: which trainings and merges there are, and what is refused. Nothing runs."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, MergeConfig, MethodConfig
+from adapt.errors import ConfigError
+from adapt.job.dapt import dapt
+from adapt.job.sequence import JOB, sequence
+from adapt.stage.context import Context
+from adapt.stage.domains.sequence import Sequence
+from adapt.stage.merge import Merge
+from tests.job.worlds import DOMAINS, sequence_world
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return sequence_world(tmp_path, monkeypatch)
+
+
+def built(config: Config, method: str = "merge", **merge: Any) -> Sequence:
+    section = MergeConfig(**{"kind": "ties", **merge})
+    return sequence(Context.of(replace(config, method=MethodConfig(method), merge=section)))
+
+
+def merges(stage: Sequence) -> list[Merge]:
+    return [step.merged for step in stage.steps if step.merged]
+
+
+def test_each_domain_is_trained_from_the_base_as_one_by_one_and_then_all_are_merged(config: Config) -> None:
+    stage, apart = built(config), built(config, "one")
+    assert [step.training.key for step in stage.steps] == [step.training.key for step in apart.steps]
+    for number, merge in enumerate(merges(stage), start=1):
+        assert merge.start.training is None
+        assert [model.training for model in merge.models] == [step.training for step in stage.steps[:number]]
+        assert merge.merging.kind == "ties"
+    assert len(merges(stage)) == len(DOMAINS)
+
+
+def test_what_is_measured_tested_and_handed_on_is_the_merge(config: Config) -> None:
+    stage = built(config)
+    for number, step in enumerate(stage.steps, start=1):
+        assert step.others
+        assert step.others.start.training == step.merged
+        assert list(step.others.corpora) == [*DOMAINS[:number], "general"]
+        assert all(run.start.training == step.merged for runs in step.runs.values() for run in runs)
+    assert stage.model == stage.steps[-1].merged
+    assert stage.model
+    assert JOB.training
+    assert JOB.training(stage) == stage.model
+    assert stage.model.model_place == "."
+
+
+def test_another_way_of_merging_trains_nothing(config: Config) -> None:
+    one, other = built(config), built(config, kind="task_arithmetic", shares=[0.3])
+    assert [step.training.key for step in one.steps] == [step.training.key for step in other.steps]
+    assert not {merge.key for merge in merges(one)} & {merge.key for merge in merges(other)}
+
+
+def test_a_domain_added_later_redoes_nothing(config: Config) -> None:
+    shorter = replace(config, corpus=replace(config.corpus, sources=config.corpus.sources[:2]), tasks=config.tasks[:1])
+    before, after = built(shorter), built(config)
+    assert {each.key for each in before.inputs.values()} <= {each.key for each in after.inputs.values()}
+
+
+def test_each_domain_has_its_weight(config: Config) -> None:
+    stage = built(config, weights=[1.0, 2.0, 3.0])
+    assert [merge.merging.weights for merge in merges(stage)] == [(1.0,), (1.0, 2.0), (1.0, 2.0, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"kind": "interpolate"}, "merge.kind interpolate takes no more than 1 model"),
+        ({"kind": "residual"}, "merge.kind residual takes no more than 2 models"),
+        ({"models": ["runs/export/one"]}, "the models are those of the domains"),
+        ({"weights": [1.0]}, "merge.weights has 1 numbers, but there are 3 domains"),
+        ({"shares": [0.3, 0.5]}, "a sequence hands on one model"),
+    ],
+)
+def test_what_cannot_merge_the_domains_is_refused(config: Config, section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sequence(
+            Context.of(replace(config, method=MethodConfig("merge"), merge=MergeConfig(**{"kind": "ties", **section})))
+        )
+
+
+def test_one_domain_is_refused(config: Config) -> None:
+    alone = replace(config, method=MethodConfig("merge"), tasks=[])
+    alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
+    with pytest.raises(ConfigError, match="there is one domain"):
+        dapt(Context.of(alone))

@@ -1,0 +1,78 @@
+"""The mean over a window: which steps, with which weights, and that it is the mean of what the model was."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.merge.average import DECAYS
+from adapt.method.average import AverageOptions, WindowAverage, window_weights
+from adapt.method.base import Setting
+
+
+class Moving:
+    """A model of two numbers and a counter, which is somewhere else after each step."""
+
+    step = 0
+
+    def full_state(self) -> dict[str, torch.Tensor]:
+        return {"w": torch.tensor([float(self.step), float(self.step) ** 2]), "count": torch.tensor(self.step)}
+
+
+def trained(steps: int, until: int | None = None, resumed_at: int | None = None, **options: Any) -> Any:
+    engine, setting = Moving(), Setting(steps=steps)
+
+    def begun() -> WindowAverage:
+        method = WindowAverage(AverageOptions(**options))
+        method.prepare_model(None, setting)
+        return method
+
+    method = begun()
+    for step in range(until or steps):
+        if step == resumed_at:
+            before, method = method, begun()
+            if state := before.state():
+                method.load_state(state)
+        engine.step = step + 1
+        method.after_step(engine, step)
+    return method.merge(engine.full_state())
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_the_mean_is_where_decayed_updates_would_have_ended(decay: str) -> None:
+    """By hand: from the first point on, each update counts with what is left of the rate."""
+    places = sorted(window_weights(100, AverageOptions(window=0.4, points=5, decay=decay)))  # type: ignore[arg-type]
+    assert places == [60, 70, 80, 90, 100]
+    expected = torch.tensor([60.0, 3600.0])
+    for number in range(1, 5):
+        update = torch.tensor([float(places[number]) ** power - float(places[number - 1]) ** power for power in (1, 2)])
+        expected = expected + DECAYS[decay](number / 5) * update
+    found = trained(100, window=0.4, points=5, decay=decay)
+    torch.testing.assert_close(found["w"], expected)
+    assert found["count"] == 100
+
+
+def test_a_short_window_has_fewer_points_and_ends_at_the_end() -> None:
+    weights = window_weights(4, AverageOptions(window=0.5, points=10))
+    assert sorted(weights) == [2, 3, 4]
+    assert sum(weights.values()) == pytest.approx(1)
+    assert window_weights(7, AverageOptions(points=1)) == {7: 1.0}
+
+
+def test_one_that_resumes_ends_alike() -> None:
+    options: dict[str, Any] = {"window": 0.5, "points": 6, "decay": "cosine"}
+    whole = trained(20, **options)
+    for place in (5, 11, 15):
+        assert torch.equal(trained(20, resumed_at=place, **options)["w"], whole["w"])
+
+
+def test_a_corpus_that_ends_early_gives_the_mean_of_what_there_was() -> None:
+    found = trained(10, until=7, window=0.5, points=6)  # points 5 to 10
+    torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
+    assert trained(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
+
+
+def test_ranks_without_weights_have_nothing_to_hand_on() -> None:
+    method = WindowAverage(AverageOptions())
+    method.load_state({"total": 0.5, "sums": {}})
+    assert method.merge({}) == {}
