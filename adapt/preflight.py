@@ -15,7 +15,7 @@ from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
 from adapt.runtime import address_of
 from adapt.train.capacity.device import has_gpu
-from adapt.train.capacity.fit import check_fits
+from adapt.train.capacity.fit import check_fits, size_of_training
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.probe import device_of_workers
 from adapt.train.compiler import check_compiler
@@ -76,7 +76,7 @@ def check_compile(config: Config) -> None:
         check_compiler(has_gpu() and config.resources.gpus_per_worker != 0)
 
 
-def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None) -> None:
+def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None = None, number: int = 1) -> None:
     """Compares the memory that a training needs with that of its devices. Needs a connection to Ray.
 
     Nothing is checked, and that is said, where the model's dimensions or the devices are not known.
@@ -85,6 +85,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
         config: the job's.
         model: folder of the model to start from.
         corpus: the prepared corpus's metrics, if it is: how long its documents are.
+        number: of the training in a sequence of domains, which starts with this model; it may grow before each.
 
     Raises:
         ConfigError: the training cannot fit; says what would.
@@ -95,7 +96,7 @@ def check_memory(config: Config, model: Path, corpus: Mapping[str, Any] | None =
     elif device is None:
         log("memory is not checked: the cluster has no free place for a worker yet (resources.device_memory_gib)")
     else:
-        check_fits(config, size, device, mean_length(corpus) if corpus else None)
+        check_fits(config, size_of_training(config, size, number), device, mean_length(corpus) if corpus else None)
 
 
 def check_training(config: Config) -> None:

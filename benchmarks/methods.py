@@ -25,6 +25,9 @@ MOST = {
     "l2sp": (1.1, 1.3),
     "ewc": (1.1, 1.5),
     "distill": (1.45, 1.3),
+    "elle": (1.8, 1.7),  # two layers and two heads more
+    "hat": (1.4, 1.2),
+    "cpt": (1.4, 1.2),
     "das": (2.3, 1.5),
 }
 """The most that each method is to take: time, memory. What is left out trains as plain training does."""

@@ -183,6 +183,15 @@ class Method:
         """
         return AddedMemory()
 
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """The dimensions of the model that is trained, where a method adds width or depth.
+
+        Args:
+            size: of the model that the first of the trainings starts with.
+            trainings: their numbers in a sequence of domains, from 1, one after another.
+        """
+        return size
+
     def notes(self, measured: Mapping[int, Mapping[str, Finished[Any]]]) -> Notes:
         """What its stages came to in a sequence of domains.
 

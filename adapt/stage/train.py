@@ -19,6 +19,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.domains.noted import Noted
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.text.prepare import Prepared, Streamed
+from adapt.train.capacity.fit import size_of_training
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
@@ -63,6 +64,8 @@ class Trained:
     peak_memory_bytes: int | None
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
+    parameters: int | None = None
+    """How many the trained model has; tied ones count once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""
 
@@ -171,7 +174,8 @@ class Train(Stage[Trained]):
 
         connect(config.resources)
         sources = self.sources
-        check_memory(config, self.start.pretrained.model, summed_sizes(done[text].record.metrics for text in sources))
+        sizes = summed_sizes(done[text].record.metrics for text in sources)
+        check_memory(config, self.start.pretrained.model, sizes, self.number)
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
@@ -208,6 +212,7 @@ class Train(Stage[Trained]):
         dimensions = model_size(self.start.pretrained.model)
         if dimensions is None:
             return None
+        dimensions = size_of_training(self.config, dimensions, self.number)
         done = Done(records)
         config, known, length = self.config, all(text in done for text in self.sources), None
         if known:
@@ -246,6 +251,7 @@ def outcome_of(
         mfu=reported.get("mfu"),
         peak_memory_bytes=reported["peak_memory_bytes"],
         transductive=knows,
+        parameters=reported.get("parameters"),
         sources=sources,
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}

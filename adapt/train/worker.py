@@ -118,9 +118,12 @@ class RankParts:
         model: Any = method.prepare_model(setting.load(start.model), setting)
         model.train().to(device)
         apply_options(model, training, device)
+        number = job.number or 1
         dimensions, document_length = model_size(start.model), _document_length(job)
+        dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
         place = RankPlace(device, precision, context.get_local_world_size())
         size, accumulation = passes(config, dimensions, model, objective, method, place, document_length)
+        parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
         loop = Loop(engine, objective, method, training, size, job.steps, config.seed)
@@ -134,6 +137,7 @@ class RankParts:
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
             "device": _device_name(device),
+            "parameters": parameters,
         }
         utilization = None
         if dimensions:

@@ -1,7 +1,7 @@
 """Trainings of the toy model with any method, in the real loop, for what is to hold of all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adapt.method.base import Setting
+from adapt.method.base import Method, Setting
 from adapt.method.table import method_class
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
@@ -28,6 +28,8 @@ class Trained:
     options: Mapping[str, Any] = field(default_factory=dict)
     past: Mapping[str, Path] = field(default_factory=dict)
     anchor: Path = START
+    is_second: bool = False
+    """Whether the model has learnt a domain with the same method before."""
     planned: int | None = None
     """Steps that the method is told of, where the case is cut short."""
 
@@ -57,10 +59,9 @@ def train_all(runs: list[Trained]) -> list[Outcome]:
     return [_train(run) for run in runs]
 
 
-def _train(run: Trained) -> Outcome:
-    case, chosen = run.case, method_class(run.kind)
-    method = chosen(chosen.Options(**run.options) if chosen.Options else None)
-    world, training = dist.get_world_size(), settings(**case.training)
+def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
+    """The method of a run and its model, before an engine wraps it."""
+    chosen, case = method_class(run.kind), run.case
     setting = Setting(
         steps=run.planned or case.steps,
         past=run.past,
@@ -70,7 +71,25 @@ def _train(run: Trained) -> Outcome:
         world=world,
         load=loaded,
     )
-    toy = method.prepare_model(model(case.dropout), setting).train()
+    toy: Any = model(case.dropout)
+    if run.is_second:
+        first = chosen(chosen.Options(**run.options) if chosen.Options else None)
+        toy = first.prepare_model(toy.eval(), replace(setting, domain="before", number=1))
+        draw = torch.Generator().manual_seed(11)
+        with torch.no_grad():
+            for name, parameter in toy.named_parameters():
+                learnt = torch.randn(parameter.shape, generator=draw)
+                if parameter.requires_grad:
+                    parameter.copy_(learnt if name.endswith("embedding") else parameter + 0.1 * learnt)
+        setting = replace(setting, domain="now", number=2)
+    method = chosen(chosen.Options(**run.options) if chosen.Options else None)
+    return method, method.prepare_model(toy, setting).train()
+
+
+def _train(run: Trained) -> Outcome:
+    case = run.case
+    method, toy = prepared(run, dist.get_world_size())
+    world, training = dist.get_world_size(), settings(**case.training)
     passes = GLOBAL_BATCH // world // case.micro_batch
     engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)
     method.begin(engine)

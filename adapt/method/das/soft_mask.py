@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
-from adapt.model.layers.masked import Mask, Target, set_mask
+from adapt.model.layers.masked import Mask, Target, computed_with, mask_all
 from adapt.model.layers.units import Values, by_parameter
 
 
@@ -42,10 +42,8 @@ class SoftMask(Method):
         Raises:
             ModelError: the embeddings have another number of rows than there are importances.
         """
-        for name, importance in {**by_parameter(model, self._importance), **self._rows(model)}.items():
-            if importance.any():
-                mask = Mask(model.get_parameter(name), 1 - importance, self._target)
-                self._masks |= dict.fromkeys(set_mask(model, name, mask), mask)
+        importance = {**by_parameter(model, self._importance), **self._rows(model)}
+        self._masks = mask_all(model, importance, self._target)
         return model
 
     def _rows(self, model: nn.Module) -> dict[str, Tensor]:
@@ -64,7 +62,4 @@ class SoftMask(Method):
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """W in place of V."""
-        for name, mask in self._masks.items():
-            if name in state:
-                state[name] = mask.now(state[name].to(mask.keep.device)).cpu()
-        return state
+        return computed_with(state, self._masks)

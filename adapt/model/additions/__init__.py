@@ -7,5 +7,6 @@ alone would leave them out, and say so; `adapt.model.load` and `adapt.model.base
 - `table`: the kinds, and how a model gets them.
 - `weights`: reads such a folder.
 - `domains`: sets of which each domain has its own; `route`: which set a text should take.
+- `masks`: of units for each domain, and plugins that have them.
 - `adapters`: small bottlenecks in each layer.
 """

@@ -11,6 +11,8 @@ from adapt.nearest import nearest
 
 ADDITIONS: dict[str, str] = {
     "domains": "adapt.model.additions.domains:attach_domains",
+    "plugins": "adapt.model.additions.masks:attach_plugins",
+    "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
     "adapters": "adapt.model.additions.adapters:attach_adapters",
 }
 """What attaches each kind, as `module:function`. A further kind is its file in this folder, its test and a line here.

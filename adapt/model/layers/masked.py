@@ -6,6 +6,7 @@ the layer computes with is made of it anew in each pass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -126,6 +127,33 @@ def set_mask(model: nn.Module, name: str, mask: Mask) -> list[str]:
                 _mask_part(module, part, mask, f"{layer}.{part}")
                 names.append(f"{layer}.{part}")
     return names
+
+
+def mask_all(model: nn.Module, held: Mapping[str, Tensor], target: Target = "update") -> dict[str, Mask]:
+    """Masks parameters, each by 1 less how much it is held. Those that are wholly free stay as they are.
+
+    Args:
+        model: as of `set_mask`.
+        held: in [0, 1], by the parameter's name, of a shape that broadcasts to the parameter's.
+        target: of the masks.
+
+    Returns:
+        The masks, by all names of what they mask.
+    """
+    masks: dict[str, Mask] = {}
+    for name, each in held.items():
+        if each.any():
+            mask = Mask(model.get_parameter(name), 1 - each, target)
+            masks |= dict.fromkeys(set_mask(model, name, mask), mask)
+    return masks
+
+
+def computed_with(state: dict[str, Tensor], masks: Mapping[str, Mask]) -> dict[str, Tensor]:
+    """What layers compute with in place of their masked parameters, in a model's state."""
+    for name, mask in masks.items():
+        if name in state:
+            state[name] = mask.now(state[name].to(mask.keep.device)).cpu()
+    return state
 
 
 def _mask_part(module: nn.Module, part: str, mask: Mask, name: str) -> None:

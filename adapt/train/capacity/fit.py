@@ -71,6 +71,17 @@ def micro_batch_sizes(config: Config, on_gpu: bool) -> list[int]:
     return in_one_pass + [number for number in range(min(share, most), 0, -1) if share % number == 0]
 
 
+def size_of_training(config: Config, size: ModelSize, number: int) -> ModelSize:
+    """The dimensions of the model that a training trains, which its method may have made larger.
+
+    Args:
+        config: the job's.
+        size: of the model that the first of all domains begins with.
+        number: of the training's domain, from 1.
+    """
+    return method_of(config).trained_size(size, range(1, number + 1))
+
+
 def check_fits(config: Config, size: ModelSize, device: Device, document_length: float | None = None) -> Fit:
     """Refuses a training that its devices cannot hold, before anything is prepared.
 

@@ -1,0 +1,117 @@
+"""CPT (Ke et al. 2022, arXiv 2210.05549): plugins that all domains share, of which each domain uses a part.
+
+A plugin stands beside attention and another beside the feed-forward block of every layer; both of its layers have
+masks as HAT learns them (arXiv 1801.01423), rounded once learnt. The model itself stays, but for its norms, which every
+domain trains on: what CPT forgets, it forgets there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from adapt.config import Config, PositiveFloat, PositiveInt
+from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.hat.check import check_masks
+from adapt.method.hat.method import plugins_memory
+from adapt.method.sets import enter_sets, take_set
+from adapt.model.size import ModelSize
+
+PLUGIN_KIND = "plugins"
+"""The model's addition."""
+
+
+@dataclass(frozen=True)
+class CptOptions:
+    """Shared plugins with masks for each domain (CPT, arXiv 2210.05549)."""
+
+    width: PositiveInt = 512
+    """Neurons of each plugin; the published code has 512 or 768."""
+    form: Literal["parallel", "sequential"] = "parallel"
+    """`parallel`: a plugin reads what its block reads, and adds to what that puts out. `sequential`: it reads what its
+    block puts out, as adapters do."""
+    train_norms: bool = True
+    """Whether the norms of the layers train too, as published. They are shared: `false` forgets nothing."""
+    steepest: PositiveFloat = 400.0
+    """How steep the masks are at the end of a training, before they are rounded."""
+
+
+class Cpt(Method):
+    """Trains plugins, their masks and norms."""
+
+    Options = CptOptions
+    kind: ClassVar[str] = "cpt"
+    goes_alone: ClassVar[bool] = True
+    by_domain = True
+
+    def __init__(self, options: CptOptions) -> None:
+        super().__init__(options)
+        self.options: CptOptions = options
+        self._names: list[str] = []
+        self._learning: Any = (
+            None  # MaskLearning: parsing runs what stands under TYPE_CHECKING, and must not load torch
+        )
+
+    @property
+    def _made(self) -> dict[str, Any]:
+        """The options of the addition."""
+        options = self.options
+        return {"width": options.width, "form": options.form, "steepest": options.steepest, "is_hard": True}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models that cannot have masks.
+
+        Raises:
+            ConfigError, ModelError: as `check_masks`.
+        """
+        check_masks(config, model, self.kind, PLUGIN_KIND, self._made)
+
+    def prepare_model(self, model: Any, setting: Setting) -> Any:
+        """Puts plugins in, and frees them and the norms."""
+        from adapt.method.hat.blocked import used_in_plugins
+        from adapt.method.hat.learning import MaskLearning
+        from adapt.model.additions.masks import attach_plugins
+        from adapt.model.layers.pattern import layers_of
+
+        self._names = take_set(model, setting, True, lambda: attach_plugins(model, 1, **self._made))
+        self._learning = MaskLearning(model, used_in_plugins, setting.steps, self.options.steepest, sparsity=0.0)
+        for layer in layers_of(model) if self.options.train_norms else ():
+            for module in layer.module.modules():
+                if "Norm" in type(module).__name__:
+                    module.requires_grad_(True)
+        return model
+
+    def begin(self, engine: Any) -> None:
+        """Looks at what this rank holds."""
+        self._learning.begin(engine)
+
+    def losses(
+        self, model: Any, parts: Sequence[Any], objective: Any, step: int, predictions: int
+    ) -> Iterator[tuple[Any, Any]]:
+        """Plain losses, with masks as steep as they are at the step."""
+        self._learning.anneal(step)
+        return super().losses(model, parts, objective, step, predictions)
+
+    def before_step(self, engine: Any, step: int) -> None:
+        """Compensates the gradients of embeddings."""
+        self._learning.change_gradients(engine)
+
+    def report(self) -> dict[str, float]:
+        """How much is left to learn with."""
+        found: dict[str, float] = self._learning.report()
+        return found
+
+    def merge(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What the other domains use is as it was."""
+        merged: dict[str, Any] = self._learning.merge(state)
+        return merged
+
+    def resize(self, config: Any) -> None:
+        """Says which plugins and masks there are."""
+        enter_sets(config, PLUGIN_KIND, self._names, self._made)
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """The plugins, and what the domain began with."""
+        return plugins_memory(size, self.options.width)

@@ -1,0 +1,127 @@
+"""By how much a model grows before a domain, what config.json then says, and what it will weigh. Loads no torch.
+
+Width grows by whole attention heads, states and feed-forward layers in proportion, so that heads keep their size. Heads
+that share a key and a value are added with one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adapt.errors import ConfigError
+from adapt.model.locate import CONFIG, read_json
+from adapt.model.size import ALIASES, ModelSize
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What is added to a model."""
+
+    layers: int = 0
+    heads: int = 0
+
+    @classmethod
+    def before(cls, domain: int, layers: Sequence[int], heads: Sequence[int]) -> Growth:
+        """What the options say of a domain, by its number from 1."""
+        return cls(*(each[domain - 1] if domain <= len(each) else 0 for each in (layers, heads)))
+
+    def layer_sources(self, layers: int) -> list[tuple[int, bool]]:
+        """For each layer of the larger model the layer that it comes from, and whether it is the copy of it.
+
+        Copies stand behind what they are copied from, evenly over the model, the last behind the last layer.
+        """
+        copied = {(number + 1) * layers // self.layers - 1 for number in range(self.layers)}
+        return [(layer, new) for layer in range(layers) for new in ((False, True) if layer in copied else (False,))]
+
+    def resize(self, config: Any) -> None:
+        """Puts the larger dimensions into a config of transformers."""
+        layers, heads = (int(_get(config, name)) for name in ("layers", "heads"))
+        wide = {name: width * (heads + self.heads) / heads for name, width in _widths(config).items()}
+        if types := getattr(config, "layer_types", None):
+            config.layer_types = [types[source] for source, _ in self.layer_sources(layers)]
+        for name, width in wide.items():
+            setattr(config, name, round(width))
+        _set(config, "layers", layers + self.layers)
+        _set(config, "heads", heads + self.heads)
+
+    def resized(self, size: ModelSize) -> ModelSize:
+        """The dimensions of the larger model; how many parameters it has, about."""
+        wider, deeper = 1 + self.heads / size.heads, 1 + self.layers / size.layers
+        is_projected = size.embedding_parameters != size.vocabulary * size.hidden  # ELECTRA's embeddings stay narrow
+        words, between = (1.0, wider) if is_projected else (wider, wider**2)
+        transforms = size.head_parameters - size.embedding_parameters
+        layer, transformed = round(size.layer_parameters * wider**2 * deeper), round(transforms * between)
+        others = round((size.parameters - size.layer_parameters - transforms) * words)
+        return replace(
+            size,
+            parameters=layer + transformed + others,
+            layer_parameters=layer,
+            head_parameters=transformed + round(size.embedding_parameters * words),
+            embedding_parameters=round(size.embedding_parameters * words),
+            layers=size.layers + self.layers,
+            heads=size.heads + self.heads,
+            hidden=round(size.hidden * wider),
+            attention=round(size.attention * wider),
+            inner=round(size.inner * wider),
+        )
+
+
+def check_growths(model: Path, growths: Sequence[Growth]) -> None:
+    """Refuses growth that a model cannot have.
+
+    Args:
+        model: its folder.
+        growths: one after another.
+
+    Raises:
+        ConfigError: says which field asks for it.
+    """
+    config = read_json(model / CONFIG)
+    layers, heads, hidden = (
+        next((config[key] for key in ALIASES[name] if config.get(key)), 0) for name in ("layers", "heads", "hidden")
+    )
+    shared = heads // (config.get("num_key_value_heads") or heads or 1)
+    for number, growth in enumerate(growths, start=1):
+        if growth.layers < 0 or growth.heads < 0:
+            raise ConfigError("elle.layers and elle.heads hold a number below 0", "models only grow: give 0 or more")
+        if growth.layers > layers:
+            raise ConfigError(
+                f"elle.layers adds {growth.layers} layers before domain {number} to {layers}: each is copied once",
+                f"give at most {layers} there",
+            )
+        if shared and growth.heads % shared:
+            raise ConfigError(
+                f"elle.heads adds {growth.heads} heads before domain {number}, but in this model {shared} heads share a"
+                " key and a value",
+                f"give multiples of {shared}",
+            )
+        if heads and hidden * growth.heads % heads:
+            raise ConfigError(
+                f"elle.heads adds {growth.heads} heads to {heads}: states of width {hidden} cannot grow in proportion",
+                "give a number of heads by which they can, such as as many as there are",
+            )
+        hidden += hidden * growth.heads // heads if heads else 0
+        layers, heads = layers + growth.layers, heads + growth.heads
+
+
+def _widths(config: Any) -> dict[str, int]:
+    """The dimensions that grow with the heads, by their names in the config."""
+    names = ["num_key_value_heads", _name(config, "hidden"), _name(config, "inner")]
+    if getattr(config, "embedding_size", None) == _get(config, "hidden"):  # ELECTRA's, where states are not projected
+        names.append("embedding_size")
+    return {name: getattr(config, name) for name in names if name and getattr(config, name, None) is not None}
+
+
+def _name(config: Any, dimension: str) -> str | None:
+    return next((name for name in ALIASES[dimension] if name in config.to_dict()), None)
+
+
+def _get(config: Any, dimension: str) -> Any:
+    return getattr(config, str(_name(config, dimension)))
+
+
+def _set(config: Any, dimension: str, value: int) -> None:
+    setattr(config, str(_name(config, dimension)), value)

@@ -1,0 +1,122 @@
+"""HAT (Serra et al. 2018, arXiv 1801.01423): each domain learns which units it uses, and those stay as they are.
+
+With the masks of a domain the model computes what it did when the domain was learnt, whatever was learnt since. So a
+text's domain must be known, or found (`adapt.model.additions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from adapt.config import Config
+from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.hat.check import check_masks
+from adapt.method.hat.options import HatOptions
+from adapt.method.sets import enter_sets, take_set
+from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from adapt.method.hat.learning import MaskLearning
+    from adapt.objective.base import Corrupted, Objective
+
+
+class Hat(Method):
+    """Trains masks, and what they mask."""
+
+    Options = HatOptions
+    kind: ClassVar[str] = "hat"
+    goes_alone: ClassVar[bool] = True
+    by_domain = True
+
+    def __init__(self, options: HatOptions) -> None:
+        super().__init__(options)
+        self.options: HatOptions = options
+        self._names: list[str] = []
+        self._learning: Any = None
+
+    @property
+    def learning(self) -> MaskLearning:
+        """The training of the masks."""
+        learning: MaskLearning = self._learning
+        return learning
+
+    def settings(self) -> dict[str, Any]:
+        """What is used: no width where the model itself is masked."""
+        given = super().settings()
+        return given if self.options.on == "adapters" else {k: v for k, v in given.items() if k != "width"}
+
+    @property
+    def _addition(self) -> tuple[str, dict[str, Any]]:
+        """The kind of the model's addition, and its options."""
+        steepest = {"steepest": self.options.steepest}
+        if self.options.on == "model":
+            return "unit_masks", steepest
+        return "plugins", {"width": self.options.width, "form": "sequential", **steepest, "is_hard": False}
+
+    def check(self, config: Config, model: Path) -> None:
+        """Refuses models that cannot have masks.
+
+        Raises:
+            ConfigError, ModelError: as `check_masks`.
+        """
+        check_masks(config, model, self.kind, *self._addition)
+
+    def prepare_model(self, model: Any, setting: Setting) -> Any:
+        """Puts masks in, and frees what they mask."""
+        from adapt.method.hat.blocked import used_in_layers, used_in_plugins
+        from adapt.method.hat.learning import MaskLearning
+        from adapt.model.additions.masks import attach_plugins, attach_unit_masks
+
+        (_, made), is_model = self._addition, self.options.on == "model"
+        attach: Any = attach_unit_masks if is_model else attach_plugins
+        self._names = take_set(model, setting, True, lambda: attach(model, 1, **made))
+        used = used_in_layers if is_model else used_in_plugins
+        options = self.options
+        self._learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
+        return model
+
+    def begin(self, engine: Any) -> None:
+        """Looks at what this rank holds."""
+        self.learning.begin(engine)
+
+    def losses(
+        self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Plain losses, with masks as steep as they are at the step."""
+        self.learning.anneal(step)
+        return super().losses(model, parts, objective, step, predictions)
+
+    def before_step(self, engine: Any, step: int) -> None:
+        """Compensates the gradients of embeddings."""
+        self.learning.change_gradients(engine)
+
+    def report(self) -> dict[str, float]:
+        """How much is left to learn with."""
+        return self.learning.report()
+
+    def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What the other domains use is as it was."""
+        return self.learning.merge(state)
+
+    def resize(self, config: Any) -> None:
+        """Says which masks there are."""
+        kind, made = self._addition
+        enter_sets(config, kind, self._names, made)
+
+    def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
+        """What is masked stands twice: as the domain began with it, too, and made anew in each pass."""
+        if self.options.on == "model":
+            layers = 4.0 * size.layer_parameters
+            return AddedMemory(layers, layers, size.inner + 2 * size.hidden, size.layer_parameters / size.parameters)
+        return plugins_memory(size, self.options.width)
+
+
+def plugins_memory(size: ModelSize, width: int) -> AddedMemory:
+    """The memory of two masked plugins a layer, without which nothing has gradients."""
+    added = 4.0 * size.layers * size.hidden * width
+    values = 2.0 * (3 * width + 2 * size.hidden)
+    return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=min(1.0, added / size.parameters))

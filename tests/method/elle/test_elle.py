@@ -1,0 +1,97 @@
+"""ELLE: which steps see past text, what loss they have, and what one domain hands to the next."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from adapt.config import Config
+from adapt.errors import ModelError
+from adapt.method.base import Domain, Setting
+from adapt.method.elle.grow import BEFORE_HEAD
+from adapt.method.elle.method import TEXT, Elle
+from adapt.method.elle.options import ElleOptions
+from adapt.model.additions.config import KEY
+from adapt.model.layers.families import PATTERNS
+from adapt.objective.base import Batch
+from tests.method.elle.test_memory import text_folder
+from tests.train.capacity.test_memory import ROBERTA
+from tests.train.toy import Objective, columns, model
+
+STEPS = 400
+
+
+def begun(tmp_path: Path, **options: Any) -> tuple[Elle, Any]:
+    method = Elle(ElleOptions(**{"layers": [], "heads": [], **options}))
+    setting = Setting(past={f"{TEXT}1": text_folder(tmp_path, 1)}, steps=STEPS, seed=3)
+    return method, method.prepare_model(model(), setting)
+
+
+def parts() -> list[Any]:
+    return Objective().corrupt(Batch.of(columns(0))).split(3)
+
+
+def test_a_replayed_step_has_the_mean_loss_of_past_rows(tmp_path: Path) -> None:
+    """In several passes, by transformers' own forward pass over the rows that were drawn."""
+    method, toy = begun(tmp_path, recovery_fraction=1.0)
+    losses = [loss for loss, _ in method.losses(toy, parts(), Objective(), 5, predictions=37)]
+    assert len(losses) == 3
+    assert method._past
+    _, batch = method._past.rows(8, slice(0, None), 12, (), (3 ^ 0x0E11E, 5))
+    seen, logits = Objective().corrupt(batch), []
+    for row, real, starts in zip(seen.input_ids, seen.real, seen.starts, strict=True):
+        cuts = [*starts[real].nonzero().flatten().tolist(), int(real.sum())]
+        texts = [row[begin:end] for begin, end in itertools.pairwise(cuts)]
+        logits.append(torch.cat([toy.eval()(input_ids=text[None]).logits[0] for text in texts]))
+    expected = cross_entropy(torch.cat(logits)[seen.positions[seen.real]], seen.targets)
+    torch.testing.assert_close(sum(losses) / 37, expected, rtol=1e-4, atol=1e-4)
+    method.after_step(None, 5)
+    assert method._past.losses[f"{TEXT}1"] == pytest.approx([expected.item()], rel=1e-4)
+    assert method.report() == {"replayed_steps": 1.0}
+    assert method.report() == {"replayed_steps": 0.0}
+
+
+def test_the_first_steps_recover_and_of_the_others_a_share_replays(tmp_path: Path) -> None:
+    method, _ = begun(tmp_path, recovery_fraction=0.25, replay_fraction=0.1)
+    replayed = [method._replays(step) for step in range(STEPS)]
+    assert all(replayed[:100])
+    assert 15 <= sum(replayed[100:]) <= 45
+    assert replayed == [method._replays(step) for step in range(STEPS)]
+
+
+def test_without_a_domain_before_it_is_plain_training_of_a_larger_model() -> None:
+    method = Elle(ElleOptions(layers=[1], heads=[1], recovery_fraction=1.0))
+    toy = method.prepare_model(model(), Setting(steps=STEPS))
+    assert toy.config.num_hidden_layers == toy.config.num_attention_heads == 3
+    with torch.no_grad():
+        for (loss, _), part in zip(method.losses(toy, parts(), Objective(), 0, 37), parts(), strict=True):
+            assert loss == Objective().loss(toy, part)
+    assert method.state() == {}
+
+
+def test_each_domain_hands_its_text_to_those_after_it() -> None:
+    method, past = Elle(ElleOptions()), {}
+    for text in ("first", "second"):
+        stages: Any = (text,)
+        past |= method.after_domain(Domain(Config(), None, stages, past))  # type: ignore[arg-type]
+    assert past == {f"{TEXT}1": "first", f"{TEXT}2": "second"}
+
+
+def test_every_domain_grows_by_its_own_entry_and_the_forecast_knows() -> None:
+    method = Elle(ElleOptions(layers=[2, 1], heads=[2]))
+    last = method.trained_size(ROBERTA, range(1, 4))
+    assert (last.layers, last.heads, last.hidden) == (ROBERTA.layers + 3, ROBERTA.heads + 2, ROBERTA.hidden * 7 // 6)
+    step_by_step = method.trained_size(method.trained_size(ROBERTA, range(1, 2)), range(2, 3))
+    assert step_by_step == last
+    assert last.parameters > 1.4 * ROBERTA.parameters
+
+
+def test_all_known_architectures_are_known_to_it(tiny_bert: Path, tmp_path: Path) -> None:
+    assert BEFORE_HEAD.keys() == PATTERNS.keys()
+    Elle(ElleOptions(layers=[1], heads=[1])).check(Config(), tiny_bert)
+    (tmp_path / "config.json").write_text(f'{{"model_type": "bert", "{KEY}": [{{"kind": "adapters"}}]}}')
+    with pytest.raises(ModelError, match=r"cannot be grown \(method\.kind elle\): it carries adapters"):
+        Elle(ElleOptions()).check(Config(), tmp_path)

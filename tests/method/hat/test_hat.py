@@ -1,0 +1,169 @@
+"""HAT and CPT: what a domain uses stays bit for bit, its function with it, and other units learn."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adapt.config import Config, CorpusConfig
+from adapt.errors import AdaptError
+from adapt.method.base import Setting
+from adapt.method.cpt import Cpt, CptOptions
+from adapt.method.hat.method import Hat
+from adapt.method.hat.options import HatOptions
+from adapt.model.additions.domains import choose_domain, sets_of
+from adapt.model.export import save_model
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from tests.method.test_lora import logits
+from tests.method.trained import Trained, prepared, train_all
+from tests.model.families import FAMILIES, ready
+from tests.train.capacity.test_memory import ROBERTA
+from tests.train.toy import Case
+
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adapters": ("hat", {"width": 6}),
+    "model": ("hat", {"on": "model"}),
+    "cpt": ("cpt", {"width": 6}),
+    "cpt in sequence": ("cpt", {"width": 6, "form": "sequential"}),
+}
+LAYER = "bert.encoder.layer.1"
+
+
+def used(weights: Mapping[str, Tensor], place: str, is_hard: bool) -> Tensor:
+    """The mask of the domain before, by the formula."""
+    embedding = weights[f"{LAYER}.{place}.0.embedding"].clamp(-6, 6)
+    return (embedding > 0).float() if is_hard else torch.sigmoid(400 * embedding)
+
+
+def wholly_used(weights: Mapping[str, Tensor], name: str, is_hard: bool) -> dict[str, Tensor]:
+    """Of some parameters what is to stay exactly, in a layer: written out unit by unit."""
+    found = {}
+    if name == "model":
+        heads, inner, output = (used(weights, f"unit_masks.{kind}", False) for kind in ("head", "inner", "output"))
+        rows = heads.repeat_interleave(5) == 1
+        for part in ("query", "key", "value"):
+            found[f"attention.self.{part}.weight"] = rows[:, None].expand(10, 10)
+            found[f"attention.self.{part}.bias"] = rows
+        found["attention.output.dense.weight"] = rows[None].expand(10, 10)
+        found["intermediate.dense.weight"] = (inner == 1)[:, None].expand(15, 10)
+        found["output.dense.weight"] = (output == 1)[:, None] & (inner == 1)[None]
+    else:
+        inner, outer = (used(weights, f"plugins.feed_forward.{each}", is_hard) for each in ("inner", "outer"))
+        found["plugins.feed_forward.first.weight"] = (inner == 1)[:, None].expand(6, 10)
+        found["plugins.feed_forward.first.bias"] = inner == 1
+        found["plugins.feed_forward.second.weight"] = (outer == 1)[:, None] & (inner == 1)[None]
+        found["plugins.feed_forward.second.bias"] = outer == 1
+    return {f"{LAYER}.{part}": each for part, each in found.items()}
+
+
+@pytest.mark.parametrize("name", ["adapters", "model", "cpt"])
+def test_what_was_used_stays_bit_for_bit(ranks: Any, name: str) -> None:
+    """At every ZeRO stage, with Adam's averages and weight decay at work, and what was not used moves."""
+    kind, options = RUNS[name]
+    runs = [Trained(Case(stage), kind, options, is_second=True) for stage in range(4)]
+    start = {each: value.clone() for each, value in prepared(runs[0])[1].state_dict().items()}
+    for found in ranks(2).run(train_all, runs)[0]:
+        stay, other = [], []
+        for parameter, stays in wholly_used(start, name, kind == "cpt").items():
+            moved = found.weights[parameter] != start[parameter]
+            assert not moved[stays].any(), parameter
+            stay.append(stays.flatten())
+            other.append(moved[~stays].flatten())
+        assert torch.cat(stay).sum() > 40
+        assert torch.cat(other).float().mean() > 0.5
+        trained = {each for each, value in start.items() if not torch.equal(value, found.weights[each])}
+        kept = ("embeddings", "cls.", "domains", ".0.embedding", *(() if kind == "cpt" else ("LayerNorm",)))
+        assert not [each for each in trained if any(part in each for part in kept) and "plugins" not in each]
+
+
+def learnt(name: str, folder: Path, domain: str, target: Path, **more: Any) -> Any:
+    """As if a domain had been trained: what trains moves at random, and what the engine would leave alone, not.
+
+    No embedding is so near 0 that its unit would be used in part.
+    """
+    kind, options = RUNS[name]
+    method: Any = Hat(HatOptions(**options, **more)) if kind == "hat" else Cpt(CptOptions(**options, **more))
+    model: Any = method.prepare_model(load_model(folder), Setting(domain=domain, steps=9))
+    draw = torch.Generator().manual_seed(len(domain))
+    for each, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            moved = torch.randn(parameter.shape, generator=draw)
+            parameter.data = moved + 0.2 * moved.sign() if each.endswith("embedding") else parameter + 0.3 * moved
+    save_model(folder, method.merge(dict(model.state_dict())), load_tokenizer(folder), target, resize=method.resize)
+    return method
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_domain_computes_what_it_did_after_others_have_learnt(name: str, tiny_bert: Path, tmp_path: Path) -> None:
+    more = {"train_norms": False} if name.startswith("cpt") else {}
+    learnt(name, tiny_bert, "cs", tmp_path / "one", **more)
+    method = learnt(name, tmp_path / "one", "reviews", tmp_path / "two", **more)
+    assert 0.2 < method.report()["free_units"] < 0.8
+    first, second = logits(load_model(tmp_path / "one")), logits(load_model(tmp_path / "two"))
+    assert (first - second).abs().max() > 0.01
+    again = logits(load_model(tmp_path / "two", domain="cs"))
+    torch.testing.assert_close(again, first, rtol=1e-5, atol=1e-5)
+    assert (first - logits(load_model(tiny_bert))).abs().max() > 0.01
+
+
+def test_norms_that_train_are_all_that_cpt_shares_unmasked(tiny_bert: Path, tmp_path: Path) -> None:
+    learnt("cpt", tiny_bert, "cs", tmp_path / "one")
+    learnt("cpt", tmp_path / "one", "reviews", tmp_path / "two")
+    one, two = (load_model(tmp_path / each).state_dict() for each in ("one", "two"))
+    shared = {name for name in one if not torch.equal(one[name], two[name]) and "domains" not in name}
+    assert {name.rpartition(".")[0].rpartition(".")[2] for name in shared} == {"LayerNorm", "first", "second"}
+
+
+@pytest.mark.parametrize("on", ["adapters", "model"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_have_masks(family: str, on: Any) -> None:
+    model: Any = ready(family)
+    method = Hat(HatOptions(on=on, width=4))
+    before = logits(model)
+    method.prepare_model(model, Setting(domain="cs", steps=9))
+    assert len(sets_of(model)) == 2 * (3 if on == "model" else 4)
+    if on == "adapters":
+        torch.testing.assert_close(logits(model), before)  # plugins begin at 0
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1
+    masked = logits(model)
+    for sets in sets_of(model):
+        embedding: Any = sets[0].embedding
+        embedding.data.fill_(-1.0)
+    assert (masked - logits(model)).abs().max() > 1e-3
+    choose_domain(model, "cs")
+
+
+def check(method: Any, folder: Path, streaming: bool = False) -> None:
+    method.check(Config(corpus=CorpusConfig(streaming=streaming)), folder)
+
+
+def test_what_cannot_work_is_refused(tiny_bert: Path, tmp_path: Path) -> None:
+    learnt("adapters", tiny_bert, "cs", tmp_path)
+    check(Hat(HatOptions(width=6)), tmp_path)
+    faults = [
+        (Hat(HatOptions(width=5)), False, r"hat asks for plugins of width 5, but those of .* have 6"),
+        (Cpt(CptOptions(width=6)), False, r"cpt asks for plugins of form 'parallel', but those of .* 'sequential'"),
+        (Hat(HatOptions(on="model")), False, r"carries plugins, and method.kind hat cannot be trained beside"),
+        (Hat(HatOptions(width=6)), True, r"corpus\.streaming is set, but the prototype of a domain"),
+    ]
+    for method, streaming, words in faults:
+        with pytest.raises(AdaptError, match=words):
+            check(method, tmp_path, streaming)
+    (tmp_path / "config.json").write_text('{"model_type": "albert"}')
+    with pytest.raises(AdaptError, match="albert"):
+        check(Hat(HatOptions()), tmp_path)
+
+
+def test_what_it_costs() -> None:
+    adapters, whole = (Hat(HatOptions(on=on)).added_memory(ROBERTA) for on in ("adapters", "model"))  # type: ignore[arg-type]
+    plugins = 4 * ROBERTA.layers * ROBERTA.hidden * 512
+    assert adapters.held == 8 * plugins
+    assert adapters.trained == pytest.approx(plugins / ROBERTA.parameters)
+    assert whole.held == whole.kept == 4 * ROBERTA.layer_parameters
+    assert Cpt(CptOptions()).added_memory(ROBERTA) == adapters
