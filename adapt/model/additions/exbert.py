@@ -1,0 +1,109 @@
+"""exBERT's module (Tai et al. 2020, 2020.findings-emnlp.129): beside each layer a smaller one, and a gate between them.
+
+H' = s T_ofs(H) + (1 - s) T_ext(H), s = sigma(w . H)
+
+T_ofs is the layer that there is, T_ext the smaller one, w the gate's weight, and s a number for each token. T_ext is of
+the same kind as its layer, with fewer heads and inner neurons. So it norms where that does, sees positions as that does,
+and its attention goes through the same interface: it keeps packed documents apart, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.errors import ModelError
+from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
+from adapt.model.tokenizer import is_decoder
+
+EXBERT = "exbert"
+"""The kind of the addition."""
+EXTENSION, GATE = "extension", "gate"
+"""What a layer calls its smaller layer, and the gate."""
+
+
+def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
+    """Gives each layer of an encoder a smaller one and a gate, in place. Their weights mean nothing yet.
+
+    Args:
+        model: of a family that `adapt.model.layers.families` knows.
+        heads: of each smaller layer; they are as wide as those of the model.
+        inner: neurons of its feed-forward block.
+        first_new: id of the first token that the model got with the module; see `trained_parts`.
+
+    Raises:
+        ModelError: the model is a decoder, or its layers are not known.
+    """
+    if is_decoder(model.config):
+        raise ModelError(
+            f"exBERT's module goes with encoders, and {type(model).__name__} is a decoder", "choose an encoder"
+        )
+    for layer in layers_of(model):
+        place: Any = layer.module
+        device = place.get_submodule(layer.pattern.query).weight.device
+        place.add_module(EXTENSION, _smaller(layer, model.config, heads, inner))
+        place.add_module(GATE, nn.Linear(model.config.hidden_size, 1, bias=False, device=device))
+        place.register_forward_hook(_blended, with_kwargs=True)
+
+
+def _blended(layer: Any, given: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
+    """The equation above; H is [1, N, hidden]."""
+    states = given[0] if given else named["hidden_states"]
+    share = layer.gate(states).sigmoid()
+    # its forward and not the module itself, so that hooks that collect each layer's states do not take it for a layer
+    # of the model, and checkpointing does not checkpoint it twice
+    beside = layer.extension.forward(*given, **named)
+    return share * output + (1 - share) * beside
+
+
+def _smaller(layer: Layer, config: Any, heads: int, inner: int) -> nn.Module:
+    """A layer of the same kind with fewer heads and inner neurons."""
+    pattern = layer.pattern
+    width, neurons = inputs(layer.part(pattern.attention_out)), inputs(layer.part(pattern.outer))
+    attended = heads * (width // config.num_attention_heads)
+    small = copy.deepcopy(layer.module, {id(config): config})  # one config, so that both switch their attention
+    for name in dict.fromkeys((pattern.query, pattern.key, pattern.value)):
+        _resize(small, name, outputs_to=attended * outputs(layer.part(name)) // width)
+    for name in pattern.inner:
+        _resize(small, name, outputs_to=inner * outputs(layer.part(name)) // neurons)
+    _resize(small, pattern.attention_out, inputs_to=attended)
+    _resize(small, pattern.outer, inputs_to=inner)
+    return small
+
+
+def _resize(layer: nn.Module, name: str, inputs_to: int | None = None, outputs_to: int | None = None) -> None:
+    """Puts a linear layer of another size in place of one. Fused ones keep the number of their parts."""
+    old: Any = layer.get_submodule(name)
+    sizes = inputs_to or inputs(old), outputs_to or outputs(old)
+    layer.set_submodule(name, nn.Linear(*sizes, bias=old.bias is not None, device=old.weight.device))
+
+
+def draw_exbert(model: Any, seed: int) -> None:
+    """Fills the modules with random weights, drawn as the architecture's own are before any training.
+
+    Args:
+        model: with the module.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        for part in _parts(model):
+            for module in part.modules():
+                for name, parameter in list(module.named_parameters(recurse=False)):
+                    setattr(module, name, nn.Parameter(torch.zeros_like(parameter)))  # what was copied counts as filled
+            part.apply(model._init_weights)
+
+
+def _parts(model: Any) -> Iterator[nn.Module]:
+    for layer in layers_of(model):
+        yield layer.part(EXTENSION)
+        yield layer.part(GATE)
+
+
+def trained_parts(model: Any) -> list[nn.Parameter]:
+    """The parameters of the module: smaller layers and gates."""
+    return [parameter for part in _parts(model) for parameter in part.parameters()]
