@@ -25,6 +25,9 @@ class FreezeOptions:
     """Whether the embeddings of tokens are frozen; with them goes an LM head that has the same matrix."""
     layers: NonNegativeInt = 0
     """How many of the lowest layers are frozen."""
+    all_but_module: bool = False
+    """Whether all is frozen that exBERT's module has not added (vocabulary.module): then the smaller layers train, their
+    gates, and the rows of the tokens that came with them. freeze.embeddings and freeze.layers do not matter then."""
 
 
 class Freeze(Method):
@@ -37,6 +40,12 @@ class Freeze(Method):
         super().__init__(options)
         self.options: FreezeOptions = options
 
+    def settings(self) -> dict[str, Any]:
+        """The parts that are frozen; what older keys do not know is in keys where it is used."""
+        if self.options.all_but_module:
+            return {"all_but_module": True}
+        return {"embeddings": self.options.embeddings, "layers": self.options.layers}
+
     def check(self, config: Config, model: Path) -> None:
         """Refuses to freeze more layers than there are.
 
@@ -44,7 +53,7 @@ class Freeze(Method):
             ConfigError: there are not so many.
             ModelError: the layers of the model are not known.
         """
-        if not self.options.layers:
+        if not self.options.layers or self.options.all_but_module:
             return
         check_units(model)
         size = model_size(model)
@@ -55,9 +64,17 @@ class Freeze(Method):
             )
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
-        """Freezes."""
+        """Freezes.
+
+        Raises:
+            ModelError: the module is to train, and the model has none.
+        """
+        from adapt.method.module_alone import train_module_alone
         from adapt.model.layers.pattern import layers_of
 
+        if self.options.all_but_module:
+            train_module_alone(model)
+            return model
         if self.options.embeddings:
             model.get_input_embeddings().requires_grad_(False)
         for layer in layers_of(model)[: self.options.layers] if self.options.layers else ():
@@ -66,6 +83,8 @@ class Freeze(Method):
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Gradients and optimizer state are of the trained part alone."""
+        if self.options.all_but_module:  # of the layers the module is half at most: it is no larger than they are
+            return AddedMemory(trained=min(1.0, (size.embedding_parameters + size.layer_parameters / 2) / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)
         frozen += size.layer_parameters * min(1.0, self.options.layers / size.layers)
         return AddedMemory(trained=1 - frozen / size.parameters)

@@ -7,12 +7,14 @@ import torch.distributed as dist
 from torch import nn
 
 from adapt.config import TrainingConfig
+from adapt.model.layers.held import has_held_rows
 
 
 def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = False) -> torch.optim.AdamW:
     """AdamW (arXiv 1711.05101) over the trained parameters of a model.
 
-    Weight decay acts on matrices; on biases and norms never; on embeddings where `training.decay_embeddings` says so.
+    Weight decay acts on matrices; on biases and norms never; on embeddings where `training.decay_embeddings` says so,
+    and not where rows of them are held.
 
     Args:
         model: on the device it trains on.
@@ -21,6 +23,7 @@ def build_optimizer(model: nn.Module, training: TrainingConfig, sharded: bool = 
     """
     spared = set() if training.decay_embeddings else _embeddings(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    spared |= {parameter for parameter in trained if has_held_rows(parameter)}
     decays = [training.weight_decay if p.ndim >= 2 and p not in spared else 0.0 for p in trained]
     settings: dict[str, Any] = {
         "lr": training.learning_rate,

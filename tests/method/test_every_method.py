@@ -22,6 +22,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "interpolate": {"share": 0.7},
     "average": {"window": 0.7, "points": 3, "decay": "cosine"},
     "freeze": {"layers": 1},
+    "freeze all but the module": {"all_but_module": True},
     "expand": {"every": 1},
     "lora": {"rank": 2},
     "lora as dora": {"rank": 2, "kind": "dora"},
@@ -62,7 +63,8 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
     """A training whose model before is another than it starts with, so that a first step tells, too."""
-    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE, kind_of(name) in SECOND)
+    is_second, has_module = kind_of(name) in SECOND, "module" in name
+    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE, is_second, has_module=has_module)
 
 
 def stages_of(name: str) -> tuple[int, ...]:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.freeze import Freeze, FreezeOptions
 from adapt.train.capacity.memory import Demand, estimate
-from tests.method.trained import Trained, train_all
+from tests.method.trained import FIRST_NEW, Trained, begun, train_all
 from tests.train.capacity.test_memory import ROBERTA
-from tests.train.toy import Case, model
+from tests.train.toy import VOCABULARY, Case, model
 
 
 @pytest.mark.parametrize("stage", [0, 3])
@@ -30,6 +30,26 @@ def test_what_is_frozen_stays_bit_for_bit(ranks: Any, stage: int) -> None:
             is_frozen = "layer.0." in name or (is_table and "embeddings" not in run.options)
             if weight.is_floating_point() and not name.endswith("key.bias"):
                 assert torch.equal(weight, start[name]) == is_frozen, name
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_the_module_alone_trains(ranks: Any, stage: int) -> None:
+    """And the rows of new tokens; old ones stay bit for bit, though the rest of their table trains and all else decays."""
+    run = Trained(Case(stage), "freeze", {"all_but_module": True}, has_module=True)
+    start, weights = begun(has_module=True).state_dict(), ranks(2).run(train_all, [run])[0][0].weights
+    assert weights.keys() == start.keys()
+    for name, weight in weights.items():
+        if weight.shape[:1] == (VOCABULARY,):
+            assert torch.equal(weight[:FIRST_NEW], start[name][:FIRST_NEW]), name
+            assert (weight[FIRST_NEW:] != start[name][FIRST_NEW:]).all(), name
+        elif weight.is_floating_point() and not name.endswith("key.bias"):
+            is_new = ".extension." in name or ".gate." in name
+            assert torch.equal(weight, start[name]) == (not is_new), name
+
+
+def test_a_model_without_the_module_is_refused() -> None:
+    with pytest.raises(ModelError, match="and BertForMaskedLM has none"):
+        Freeze(FreezeOptions(all_but_module=True)).prepare_model(model(), Setting())
 
 
 def test_more_layers_than_there_are_are_refused(tiny_bert: Path) -> None:
@@ -51,6 +71,8 @@ def test_frozen_parameters_take_no_memory_of_gradients_and_optimizer() -> None:
     assert frozen.gradients == pytest.approx(trained * plain.gradients)
     assert frozen.parameters == plain.parameters
     assert Freeze(FreezeOptions(embeddings=False)).added_memory(ROBERTA) == AddedMemory()
+    module = (ROBERTA.embedding_parameters + ROBERTA.layer_parameters / 2) / ROBERTA.parameters
+    assert Freeze(FreezeOptions(all_but_module=True)).added_memory(ROBERTA) == AddedMemory(trained=module)
 
 
 def test_it_says_nothing_to_the_model_itself() -> None:

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from adapt.method.base import Method, Setting
 from adapt.method.table import method_class
+from adapt.model.additions.config import with_addition
+from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
 from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, rate, settings
 
 START, BEFORE = Path("start"), Path("before")
 STATE = "method.pt"
+FIRST_NEW = 50
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Trained:
     """Whether the model has learnt a domain with the same method before."""
     planned: int | None = None
     """Steps that the method is told of, where the case is cut short."""
+    has_module: bool = False
+    """Whether the model has exBERT's module, which came with the tokens from FIRST_NEW on."""
 
 
 class Outcome(NamedTuple):
@@ -54,6 +59,17 @@ def loaded(folder: Path) -> nn.Module:
     return toy
 
 
+def begun(dropout: float = 0.0, has_module: bool = False) -> nn.Module:
+    """The toy model, with a module of one head and 7 neurons if wanted."""
+    toy = model(dropout)
+    if has_module:
+        options = {"heads": 1, "inner": 7, "first_new": FIRST_NEW}
+        with_addition(toy.config, EXBERT, **options)
+        attach_exbert(toy, **options)
+        draw_exbert(toy, 1)
+    return toy
+
+
 def train_all(runs: list[Trained]) -> list[Outcome]:
     """Runs one after another on the calling rank."""
     return [_train(run) for run in runs]
@@ -71,7 +87,7 @@ def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
         world=world,
         load=loaded,
     )
-    toy: Any = model(case.dropout)
+    toy: Any = begun(case.dropout, run.has_module)
     if run.is_second:
         first = chosen(chosen.Options(**run.options) if chosen.Options else None)
         toy = first.prepare_model(toy.eval(), replace(setting, domain="before", number=1))
