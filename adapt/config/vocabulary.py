@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from adapt.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, how
+from adapt.config.fields import NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, how
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,13 @@ class VocabularyConfig:
     the mean, and then learns rows that give the text around a new token the hidden states that its old pieces gave it
     (arXiv 2505.20133); `omp` sums of rows of tokens that vocabulary.donor has too, such that the same sums of its rows
     are near what it has for the new tokens (arXiv 2506.06607)."""
+    module: Literal["exbert"] | None = None
+    """`extend`: what the model gets beside rows. `exbert` puts a smaller layer beside each layer of an encoder, and a
+    gate that weighs the two for each token (2020.findings-emnlp.129); freeze.all_but_module trains it alone. null is
+    nothing."""
+    module_share: OpenFraction = 1 / 3
+    """`exbert`: heads and inner neurons of the smaller layers, as a share of those of the model's layers; at least one
+    head."""
     donor: str | None = how(None)
     """`omp`: id or folder of a model that knows the domain's words."""
     snippets: PositiveInt = 100

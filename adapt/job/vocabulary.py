@@ -10,6 +10,9 @@ from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus
 from adapt.errors import ConfigError
 from adapt.job.job import Job
+from adapt.model.additions.config import refuse_additions
+from adapt.model.layers.families import PATTERNS
+from adapt.model.locate import CONFIG, read_json
 from adapt.model.start import Start
 from adapt.nearest import nearest
 from adapt.runner import Finished, Stage
@@ -54,7 +57,8 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
     """Words of the corpus become tokens of the model.
 
     Raises:
-        ConfigError: `vocabulary.candidates` is no way and no file, or wants general text and there is none.
+        ConfigError: `vocabulary.candidates` is no way and no file, or wants general text and there is none; or the
+            model cannot have a module.
     """
     config, asked = context.config, context.config.vocabulary.candidates
     file = Path(asked).expanduser()
@@ -67,6 +71,7 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
             "vocabulary.candidates divergence compares the corpus with general text, and there is none",
             "name some in evaluation.general_paths",
         )
+    _check_module(context)
     general = listed_files(context, general_corpus(config), f"{config.name}-general") if asked == "divergence" else None
     listed = context.digests.of(file) if asked not in WAYS else None
     extended = ExtendVocabulary(
@@ -90,6 +95,25 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
     return made
 
 
+def _check_module(context: Context) -> None:
+    config = context.config
+    if config.vocabulary.module is None:
+        return
+    kind = read_json(context.start.pretrained.model / CONFIG).get("model_type")
+    if config.objective.kind == "causal" or kind not in PATTERNS:
+        raise ConfigError(
+            f"vocabulary.module {config.vocabulary.module} goes with encoders whose layers are known, and not with"
+            f" {kind} models trained by objective.kind {config.objective.kind}",
+            "leave vocabulary.module unset, or choose a model like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT",
+        )
+    if config.vocabulary.init == "distill":
+        raise ConfigError(
+            "vocabulary.init distill compares the model's states with those before, and those of a module that has"
+            " learnt nothing are not like them",
+            "take another vocabulary.init, or leave vocabulary.module unset",
+        )
+
+
 def _donor(context: Context) -> Start | None:
     asked = context.config.vocabulary
     if (asked.init == "omp") != (asked.donor is not None):
@@ -108,7 +132,9 @@ def trim(context: Context) -> TrimVocabulary:
 
     Raises:
         ConfigError: `vocabulary.keep` is no file.
+        ModelError: the model carries additions.
     """
+    refuse_additions(context.start.pretrained.model, "trimmed")
     config, keep = context.config, context.config.vocabulary.keep
     texts = {name: held_out(files, 0.0) for name, files in domain_files(context).items()}
     if config.evaluation.general_paths:
@@ -124,7 +150,9 @@ def scratch(context: Context) -> ScratchModel:
 
     Raises:
         ConfigError: `vocabulary.size` is `elbow`, of which there is none.
+        ModelError: the model carries additions.
     """
+    refuse_additions(context.start.pretrained.model, "built from scratch")
     config = context.config
     if config.vocabulary.size == "elbow":
         raise ConfigError("vocabulary.size elbow is one of words to add, and there are none", "give a number of tokens")

@@ -26,8 +26,8 @@ class FreezeOptions:
     layers: NonNegativeInt = 0
     """How many of the lowest layers are frozen."""
     all_but_module: bool = False
-    """Whether all is frozen that exBERT's module has not added (vocabulary.module): then the smaller layers train, their
-    gates, and the rows of the tokens that came with them. freeze.embeddings and freeze.layers do not matter then."""
+    """Whether all is frozen but what exBERT's module added (vocabulary.module): its smaller layers, its gates, and the
+    rows of the tokens that came with it. freeze.embeddings and freeze.layers do not matter then."""
 
 
 class Freeze(Method):
@@ -84,7 +84,8 @@ class Freeze(Method):
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Gradients and optimizer state are of the trained part alone."""
         if self.options.all_but_module:  # of the layers the module is half at most: it is no larger than they are
-            return AddedMemory(trained=min(1.0, (size.embedding_parameters + size.layer_parameters / 2) / size.parameters))
+            trained = size.embedding_parameters + size.layer_parameters / 2
+            return AddedMemory(trained=min(1.0, trained / size.parameters))
         frozen = float(size.embedding_parameters * self.options.embeddings)
         frozen += size.layer_parameters * min(1.0, self.options.layers / size.layers)
         return AddedMemory(trained=1 - frozen / size.parameters)

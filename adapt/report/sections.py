@@ -15,7 +15,7 @@ from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.section import section as sequences_section
 from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
 from adapt.report.tasks import details, figures, tables
-from adapt.report.tasks.collect import METRICS, Results, Row
+from adapt.report.tasks.collect import METRICS, Results, Row, upstream
 from adapt.report.tasks.compared import Compared, compare_all
 from adapt.report.tasks.cost import Trainings
 from adapt.report.tasks.verdict import verdicts
@@ -23,7 +23,7 @@ from adapt.report.tasks.warnings import versions_of, warnings
 from adapt.report.tradeoffs.front import FEWEST
 from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
 from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
-from adapt.report.vocabularies import vocabulary_blocks
+from adapt.report.vocabularies import changed_blocks, vocabulary_blocks
 
 KEY = 12
 """Characters of a key that are shown."""
@@ -151,7 +151,15 @@ def _selections(study: Study) -> list[Block]:
 
 def _vocabularies(study: Study) -> list[Block]:
     named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
-    return vocabulary_blocks([(label, record) for label, record in named if record.stage == "vocabulary"])
+    analyzed = [(label, record) for label, record in named if record.stage == "vocabulary"]
+    taught = [
+        (label, before)
+        for label, record in named
+        if record.stage == "taught"
+        for before in (upstream(record, "extended"), upstream(record, "beginning"))
+        if before
+    ]
+    return [*vocabulary_blocks(analyzed), *changed_blocks([*taught, *named])]
 
 
 def _details(results: Results) -> list[Block]:

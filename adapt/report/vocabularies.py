@@ -20,6 +20,50 @@ NOTE = (
     "Longer than general: pieces a byte, against general text. Shorter by: share of the pieces that the tokens at the "
     "elbow of the curve would save; compute: of the FLOPs of training on the same text."
 )
+CHANGES: dict[str, tuple[str, dict[str, tuple[str, str]], str]] = {
+    "extend": (
+        "Extended",
+        {
+            "words": ("words", "{:,}"),
+            "steps": ("steps", "{:,}"),
+            "tokens": ("vocabulary", "{:,}"),
+            "new rows": ("init", "{}"),
+            "pieces a word before": ("fertility_before", "{:.3f}"),
+            "now": ("fertility_after", "{:.3f}"),
+            "shorter by": ("length_saved", "{:.1%}"),
+            "parameters added": ("parameters_added", "{:,}"),
+            "compute saved": ("compute_saved", "{:.1%}"),
+        },
+        "Steps are tokens on the way of merges. Compute: of the FLOPs of training on the same text.",
+    ),
+    "taught": (
+        "What new rows learnt",
+        {
+            "tokens": ("tokens", "{:,}"),
+            "steps": ("steps", "{:,}"),
+            "before": ("before", "{:.4g}"),
+            "now": ("after", "{:.4g}"),
+        },
+        "Of `distill` the mean squared difference of hidden states, of a warm-up the loss.",
+    ),
+    "trim": (
+        "Trimmed",
+        {
+            "tokens before": ("before", "{:,}"),
+            "now": ("vocabulary", "{:,}"),
+            "in the text": ("used", "{:,}"),
+            "parameters saved": ("parameters_saved", "{:,}"),
+            "compute saved": ("compute_saved", "{:.1%}"),
+        },
+        "Compute: of the FLOPs of training on the same text.",
+    ),
+    "scratch": (
+        "From scratch",
+        {"tokens": ("vocabulary", "{:,}"), "parameters": ("parameters", "{:,}")},
+        "A tokenizer of the corpus, and random weights.",
+    ),
+}
+"""For each kind of stage that changes a vocabulary its title, and for each column the metric and its form."""
 WIDTH, HEIGHT = 6.4, 4.0
 
 
@@ -41,6 +85,29 @@ def vocabulary_blocks(analyzed: Sequence[tuple[str, Record]]) -> list[Block]:
         worst = [_worst(name, words) for name, words in domains.items()]
         blocks.append(Folded(f"Words that cost most pieces: {label}", worst))
     return blocks
+
+
+def changed_blocks(changed: Sequence[tuple[str, Record]]) -> list[Block]:
+    """What became of vocabularies: a table for each kind of change that there was.
+
+    Args:
+        changed: records of stages of CHANGES, each with what it is called; others are left out.
+    """
+    records = {record.key: (label, record) for label, record in changed if record.stage in CHANGES}
+    blocks: list[Block] = []
+    for stage, (title, columns, note) in CHANGES.items():
+        rows = [
+            [label, *(_figure(record.metrics.get(key), form) for key, form in columns.values())]
+            for label, record in records.values()
+            if record.stage == stage
+        ]
+        if rows:
+            blocks.append(Table(["model", *columns], rows, title, note))
+    return blocks
+
+
+def _figure(value: Any, form: str) -> str:
+    return NONE if value is None else form.format(value)
 
 
 def _row(name: str, words: Mapping[str, Any]) -> list[Cell | str]:

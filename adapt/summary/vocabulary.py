@@ -46,6 +46,7 @@ def show_extended(record: Record) -> None:
         f"pieces a word of the corpus: {found['fertility_before']:.3f} before, {found['fertility_after']:.3f} now; "
         f"its words are {found['length_saved']:.1%} shorter"
     )
+    _show_saved(found, found["parameters_added"])
     if found["left_out"]:
         log(f"{found['left_out']:,} words were left out: other texts would change, or no word has them")
     log(f"model and tokenizer: {record.path}")
@@ -69,7 +70,14 @@ def show_trimmed(record: Record) -> None:
         f"{found['vocabulary']:,} of {found['before']:,} tokens are left ({found['used']:,} of them in the text); "
         f"{found['parameters_saved']:,} parameters fewer"
     )
+    _show_saved(found, None)
     log(f"model and tokenizer: {record.path}")
+
+
+def _show_saved(found: Mapping[str, Any], added: int | None) -> None:
+    parameters = f"{added:,} parameters more; " if added is not None else ""
+    if (saved := found["compute_saved"]) is not None:
+        log(f"{parameters}training on the same text takes {abs(saved):.1%} {'less' if saved >= 0 else 'more'} compute")
 
 
 def show_begun(record: Record) -> None:

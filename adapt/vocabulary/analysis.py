@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 
-from adapt.model.size import ModelSize
-from adapt.train.capacity.flops import Workload, forward_flops
+from adapt.config import Config
+from adapt.model.size import ModelSize, model_size
+from adapt.train.capacity.flops import Workload, forward_flops, workload
 from adapt.vocabulary.curve import broken_words, elbow, sizes
 from adapt.vocabulary.results import BrokenWord, DomainWords, Extension
 from adapt.vocabulary.words import CountedWord, WordReader, count_chunks, count_words
@@ -99,3 +101,25 @@ def extensions(
 def _work_of_a_token(size: ModelSize, work: Workload, added: int) -> float:
     """FLOPs of a forward pass with so many more tokens; that attention sees more text in as many tokens is left out."""
     return forward_flops(replace(size, head_parameters=size.head_parameters + added * size.hidden), work)
+
+
+def parameters_and_compute(
+    before: Path, after: Path, config: Config, length_saved: float
+) -> tuple[int | None, float | None]:
+    """The parameters that a model has more, and the share of the FLOPs of training on the same text that it saves.
+
+    Args:
+        before: folder of the model that there was.
+        after: of the other.
+        config: `objective` and `training`.
+        length_saved: share of the tokens that the text is shorter by.
+
+    Returns:
+        None for both where the dimensions of a model cannot be told.
+    """
+    old, new = model_size(before), model_size(after)
+    if old is None or new is None:
+        return None, None
+    work = workload(config.objective, config.training.sequence_length)
+    left = (1 - length_saved) * forward_flops(new, work) / forward_flops(old, work)
+    return new.parameters - old.parameters, 1 - left

@@ -9,6 +9,8 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from adapt.errors import DataError, ModelError
+from adapt.model.additions.config import KEY, additions_of
+from adapt.model.additions.exbert import add_exbert
 from adapt.model.export import save_model
 from adapt.model.load import load_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
@@ -89,6 +91,7 @@ def write_extended(
     causal: bool,
     folder: Path,
     donor: Pretrained | None = None,
+    module_share: float | None = None,
 ) -> int:
     """Writes the model and the tokenizer with the new tokens, and gives the number of rows.
 
@@ -100,9 +103,10 @@ def write_extended(
         causal: it predicts next tokens.
         folder: to write.
         donor: of `omp`, the model that knows the new tokens.
+        module_share: of heads and neurons (`adapt.model.additions.exbert.add_exbert`); None for no module.
 
     Raises:
-        ModelError: the model, or the tokenizer that was written, cannot be loaded.
+        ModelError: the model, or the tokenizer that was written, cannot be loaded; or the model cannot have a module.
     """
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     old = tokenizer.get_vocab()
@@ -113,9 +117,13 @@ def write_extended(
     if donor:
         surfaces = [WordReader(rebuilt.backend).surface(token) for token in rebuilt.added]
         transplant_rows(model, reader, list(pieces), surfaces, donor)
+    if module_share is not None:
+        add_exbert(model, module_share, max(old.values()) + 1, seed)
     rows = embedding_rows(model)
-    settings = read_json(pretrained.model / CONFIG)
-    write_atomically(folder / CONFIG, json.dumps({**settings, "vocab_size": rows}, indent=2))
+    settings = {**read_json(pretrained.model / CONFIG), "vocab_size": rows}
+    if entries := additions_of(model.config):
+        settings[KEY] = entries
+    write_atomically(folder / CONFIG, json.dumps(settings, indent=2))
     save_tokenizer(tokenizer, rebuilt.backend, folder, pretrained.trust_remote_code)
     save_model(folder, model.state_dict(), load_tokenizer(folder), folder, pretrained.trust_remote_code)
     return rows

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from adapt.model.card import front_matter, settings
+from adapt.model.additions.config import stored_additions
+from adapt.model.card import front_matter, loading_code, settings
 from adapt.runner.files import write_atomically
 from adapt.vocabulary.results import Extended
 
@@ -26,13 +27,7 @@ First of them: {first}.
 
 ## How to load it
 
-```python
-from transformers import {auto_class}, AutoTokenizer
-
-folder = "."  # the folder of this file
-model = {auto_class}.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-```
+{loading}
 """
 
 
@@ -46,6 +41,7 @@ def write_extension_card(folder: Path, name: str, base_model: str, extended: Ext
         extended: what became of the vocabulary.
         causal: it predicts next tokens.
     """
+    additions = [entry["kind"] for entry in stored_additions(folder)]
     facts = {
         "new tokens": extended.words + extended.steps,
         "tokens": extended.vocabulary,
@@ -53,10 +49,11 @@ def write_extension_card(folder: Path, name: str, base_model: str, extended: Ext
         "pieces a word of the corpus, before": round(extended.fertility_before, 3),
         "pieces a word of the corpus, now": round(extended.fertility_after, 3),
         "new rows": extended.init,
+        **({"beside the architecture": ", ".join(additions)} if additions else {}),
     }
     card = CARD.format(
         front=front_matter(base_model, "text-generation" if causal else "fill-mask"),
-        auto_class="AutoModelForCausalLM" if causal else "AutoModelForMaskedLM",
+        loading=loading_code(causal, additions),
         name=name,
         base_model=f"`{base_model}`",
         words=extended.words,

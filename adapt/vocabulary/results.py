@@ -94,3 +94,8 @@ class Extended:
     init: str
     first: list[str]
     """Some of the new tokens, as people write them, the best first."""
+    parameters_added: int | None = None
+    """Trained numbers that the model has more: rows, and a module."""
+    compute_saved: float | None = None
+    """Share of a training's FLOPs that the same text saves: it is shorter, and the model is larger. None where the
+    model's dimensions cannot be told."""

@@ -34,7 +34,7 @@ def test_what_is_frozen_stays_bit_for_bit(ranks: Any, stage: int) -> None:
 
 @pytest.mark.parametrize("stage", [0, 3])
 def test_the_module_alone_trains(ranks: Any, stage: int) -> None:
-    """And the rows of new tokens; old ones stay bit for bit, though the rest of their table trains and all else decays."""
+    """And the rows of new tokens; old ones stay bit for bit, though the rest of their table trains."""
     run = Trained(Case(stage), "freeze", {"all_but_module": True}, has_module=True)
     start, weights = begun(has_module=True).state_dict(), ranks(2).run(train_all, [run])[0][0].weights
     assert weights.keys() == start.keys()

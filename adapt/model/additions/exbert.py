@@ -3,8 +3,8 @@
 H' = s T_ofs(H) + (1 - s) T_ext(H), s = sigma(w . H)
 
 T_ofs is the layer that there is, T_ext the smaller one, w the gate's weight, and s a number for each token. T_ext is of
-the same kind as its layer, with fewer heads and inner neurons. So it norms where that does, sees positions as that does,
-and its attention goes through the same interface: it keeps packed documents apart, too.
+the same kind as its layer, with fewer heads and inner neurons. So it norms where that does, sees positions as that
+does, and its attention goes through the same interface: it keeps packed documents apart, too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
+from adapt.model.additions.config import additions_of, with_addition
 from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
 from adapt.model.tokenizer import is_decoder
 
@@ -24,6 +25,33 @@ EXBERT = "exbert"
 """The kind of the addition."""
 EXTENSION, GATE = "extension", "gate"
 """What a layer calls its smaller layer, and the gate."""
+
+
+def add_exbert(model: Any, share: float, first_new: int, seed: int) -> None:
+    """Attaches the module with random weights, in place, and enters it into the model's config.
+
+    Args:
+        model: an encoder with its head.
+        share: of each layer's heads and inner neurons that its smaller layer has.
+        first_new: id of the first new token.
+        seed: of the weights.
+
+    Raises:
+        ModelError: it has a module, its layers are not known, or it is a decoder.
+    """
+    if EXBERT in [entry["kind"] for entry in additions_of(model.config)]:
+        raise ModelError(
+            "the model has exBERT's module already, and there can be one", "leave vocabulary.module unset: it goes on"
+        )
+    layer = layers_of(model)[0]
+    options = {
+        "heads": max(1, round(share * model.config.num_attention_heads)),
+        "inner": max(1, round(share * inputs(layer.part(layer.pattern.outer)))),
+        "first_new": first_new,
+    }
+    attach_exbert(model, **options)
+    draw_exbert(model, seed)
+    with_addition(model.config, EXBERT, **options)
 
 
 def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
@@ -53,7 +81,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
 def _blended(layer: Any, given: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
     """The equation above; H is [1, N, hidden]."""
     states = given[0] if given else named["hidden_states"]
-    share = layer.gate(states).sigmoid()
+    share: Tensor = layer.gate(states).sigmoid()
     # its forward and not the module itself, so that hooks that collect each layer's states do not take it for a layer
     # of the model, and checkpointing does not checkpoint it twice
     beside = layer.extension.forward(*given, **named)

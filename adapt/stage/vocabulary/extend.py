@@ -54,7 +54,7 @@ class ExtendVocabulary(Stage[Extended]):
     """The model that knows the words, of `omp`."""
 
     def what(self) -> Mapping[str, Any]:
-        """The model, what is read and how much, which words are chosen and how many, and what their rows begin with."""
+        """The model, what is read and how much, which words are chosen and how many, and what the model begins with."""
         asked, general = self.config.vocabulary, self.general
         return {
             "model": self.start.digest,
@@ -65,6 +65,7 @@ class ExtendVocabulary(Stage[Extended]):
             "size": asked.size,
             "init": asked.init,
             **({"donor": self.donor.digest} if self.donor else {}),
+            **({"module": asked.module, "module_share": asked.module_share} if asked.module else {}),
             "min_count": asked.min_count,
             "max_megabytes": asked.max_megabytes,
             "seed": self.config.seed,
@@ -83,6 +84,7 @@ class ExtendVocabulary(Stage[Extended]):
         """
         from adapt.model.literal import load_text_tokenizer
         from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.analysis import parameters_and_compute
         from adapt.vocabulary.extend import build_reached, pieces_in, wanted, write_extended
         from adapt.vocabulary.extension_card import write_extension_card
         from adapt.vocabulary.words import WordReader
@@ -100,9 +102,12 @@ class ExtendVocabulary(Stage[Extended]):
             tokenizer.backend_tokenizer, candidates[:number], [*words, *(candidates if self.listed else [])]
         )
         causal, donor = config.objective.kind == "causal", self.donor.made(done) if self.donor else None
-        rows = write_extended(start, reached.rebuilt, config.vocabulary.init, config.seed, causal, folder, donor)
+        asked = config.vocabulary
+        share = asked.module_share if asked.module else None
+        rows = write_extended(start, reached.rebuilt, asked.init, config.seed, causal, folder, donor, share)
         count, before = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
         after = pieces_in(words, WordReader(reached.rebuilt.backend))
+        parameters, compute = parameters_and_compute(start.model, folder, config, 1 - after / before)
         extended = Extended(
             words=len(reached.chosen) - len(reached.rebuilt.left_out),
             steps=len(reached.rebuilt.steps),
@@ -115,6 +120,8 @@ class ExtendVocabulary(Stage[Extended]):
             length_saved=1 - after / before,
             init=config.vocabulary.init,
             first=[word.surface for word in reached.chosen[:SHOWN]],
+            parameters_added=parameters,
+            compute_saved=compute,
         )
         described = list(_described(reached, tokenizer, reader))
         write_atomically(folder / WORDS_FILE, json.dumps(described, ensure_ascii=False))

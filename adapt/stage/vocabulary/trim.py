@@ -8,6 +8,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.errors import ConfigError
+from adapt.model.additions.config import refuse_additions
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
@@ -31,6 +32,9 @@ class TrimmedVocabulary:
     """Different tokens of the text; the others are kept for other reasons."""
     parameters_saved: int
     """Numbers of embeddings and head that the model has no more."""
+    compute_saved: float | None = None
+    """Share of a training's FLOPs that the same text saves, the head being smaller; None where the model's dimensions
+    cannot be told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +78,12 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         """
         from adapt.model.load import load_model
         from adapt.model.tokenizer import load_tokenizer
+        from adapt.vocabulary.analysis import parameters_and_compute
         from adapt.vocabulary.extend import write_trimmed
         from adapt.vocabulary.trim import trim_tokenizer
 
         start = self.start.made(done)
+        refuse_additions(start.model, "trimmed")  # one that the chain has made
         check_weights(start.model)
         used = self._used(start)
         if not used:
@@ -90,7 +96,9 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
         parameters = [
             load_model(place, causal, start.trust_remote_code).num_parameters() for place in (start.model, folder)
         ]
-        return Outcome(TrimmedVocabulary(size, len(trimmed.kept), len(used), parameters[0] - parameters[1]))
+        _, compute = parameters_and_compute(start.model, folder, self.config, 0.0)
+        saved = parameters[0] - parameters[1]
+        return Outcome(TrimmedVocabulary(size, len(trimmed.kept), len(used), saved, compute))
 
     def _used(self, start: Any) -> set[int]:
         """The ids that the texts have."""

@@ -14,14 +14,19 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.vocabulary import VocabularyConfig
-from adapt.errors import ConfigError, DataError
+from adapt.errors import AdaptError, ConfigError, DataError, ModelError
 from adapt.job.run import carry_out
 from adapt.job.vocabulary import JOB, change_vocabulary, told
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
-from adapt.runner import Done, ensure
+from adapt.report.page.blocks import Table
+from adapt.report.vocabularies import changed_blocks
+from adapt.runner import Done, Finished, ensure
 from adapt.stage.context import Context
+from adapt.stage.vocabulary.extend import ExtendVocabulary
+from adapt.summary import show_extended
 from adapt.task.data import Split
+from adapt.vocabulary.results import Extended
 from tests.samples import labelled, sentences, write
 
 WORDS = ("hepatitis", "nephritis", "Hepatomegaly")
@@ -164,3 +169,55 @@ def test_what_follows_in_a_chain_has_its_tokens(config: Config, tmp_path: Path, 
         each["id"] for each in json.loads((record.path / "words.json").read_text()) if each["token"] == "nephritis"
     )
     assert all(new in tokens for tokens in Split.load(prepared.path, "train").tokens)
+
+
+def test_a_module_beside_the_layers(config: Config, tiny_bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It comes with the rows, is drawn by the seed, and stands in the config, the card, the summary and the report."""
+    finished, plain = (extended_by(asking(config, module=module)) for module in ("exbert", None))
+    size = len(load_tokenizer(tiny_bert))
+    settings = json.loads((finished.path / "config.json").read_text())
+    entry = {"kind": "exbert", "heads": 1, "inner": 21, "first_new": size}
+    assert settings["additions"] == [entry]
+    assert finished.path != plain.path
+    states, base = load_model(finished.path).state_dict(), load_model(plain.path).state_dict()
+    assert all(torch.equal(states[name], base[name]) for name in base)
+    new = [name for name in states if name not in base]
+    assert {name.split(".")[4] for name in new} == {"extension", "gate"}
+    added = sum(states[name].numel() for name in new)
+    assert finished.result.parameters_added == plain.result.parameters_added + added  # type: ignore[operator]
+    assert finished.result.compute_saved < plain.result.compute_saved  # type: ignore[operator]
+    card = (finished.path / "README.md").read_text()
+    assert "carries exbert beside its architecture" in card
+    assert "load_model(Path(folder), causal=False)" in card
+    show_extended(finished.record)
+    assert "compute" in capsys.readouterr().err
+    (table,) = changed_blocks([("gated", finished.record), ("again", finished.record), ("plain", plain.record)])
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == ["again", "plain"]
+    assert len(table.rows[0]) == len(table.header)
+
+
+def extended_by(config: Config) -> Finished[Extended]:
+    context = Context.of(config)
+    stage = change_vocabulary(context)
+    assert isinstance(stage, ExtendVocabulary)
+    return ensure(stage, context.store)
+
+
+def test_a_module_that_cannot_be_is_refused(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="distill compares the model's states with those before"):
+        key(asking(config, module="exbert", init="distill"))
+    causal = replace(config, objective=replace(config.objective, kind="causal"))
+    with pytest.raises(AdaptError):
+        key(asking(causal, module="exbert"))
+    gated = extended_by(asking(config, module="exbert"))
+    again = replace(config, model=ModelConfig(path=str(gated.path)), corpus=replace(config.corpus))
+    texts = [{"text": f"{text} carcinoma and carcinoma"} for text in sentences(10)]
+    again = replace(again, corpus=replace(config.corpus, paths=write(tmp_path / "more.jsonl", texts)))
+    with pytest.raises(ModelError, match="has exBERT's module already"):
+        extended_by(asking(again, module="exbert", size=1))
+    assert json.loads((extended_by(asking(again, size=1)).path / "config.json").read_text())["additions"]
+    with pytest.raises(ModelError, match="cannot be trimmed: it carries exbert"):
+        key(asking(again, action="trim"))
+    with pytest.raises(ModelError, match="cannot be built from scratch: it carries exbert"):
+        key(asking(again, action="scratch"))
