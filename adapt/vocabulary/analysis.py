@@ -5,6 +5,8 @@ from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+
 from adapt.config import Config
 from adapt.model.size import ModelSize, model_size
 from adapt.train.capacity.flops import Workload, forward_flops, workload
@@ -40,8 +42,10 @@ def analyze_words(
     words = count_words(chunks, reader)
     if not words:
         return None
-    count, pieces = sum(word.count for word in words), sum(word.count * len(word.pieces) for word in words)
-    frequent = [word for word in words if word.count >= min_count] or words
+    counts = np.array([word.count for word in words])
+    lengths = np.array([len(word.pieces) for word in words])
+    count, pieces = int(counts.sum()), int(counts @ lengths)
+    frequent = lengths[counts >= min_count] if counts[0] >= min_count else lengths  # the most frequent come first
     broken = broken_words(words, min_count)
     best = elbow([word.saved for word in broken])
     shown = sorted({*sizes(len(broken)), best})
@@ -51,8 +55,8 @@ def analyze_words(
         distinct=len(words),
         pieces=pieces,
         fertility=pieces / count,
-        fragment_score=sum(len(word.pieces) for word in frequent) / len(frequent),
-        broken_share=sum(word.count for word in words if len(word.pieces) > 1) / count,
+        fragment_score=float(frequent.mean()),
+        broken_share=int(counts[lengths > 1].sum()) / count,
         unknown_share=sum(word.count for word in words if word.unknown) / count,
         byte_share=_byte_pieces(words, reader) / max(pieces, 1),
         length_overhead=(pieces / size_in_bytes) / (general.pieces / general.bytes) - 1 if general else None,
@@ -64,7 +68,10 @@ def analyze_words(
 
 
 def _byte_pieces(words: Sequence[CountedWord], reader: WordReader) -> int:
-    return sum(word.count * sum(piece in reader.bytes for piece in word.pieces) for word in words)
+    parts = reader.bytes
+    return sum(
+        word.count * sum(map(parts.__contains__, word.pieces)) for word in words if not parts.isdisjoint(word.pieces)
+    )
 
 
 def extensions(

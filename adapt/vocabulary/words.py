@@ -6,17 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
+
+from adapt.model.tokenize.cuts import cut, table_of
+from adapt.model.tokenize.direct import direct_words
+from adapt.model.tokenize.probes import plain_words, probes
+from adapt.model.tokenize.trial import allowed_rules
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """A piece that stands for a byte, in tokenizers that fall back to bytes."""
+WORTH_CHUNKS = 300_000
+"""So many different strings between blanks make it worth while to find out how they may be cut."""
 NO_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 """What a part of a character is shown as."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CountedWord:
     """A word of a corpus."""
 
@@ -47,20 +56,22 @@ class WordReader:
     """
 
     def __init__(self, backend: Tokenizer) -> None:
-        self._backend = backend
+        self.backend = backend
         self._normalizer, self._pre, self._model = backend.normalizer, backend.pre_tokenizer, backend.model
-        self._lead = ""
-        self._lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
+        self.lead = ""
+        """What stands before a word: a blank, where that makes a difference."""
+        self.lead = max(("", " "), key=lambda lead: self._fits(lead) * len("".join(self.words(lead + "b"))))
 
     def _fits(self, lead: str) -> bool:
         """Whether a word with this before it becomes what it is in a text."""
-        return "".join(self._split("a b")).endswith("".join(self._split(lead + "b")))
+        return "".join(self.split("a b")).endswith("".join(self.split(lead + "b")))
 
     def words(self, chunk: str) -> list[str]:
         """The words of what stands between two blanks of a text."""
-        return self._split(self._lead + chunk)
+        return self.split(self.lead + chunk)
 
-    def _split(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
+        """The words of a text that stands as it is: no blank is put before it."""
         if self._normalizer:
             text = self._normalizer.normalize_str(text)
         if self._pre is None:
@@ -74,11 +85,11 @@ class WordReader:
     @property
     def size(self) -> int:
         """Tokens that there are."""
-        return self._backend.get_vocab_size()
+        return self.backend.get_vocab_size()
 
     def knows(self, piece: str) -> bool:
         """Whether a piece is a token of the tokenizer."""
-        return self._backend.token_to_id(piece) is not None
+        return self.backend.token_to_id(piece) is not None
 
     def parts(self, piece: str) -> tuple[int, ...]:
         """The ids of the pieces of a part of a word, which may go on from another (`##itis`)."""
@@ -88,7 +99,7 @@ class WordReader:
         left, found = piece[len(prefix) :], []
         while left:
             ends = range(len(left), 0, -1)
-            known = ((end, self._backend.token_to_id(prefix + left[:end])) for end in ends)
+            known = ((end, self.backend.token_to_id(prefix + left[:end])) for end in ends)
             end, number = next(((end, number) for end, number in known if number is not None), (0, None))
             if number is None:
                 return () if self.unknown is None else (self.unknown,)
@@ -99,7 +110,7 @@ class WordReader:
     def keys(self) -> dict[str, int]:
         """All whole tokens as people write them, with a ▁ where one begins a word: the same in every family."""
         found: dict[str, int] = {}
-        for token, number in self._backend.get_vocab(with_added_tokens=False).items():
+        for token, number in self.backend.get_vocab(with_added_tokens=False).items():
             begins = not token.startswith(self._continues) if self._continues else token[:1] in ("Ġ", "▁")
             surface = self.surface(token.removeprefix(self._continues))
             if surface and NO_CHARACTER not in surface and not BYTE.fullmatch(token):
@@ -108,17 +119,17 @@ class WordReader:
 
     def joined(self, pieces: Sequence[int]) -> str:
         """The beginning of a word that some pieces make up."""
-        first, *others = (str(self._backend.id_to_token(piece)) for piece in pieces)
+        first, *others = (str(self.backend.id_to_token(piece)) for piece in pieces)
         return "".join([first, *(other.removeprefix(self._continues) for other in others)])
 
     def surface(self, word: str) -> str:
         """A word, or a piece of one, as people write it."""
-        decoder = self._backend.decoder
+        decoder = self.backend.decoder
         return (decoder.decode([word]) if decoder else word).strip()
 
     @cached_property
     def _described(self) -> dict[str, Any]:
-        described: dict[str, Any] = json.loads(self._backend.to_str())["model"]
+        described: dict[str, Any] = json.loads(self.backend.to_str())["model"]
         return {name: value for name, value in described.items() if name not in ("vocab", "merges")}
 
     @cached_property
@@ -130,13 +141,13 @@ class WordReader:
     def unknown(self) -> int | None:
         """The id of what the tokenizer does not know; None where its model has none."""
         token = self._described.get("unk_token")
-        number: int | None = self._described.get("unk_id") if token is None else self._backend.token_to_id(token)
+        number: int | None = self._described.get("unk_id") if token is None else self.backend.token_to_id(token)
         return number
 
     @cached_property
     def bytes(self) -> frozenset[int]:
         """The ids of pieces that are no whole characters: bytes, and parts of characters."""
-        vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=False)
+        vocabulary: Mapping[str, int] = self.backend.get_vocab(with_added_tokens=False)
         return frozenset(
             number
             for piece, number in vocabulary.items()
@@ -159,11 +170,42 @@ def count_words(chunks: Mapping[str, int], reader: WordReader) -> list[CountedWo
 
     Marks are no words: a word has a letter or a digit.
     """
+    counts = by_piece(chunks, reader) if len(chunks) >= WORTH_CHUNKS else None
+    if counts is None:
+        counts = Counter()
+        for chunk, count in chunks.items():
+            for word in reader.words(chunk):
+                counts[word] += count
+    found = sorted(_read(counts, reader), key=attrgetter("word"))
+    found.sort(key=attrgetter("count"), reverse=True)  # keeps the order of those that come as often
+    return found
+
+
+def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | None:
+    """How often each word comes, marks included, where each different piece of the chunks is looked at once.
+
+    Args:
+        chunks: how often each comes.
+        reader: the tokenizer's.
+
+    Returns:
+        None where the tokenizer does not allow to cut.
+    """
+    texts = probes(reader.backend)
+    rules = allowed_rules(reader.backend, texts)
+    if not rules:
+        return None
+    plain = direct_words(reader.backend, plain_words(texts))
+    found = cut([reader.lead + chunk for chunk in chunks], table_of(rules))
+    times = np.fromiter(chunks.values(), np.int64, len(chunks)).repeat(np.diff(found.firsts))
+    totals = np.bincount(found.pieces.indices.to_numpy(), weights=times).astype(np.int64).tolist()
     counts: Counter[str] = Counter()
-    for chunk, count in chunks.items():
-        for word in reader.words(chunk):
-            counts[word] += count
-    return sorted(_read(counts, reader), key=lambda found: (-found.count, found.word))
+    for piece, count in zip(found.pieces.dictionary.to_pylist(), totals, strict=True):
+        text = str(piece, "utf-32-le")
+        word = plain.word_of(text)
+        for each in reader.split(text) if word is None else [word]:
+            counts[each] += count
+    return counts
 
 
 def _read(counts: Mapping[str, int], reader: WordReader) -> Iterator[CountedWord]:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from adapt.vocabulary.words import WordReader, count_chunks, count_words
+from adapt.vocabulary.words import by_piece, WordReader, count_chunks, count_words
 from tests.tokenizers import FAMILIES, byte_level, unigram, wordpiece
 
 SENTENCES = {

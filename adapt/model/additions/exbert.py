@@ -84,7 +84,7 @@ def _blended(layer: Any, given: tuple[Any, ...], named: dict[str, Any], output: 
     share: Tensor = layer.gate(states).sigmoid()
     # its forward and not the module itself, so that hooks that collect each layer's states do not take it for a layer
     # of the model, and checkpointing does not checkpoint it twice
-    beside = layer.extension.forward(*given, **named)
+    beside: Tensor = layer.extension.forward(*given, **named)
     return share * output + (1 - share) * beside
 
 
