@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from adapt.vocabulary.words import by_piece, WordReader, count_chunks, count_words
-from tests.tokenizers import FAMILIES, byte_level, unigram, wordpiece
+from adapt.vocabulary.words import WordReader, by_piece, count_chunks, count_words
+from tests.tokenizers import FAMILIES, TEXTS, byte_level, unigram, wordpiece
 
 SENTENCES = {
     "korean": "항생제는 세균 감염을 치료하는 약물이다. 세균은 내성을 얻는다.",
@@ -15,6 +15,8 @@ SENTENCES = {
     "code": "def read_rows(path): return [row.split(',') for row in open(path)]",
 }
 """Written for these tests."""
+UNCUT = ("wordless",)
+"""Families whose tokenizers do not allow to cut chunks."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -58,3 +60,19 @@ def test_what_a_tokenizer_does_not_know_is_unknown_and_saves_letters(build) -> N
     known, unknown = count_words({"value": 2, "☃ж☃ж": 2}, WordReader(build()))
     assert (known.unknown, unknown.unknown) == (False, True)
     assert unknown.saved == 2 * (len(unknown.surface) - 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pieces_of_chunks_have_the_words_of_the_chunks(family: str) -> None:
+    """Counted either way, on adversarial texts too."""
+    reader = WordReader(FAMILIES[family]())
+    chunks = {
+        chunk: number for number, chunk in enumerate(sorted({*" ".join([*TEXTS, *SENTENCES.values()]).split()}), 1)
+    }
+    counts = by_piece(chunks, reader)
+    expected = Counter[str]()
+    for chunk, count in chunks.items():
+        for word in reader.words(chunk):
+            expected[word] += count
+    assert counts is None or counts == expected
+    assert (counts is None) == (family in UNCUT)
