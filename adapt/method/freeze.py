@@ -69,11 +69,11 @@ class Freeze(Method):
         Raises:
             ModelError: the module is to train, and the model has none.
         """
-        from adapt.method.module_alone import train_module_alone
+        from adapt.model.additions.exbert import train_exbert_alone
         from adapt.model.layers.pattern import layers_of
 
         if self.options.all_but_module:
-            train_module_alone(model)
+            train_exbert_alone(model)
             return model
         if self.options.embeddings:
             model.get_input_embeddings().requires_grad_(False)

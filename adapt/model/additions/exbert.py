@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from adapt.errors import ModelError
 from adapt.model.additions.config import additions_of, with_addition
+from adapt.model.layers.held import hold_rows
 from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
 from adapt.model.tokenizer import is_decoder
 
@@ -61,7 +62,7 @@ def attach_exbert(model: Any, heads: int, inner: int, first_new: int) -> None:
         model: of a family that `adapt.model.layers.families` knows.
         heads: of each smaller layer; they are as wide as those of the model.
         inner: neurons of its feed-forward block.
-        first_new: id of the first token that the model got with the module; see `trained_parts`.
+        first_new: id of the first token that the model got with the module; see `train_exbert_alone`.
 
     Raises:
         ModelError: the model is a decoder, or its layers are not known.
@@ -135,3 +136,34 @@ def _parts(model: Any) -> Iterator[nn.Module]:
 def trained_parts(model: Any) -> list[nn.Parameter]:
     """The parameters of the module: smaller layers and gates."""
     return [parameter for part in _parts(model) for parameter in part.parameters()]
+
+
+def train_exbert_alone(model: Any) -> None:
+    """Freezes all of a model but the module and the rows of the tokens that came with it, in place.
+
+    A row is a part of a parameter, so the whole table is handed to the optimizer, its other rows held.
+
+    Args:
+        model: with its head, before an engine wraps it.
+
+    Raises:
+        ModelError: it has no module.
+    """
+    entry = next((each for each in additions_of(model.config) if each["kind"] == EXBERT), None)
+    if entry is None:
+        raise _no_module(type(model).__name__)
+    model.requires_grad_(False)
+    for part in trained_parts(model):
+        part.requires_grad_(True)
+    head = model.get_output_embeddings()
+    tables = (model.get_input_embeddings().weight, head.weight, head.bias)  # tied ones are one
+    for table in {id(table): table for table in tables if table is not None}.values():
+        hold_rows(table, entry["first_new"])
+
+
+def _no_module(what: str) -> ModelError:
+    """The error for a model without exBERT's module."""
+    return ModelError(
+        f"freeze.all_but_module trains exBERT's module alone, and {what} has none",
+        "begin with a model that jobs/vocabulary.py extend has made with vocabulary.module exbert",
+    )
