@@ -65,14 +65,15 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
 
     gpus = gpus_per_worker(resources)
     wanted = {"CPU": resources.cpus_per_worker, "GPU": gpus}
-    nodes = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
-    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes.values()):
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in alive):
         return None
     look_remotely = ray.remote(num_cpus=resources.cpus_per_worker, num_gpus=gpus)(_look)
     device, node = ray.get(look_remotely.remote())
     if device.on_gpu:
         return limited(device, None, gpus)
-    workers_per_node = int(nodes[node].get("CPU", 1) / resources.cpus_per_worker)
+    its_own = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # it may have come meanwhile
+    workers_per_node = int(its_own.get("CPU", 1) / resources.cpus_per_worker)
     return replace(device, shared_by=max(1, min(resources.workers, workers_per_node)))
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,3 +107,16 @@ def test_the_device_of_workers_on_a_cluster(ray_cluster: None, monkeypatch: pyte
     assert many
     assert many.shared_by == 2  # the others will be elsewhere
     assert of(ResourcesConfig(cpus_per_worker=3.0, gpus_per_worker=0.0)) is None
+
+
+def test_a_node_that_comes_while_its_device_is_looked_at_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    first, second = ({"NodeID": name, "Alive": True, "Resources": {"CPU": 4.0}} for name in ("first", "second"))
+    known = iter([[first], [first, second]])  # the autoscaler was at work meanwhile, and the task landed on the new one
+    monkeypatch.setattr(ray, "nodes", lambda: next(known))
+    monkeypatch.setattr(ray, "remote", lambda **_: lambda look: SimpleNamespace(remote=lambda: look))
+    monkeypatch.setattr(ray, "get", lambda _: (Device("cpu", GIB), "second"))
+    seen = probe.device_of_workers(ResourcesConfig(workers=2, gpus_per_worker=0.0, address="10.0.0.1:6379"))
+    assert seen
+    assert seen.shared_by == 2
