@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapt.chain.expand import Node
-from adapt.chain.searches import as_best, best_values, search_at, with_values
+from adapt.chain.searches import as_best, confirm_at, confirm_label, confirm_name, found_by, search_at, with_values
 from adapt.config import Config, ResourcesConfig
 from adapt.errors import ConfigError
 from adapt.job.job import Job
@@ -19,6 +19,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select
 from adapt.stage.train import Train
+from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search
 
 
@@ -87,6 +88,8 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
             chain.later.append(node.label)
         else:
             chain.goals.extend(_goals(node, offered, chain.store))
+            if node.label in offered.unknown and node.config.tune.fresh_seeds:
+                chain.later.append(confirm_label(node))
     return chain
 
 
@@ -113,14 +116,16 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
 
     if node.is_search:
         search = search_at(node, context_of, (start, *compared.values(), selected))
-        values = best_values(search, store)
-        if values is None:
+        found, goal = found_by(search, store), Goal(node.name, node.job, node.values, search, node.config)
+        if found is None:
             offered.unknown.append(node.label)
-        else:
-            offered.best[node.label] = values
-            context = context_of(as_best(node, values))
-            _offer(node, context, node.job.final(context), offered)
-        return [Goal(node.name, node.job, node.values, search, node.config)]
+            return [goal]
+        offered.best[node.label] = found.best_row.settings
+        context = context_of(as_best(node, found.best_row.settings))
+        _offer(node, context, node.job.final(context), offered)
+        if not node.config.tune.fresh_seeds:
+            return [goal]
+        return [goal, Goal(confirm_name(node), node.job, node.values, confirm_at(node, search, found), node.config)]
     config = with_values(node, offered.best[node.tuned]) if node.tuned else node.config
     context = context_of(config)
     if node.job.parts:
@@ -206,8 +211,8 @@ def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dic
 def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
     """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
     needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
-    is_search = isinstance(goal.stage, Search)
-    own = goal.job.training(goal.stage) if goal.job.training and not is_search else None
+    of_trials = isinstance(goal.stage, Search | Confirm)
+    own = goal.job.training(goal.stage) if goal.job.training and not of_trials else None
     is_export = goal.stage.kind == "export"
     return [
         (stage, goal.label if is_export and stage is own else f"{goal.label}: {stage.name}")

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from adapt.chain.expand import Node
+from adapt.chain.expand import Node, node_label
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.runner import Finished, Store
 from adapt.stage.context import Context
 from adapt.tuning.command import search_of
-from adapt.tuning.search import Search
+from adapt.tuning.confirm import Confirm
+from adapt.tuning.search import Search, Searched
 from adapt.tuning.values import named_by_values
 
 
@@ -36,13 +37,32 @@ def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[
         raise ConfigError(f"{node.label}: {error.what}", error.fix) from error
 
 
-def best_values(search: Search, store: Store) -> Mapping[str, Any] | None:
-    """What the best trial has in place of the configuration, by field; None while the search has not finished."""
+def found_by(search: Search, store: Store) -> Searched | None:
+    """What a search has found; None while it has not finished."""
     record = store.known(search.kind, search.name, search.key)
-    if record is None:
-        return None
-    found = Finished.of(search, record).result
-    return next(row.settings for row in found.trials if row.number == found.best)
+    return Finished.of(search, record).result if record else None
+
+
+def confirm_label(node: Node) -> str:
+    """What the stage is called that runs the best trial of a search with fresh seeds."""
+    return node_label(confirm_name(node), list(node.values.values()))
+
+
+def confirm_name(node: Node) -> str:
+    """What it is called without the members of sets."""
+    return f"{node.name}_confirm"
+
+
+def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
+    """The stage that runs the best trial of a search with fresh seeds, and tests it.
+
+    Raises:
+        AdaptError: the test split cannot be used.
+    """
+    try:
+        return Confirm.of(search, found)
+    except ConfigError as error:
+        raise ConfigError(f"{confirm_label(node)}: {error.what}", error.fix) from error
 
 
 def as_best(node: Node, values: Mapping[str, Any]) -> Config:

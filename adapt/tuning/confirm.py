@@ -68,7 +68,7 @@ class Confirm(Stage[Confirmed]):
         Raises:
             AdaptError: the test split cannot be used.
         """
-        row = next(row for row in searched.trials if row.number == searched.best)
+        row = searched.best_row
         best, as_it_is = _fresh(search, row.settings), _fresh(search, searched.trials[0].settings)
         return cls(search.config.name, search, best, as_it_is, row.values)
 

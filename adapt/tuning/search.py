@@ -77,6 +77,11 @@ class Searched:
     as_it_is: dict[str, Any] = field(default_factory=dict)
     """The values of the searched fields in the configuration as it is."""
 
+    @property
+    def best_row(self) -> TrialRow:
+        """The best trial."""
+        return next(row for row in self.trials if row.number == self.best)
+
 
 @dataclass(frozen=True, eq=False)
 class Search(Stage[Searched]):

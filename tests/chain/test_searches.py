@@ -15,6 +15,7 @@ from adapt.runner import Record
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
 from adapt.tuning.ahead import SearchAhead, check_search
+from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search, Searched, TrialRow
 from adapt.tuning.trial import Figure
 from tests.job.worlds import SPLITS, enter
@@ -35,7 +36,7 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             "storage.root": config.storage.root,
             "training": {"sequence_length": 64, "max_steps": 5},
             "evaluation.sequence_length": 64,
-            "tune": {"samples": 2, "searcher": "grid", "objectives": ["dev_score"]},
+            "tune": {"samples": 2, "searcher": "grid", "objectives": ["dev_score"], "fresh_seeds": [21, 22]},
             "task": TASK,
         },
         "sets": {"recipe": {"one": {"kind": "plain"}, "two": {"kind": "l2sp"}}, "seed": [7, 8]},
@@ -81,6 +82,8 @@ def test_what_takes_the_best_values_is_known_when_the_search_has_finished(conten
     chain = chain_of(content)
     assert labels(chain) == ["search[one]", "search[two]"]
     assert chain.later == [
+        "search_confirm[one]",
+        "search_confirm[two]",
         "winner[one]",
         "winner[two]",
         *(f"tapt[{one}, {seed}]" for one in ("one", "two") for seed in (7, 8)),
@@ -92,8 +95,15 @@ def test_what_takes_the_best_values_is_known_when_the_search_has_finished(conten
     finish(first, chain, BEST)
     chain = chain_of(content)
     assert chain.searches == [second]
-    assert labels(chain) == ["search[one]", "search[two]", "winner[one, 5]", "tapt[one, 7]", "tapt[one, 8]"]
-    assert chain.later == ["winner[two]", "tapt[two, 7]", "tapt[two, 8]"]
+    assert labels(chain) == [
+        "search[one]",
+        "search_confirm[one]",
+        "search[two]",
+        "winner[one, 5]",
+        "tapt[one, 7]",
+        "tapt[one, 8]",
+    ]
+    assert chain.later == ["search_confirm[two]", "winner[two]", "tapt[two, 7]", "tapt[two, 8]"]
     finish(second, chain, {})  # the configuration as it is was best
     assert chain_of(content).later == []
 
@@ -111,6 +121,24 @@ def test_best_values_stand_in_place_of_the_stages_own(content: dict[str, Any]) -
     assert winner.start.training
     assert winner.start.training.config.training.learning_rate == 3e-3  # type: ignore[attr-defined]
     assert winner.seed == 5
+
+
+def test_the_best_trial_of_a_search_is_run_with_fresh_seeds_and_then_tested(content: dict[str, Any]) -> None:
+    chain = chain_of(content)
+    finish(chain.searches[0], chain, BEST)
+    confirm = next(goal.stage for goal in chain_of(content).goals if goal.label == "search_confirm[one]")
+    assert isinstance(confirm, Confirm)
+    for trials, rate in ((confirm.best, 3e-3), (confirm.as_it_is, 1e-4)):
+        assert [*trials] == ["21", "22"]
+        for seed, trial in trials.items():
+            training: Any = trial.final.training  # type: ignore[attr-defined]
+            assert (training.config.training.learning_rate, training.config.seed) == (rate, int(seed))
+            ((run,),) = trial.runs.values()
+            assert run.task.task.test == TASK["test"]
+
+    content["common"]["tune"]["fresh_seeds"] = []
+    assert "search_confirm[one]" not in labels(chain_of(content))
+    assert "search_confirm[two]" not in chain_of(content).later
 
 
 def test_a_search_starts_from_the_model_of_another_stage(content: dict[str, Any]) -> None:

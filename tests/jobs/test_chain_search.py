@@ -31,7 +31,10 @@ def chain(folder: Path, model: Path) -> Path:
             "task": {"name": "one", **splits},
         },
         "stages": {
-            "search": {"job": "finetune", "tune": {"space": space, "samples": "{samples}", "at_once": 2}},
+            "search": {
+                "job": "finetune",
+                "tune": {"space": space, "samples": "{samples}", "at_once": 2, "fresh_seeds": [8]},
+            },
             "best": {"job": "finetune", "tuned": "search", "finetune.seeds": [7]},
         },
     }
@@ -50,20 +53,23 @@ def test_two_chains_at_once_share_trials_and_go_on_with_the_best_values(
 ) -> None:
     file = chain(tmp_path, tiny_bert)
     both = [jobs.start(tmp_path, ["run", str(file), "--samples", str(count)], "chain.py") for count in (1, 2)]
-    assert [job.result()["metrics"] for job in both] == [{"finished": 2, "missing": 0}] * 2
+    assert [job.result()["metrics"] for job in both] == [{"finished": 3, "missing": 0}] * 2
 
     root = tmp_path / "runs"
     searches = {len(record["metrics"]["trials"]): record["metrics"] for record in records(root, "search")}
     assert searches.keys() == {2, 3}
     assert searches[2]["trials"] == searches[3]["trials"][:2]  # the same proposals
-    assert len(records(root, "trial")) == 3
-    assert sum(job.err.count("trial: done") for job in both) == 3  # each ran once, whoever ran it
+    trials = {row["key"] for found in searches.values() for row in found["trials"]}
+    assert len(trials) == 3
+    assert sum(job.err.count("trial: done") for job in both) == len(records(root, "trial"))  # each ran once
     best = [found["trials"][found["best"]]["values"] for found in searches.values()]
     tested = [record for record in records(root, "finetune") if record["metrics"]["seed"] == 7]
     assert len(tested) == len({json.dumps(values) for values in best})
-    assert "Searches for good values" in next(root.glob("reports/chain/report.html")).read_text()
+    page = next(root.glob("reports/chain/report.html")).read_text()
+    assert "Searches for good values" in page
+    assert "search: with fresh seeds" in page
 
     again = jobs.start(tmp_path, ["run", str(file), "--samples", "2"], "chain.py")
-    assert again.result()["metrics"] == {"finished": 2, "missing": 0}
+    assert again.result()["metrics"] == {"finished": 3, "missing": 0}
     assert "everything is finished" in again.err
     assert "starting Ray" not in again.err

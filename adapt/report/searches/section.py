@@ -19,6 +19,8 @@ from adapt.statistics.importance import Importances, importances
 
 SHOWN_TRIALS = 12
 """Trials that a table has before the rest is folded."""
+FRESH = {"best": "best trial", "as_it_is": "as it is", "difference": "difference"}
+"""What is told of a figure with fresh seeds, and what it is called in the table."""
 FRONT = "*"
 """Stands beside trials that no other is better than in all objectives."""
 
@@ -75,6 +77,7 @@ def _blocks(found: FoundSearch, name: str) -> list[Block]:
     drawings += [front_figure(found, name)] if len(found.objectives) > 1 else []
     return [
         *_tables(found),
+        *_fresh_tables(found),
         Figures([parallel_coordinates(found, name)], LEGEND, wide=True),
         *([Figures(drawings)] if drawings else []),
         TextBlock(_said_of(known)),
@@ -133,6 +136,18 @@ def _tables(found: FoundSearch) -> list[Block]:
         title = f"Trials that failed, or were stopped on their way: {len(others)}"
         blocks.append(Folded(title, [Table(["trial", "why", "values"], others, words=True)]))
     return blocks
+
+
+def _fresh_tables(found: FoundSearch) -> list[Block]:
+    """The best trial beside the configuration as it is, with fresh seeds."""
+    if not found.confirmed:
+        return []
+    rows: list[list[Cell | str]] = [
+        [name, *(Cell(f"{figure[place]['value']:.4f}", _interval(figure[place])) for place in FRESH)]
+        for name, figure in found.confirmed["fresh"].items()
+    ]
+    note = f"Means over seeds {', '.join(map(str, found.confirmed['seeds']))}, which no trial had, with 95% intervals."
+    return [Table(["figure", *FRESH.values()], rows, f"{found.label}: with fresh seeds", note)]
 
 
 def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:

@@ -88,6 +88,10 @@ def test_what_was_gained_is_what_fresh_seeds_say(
     (finding,) = search_verdicts(searches_of(Study("one", "base", entries)))
     assert finding.tone == tone
     assert f"dev_score by {difference[0]:+.4f} ({difference[1]:+.4f} to {difference[2]:+.4f})" in finding.text
+    shown = tables(search_blocks(searches_of(Study("one", "base", entries))))
+    fresh = next(table for table in shown if table.header[0] == "figure")
+    assert [row[0] for row in fresh.rows] == ["dev_score", "test_score"]
+    assert fresh.rows[0][3].text == f"{difference[0]:.4f}"  # type: ignore[union-attr]
     (without,) = search_verdicts(searches_of(Study("one", "base", [entry])))
     assert without.tone == "plain"
     assert "seeds that no trial had" in without.text
