@@ -238,5 +238,5 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         yield each
         ranks: dict[int, BaseException] = getattr(each, "worker_failures", {})
-        kept = (getattr(each, name, None) for name in ("controller_failure", "cause"))
+        kept = (getattr(each, name, None) for name in ("controller_failure", "health_check_failure", "cause"))
         waiting += [*ranks.values(), *kept, each.__cause__, each.__context__]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.runtime import hide_unreserved_gpus
+from adapt.train.capacity.killed import memory_kills
 from adapt.train.job import PROGRESS_FILE, TrainingRun
 from adapt.train.ranks import RankedRun, on_all_ranks
 
@@ -18,13 +19,15 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     Raises:
         ClusterError: the workers cannot be placed.
         ConfigError, ModelError: the workers' devices cannot do what is asked, or the model cannot be loaded.
+        DeviceMemoryError: a device, or the machine of a worker, ran out of memory.
         DataError: the corpus, which is streamed, is broken or has changed.
         StorageError: the disk is full, or may not be written.
         TrainingError: the loss is not finite, or workers crashed too often.
     """
     folder, config = Path(job.folder), job.config
     kept = config.training.keep_checkpoints
-    on_all_ranks(RankedRun(train_loop_per_worker, {"job": job}, folder, job.run_name, config.resources, kept))
+    with memory_kills(config, folder):
+        on_all_ranks(RankedRun(train_loop_per_worker, {"job": job}, folder, job.run_name, config.resources, kept))
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
 
 

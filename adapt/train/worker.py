@@ -30,6 +30,7 @@ from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
+from adapt.train.capacity.killed import note_pass
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
@@ -65,6 +66,8 @@ def train_rank(job: TrainingRun) -> None:
 def _train(job: TrainingRun, rank: int) -> None:
     parts = RankParts.of(job)
     folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
+    if rank == 0:
+        note_pass(folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
     checkpoints = Checkpoints(engine, method, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)

@@ -13,7 +13,8 @@ from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room
-from adapt.train.schedule import smaller_micro_batch
+from adapt.stage.train import Train
+from adapt.train.schedule import micro_batch, smaller_micro_batch
 from adapt.tuning.check import is_lower_better
 from adapt.tuning.dispatch import Answer, Asked, Board, dispatch
 from adapt.tuning.place import check_place
@@ -132,7 +133,26 @@ class Trials:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
         error = f"it reports no {missing[0]}, for want of held-out text" if missing else ""
-        return self._row(asked, trial.key, {} if missing else figures, error)
+        return replace(
+            self._row(asked, trial.key, {} if missing else figures, error), micro_batch=self._fitting(asked[0], trial)
+        )
+
+    def _fitting(self, number: int, trial: Trial) -> int | None:
+        """The micro-batch that a trial ran with where that is less than it was given, also before a kill of the driver.
+
+        What `auto` has chosen is not looked at: it is the machine's.
+        """
+        if fewer := self.micro_batches.get(number):
+            return fewer
+        given = {stage.key for stage in everything(self.search.inputs.values())}
+        for stage in everything([trial]):
+            record = self.store.known(stage.kind, stage.name, stage.key) if isinstance(stage, Train) else None
+            if record is None or not isinstance(stage, Train) or stage.key in given:
+                continue
+            training, ran = stage.config.training, record.resources.get("micro_batch")
+            if training.micro_batch != "auto" and ran and ran < micro_batch(training, record.resources["workers"])[0]:
+                return int(ran)
+        return None
 
     def _answer(self, row: TrialRow) -> Answer:
         names = self.search.config.tune.objectives

@@ -1,6 +1,7 @@
 """Trials as one heap of work: what is measured, what fails, and what runs out of memory."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 from ray import tune
 
-from adapt.config import TuneConfig
+from adapt.config import Config, TuneConfig
 from adapt.errors import DataError
-from adapt.runner import Store
+from adapt.runner import Done, Outcome, Store
 from adapt.tuning.propose import proposals
+from adapt.tuning.trial import TrialMeasured
 from adapt.tuning.trials import Trials, run_trials
-from tests.tuning.scripted import ScriptedSearch
+from tests.tuning.scripted import Scripted, ScriptedSearch
 
 SPACE = {"a.x": tune.loguniform(1e-4, 1e-1), "a.y": tune.choice([1, 2, 3])}
 
@@ -49,6 +51,29 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
         capsys.readouterr().err
     )
     assert len(search.notes.read_text().splitlines()) == 3  # with 8, 4 and 2
+
+
+def test_the_micro_batch_that_a_finished_training_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a search that was killed after a trial had gone on with fewer sequences."""
+
+    @dataclass(frozen=True, eq=False)
+    class Trained(Scripted):
+        kind = "train"
+
+        @property
+        def config(self) -> Config:
+            return ScriptedSearch(score, tmp_path / "notes").config
+
+        def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
+            return replace(super().run(folder, done), resources={"workers": 1, "micro_batch": 2})
+
+    monkeypatch.setattr("adapt.tuning.trials.Train", Trained)
+    search = ScriptedSearch(score, tmp_path / "notes")
+    training = Trained("training", {}, score, 8, 64, tmp_path / "notes")
+    own = search.trial
+    monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": training}))
+    row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
+    assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
 
 
 def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) -> None:

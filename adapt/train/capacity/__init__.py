@@ -8,6 +8,8 @@
 - `fit`: how many sequences that leaves room for.
 - `trial`: a pass on the real device, to see.
 - `passes`: the number that all ranks take.
+- `less`: what takes less memory.
 - `exhausted`: says what takes less memory where a device has run out of it.
+- `killed`: the same where Ray's memory monitor has killed a worker.
 - `forecast`: memory, work, hours and price before anything is started.
 """

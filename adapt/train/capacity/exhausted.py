@@ -7,7 +7,7 @@ import torch
 
 from adapt.config import TrainingConfig
 from adapt.errors import DeviceMemoryError
-from adapt.train.schedule import smaller_micro_batch
+from adapt.train.capacity.less import takes_less
 
 SIGNS = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 """What PyTorch's allocators, and the operating system, say."""
@@ -32,16 +32,8 @@ def memory_errors(
         if not _is_lack_of_memory(error):
             raise
         what = f"a device ran out of memory with {sequences} sequences a pass"
-        raise DeviceMemoryError(what, _fix(training, workers, sequences), sequences, steps() - before) from error
+        raise DeviceMemoryError(what, takes_less(training, workers, sequences), sequences, steps() - before) from error
 
 
 def _is_lack_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in SIGNS)
-
-
-def _fix(training: TrainingConfig, workers: int, sequences: int) -> str:
-    if sequences > 1:
-        return f"set training.micro_batch to {smaller_micro_batch(training, workers, sequences)}"
-    if not training.gradient_checkpointing:
-        return "set training.gradient_checkpointing to true"
-    return "raise resources.zero_stage, take more workers, or shorten training.sequence_length"

@@ -1,0 +1,53 @@
+"""A worker that the memory monitor has killed: what Ray Train makes of it says what would take less."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.train import WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+
+from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.errors import DeviceMemoryError, TrainingError
+from adapt.train.capacity.killed import PASS_FILE, memory_kills, note_pass
+from adapt.train.failure import as_ours
+
+CONFIG = Config(training=TrainingConfig(global_batch_size=24), resources=ResourcesConfig(workers=2))
+KILLED = OutOfMemoryError("Task was killed due to the node running low on memory.")
+
+
+def died(of: Exception) -> Exception:
+    """As Ray Train has it: rank 1 died, and rank 0 lost its connection to it."""
+    dead = WorkerHealthCheckFailedError("The health check of worker 1 failed", of)
+    group = WorkerGroupError("two ranks failed", {0: RuntimeError("Connection closed by peer"), 1: dead})
+    return pickle.loads(pickle.dumps(group))  # type: ignore[no-any-return]  # it comes from Ray Train's controller
+
+
+def trained(folder: Path, error: Exception, sequences: int | None) -> None:
+    with memory_kills(CONFIG, folder):
+        if sequences:
+            note_pass(folder, sequences)
+        raise as_ours(error, folder) from error
+
+
+@pytest.mark.parametrize(("sequences", "fix"), [(8, "training.micro_batch to 6"), (1, "gradient_checkpointing")])
+def test_who_is_killed_ran_out_of_memory_with_so_many_sequences(tmp_path: Path, sequences: int, fix: str) -> None:
+    with pytest.raises(DeviceMemoryError, match=f"out of memory with {sequences} sequences a pass") as caught:
+        trained(tmp_path, died(KILLED), sequences)
+    assert caught.value.micro_batch == sequences
+    assert fix in caught.value.fix
+    assert not (tmp_path / PASS_FILE).exists()
+
+
+def test_fewer_sequences_do_not_help_who_is_killed_before_taking_any(tmp_path: Path) -> None:
+    note_pass(tmp_path, 8)  # of an earlier run
+    with pytest.raises(TrainingError, match="low on memory") as caught:
+        trained(tmp_path, died(KILLED), None)
+    assert not isinstance(caught.value, DeviceMemoryError)
+
+
+def test_who_died_of_something_else_did_not_run_out_of_memory(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        trained(tmp_path, died(RayActorError()), 8)
+    assert not isinstance(caught.value, DeviceMemoryError)
