@@ -65,6 +65,17 @@ def test_methods_are_tuned_alike_before_they_are_compared_with_other_seeds() -> 
     assert not seen & {seed for node in fresh if node.name == "finetune" for seed in node.config.finetune.seeds}
 
 
+def test_searches_have_as_many_trials_as_the_study_says() -> None:
+    searches = {label: node.config.tune for label, node in nodes_of("searches.yaml").items() if node.is_search}
+    assert {label: tune.samples for label, tune in searches.items()} == {
+        **{f"search_tapt[{task}]": 24 for task in ("acl_arc", "scierc")},
+        **{f"search_knn[{task}]": 12 for task in ("acl_arc", "scierc")},
+        **{f"search_replay[{domain}]": 12 for domain in ("cs", "biomed")},
+    }
+    for label, tune in searches.items():
+        assert ("general_loss_after" in tune.objectives) == ("replay" in label)
+
+
 def test_the_recipe_of_methods_has_all_that_its_model_can_train_with() -> None:
     kinds = {node.config.method.kind for node in nodes_of("methods.yaml").values()}
     assert {*METHODS} - kinds == {"expand"}
