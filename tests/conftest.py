@@ -68,15 +68,17 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """Ray on this machine, with 2 CPUs whatever it has, for all tests that need one."""
+    """Ray on this machine, with 2 CPUs whatever it has, for all tests that need one. Its workers are forked."""
     import ray
 
     from adapt.config import ResourcesConfig
     from adapt.runtime import connect
+    from tests.forks.process import with_forked_workers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr(ray, "init", partial(ray.init, num_cpus=2))
+        with_forked_workers(patch)
         connect(ResourcesConfig())
     yield
     ray.shutdown()

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 
 from adapt.train.checkpoints.retain import checkpoints, newest_whole, step_of
+from tests.forks.process import become_job
+from tests.forks.server import Forked
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 1200
@@ -27,20 +29,26 @@ class Job:
         folder: for the output and, as `runs`, for what the job makes.
         arguments: of the command line.
         script: in `jobs/`.
+        fresh: whether it and its workers import all that they use, as those of a user do. Else they are forked from a
+            process that has.
     """
 
-    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> None:
+    def __init__(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> None:
         folder.mkdir(exist_ok=True)
         self.root = folder / "runs"
         number = len(list(folder.glob("out-*")))
         self._files = folder / f"out-{number}", folder / f"err-{number}"
-        with self._files[0].open("w") as out, self._files[1].open("w") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, str(ROOT / "jobs" / script), *arguments, f"--storage.root={self.root}"],
-                stdout=out,
-                stderr=err,
-                start_new_session=True,  # a process group of its own, as a shell gives it
-            )
+        program, given = str(ROOT / "jobs" / script), [*arguments, f"--storage.root={self.root}"]
+        self.process: subprocess.Popen[bytes] | Forked
+        for file in self._files:
+            file.touch()
+        if fresh:
+            with self._files[0].open("w") as out, self._files[1].open("w") as err:
+                command = [sys.executable, program, *given]
+                self.process = subprocess.Popen(command, stdout=out, stderr=err, start_new_session=True)
+        else:
+            files = [str(file) for file in self._files]
+            self.process = Forked(become_job, program, given, os.getcwd(), dict(os.environ), files)
 
     @property
     def out(self) -> str:
@@ -115,8 +123,8 @@ class Jobs:
 
     started: list[Job] = field(default_factory=list)
 
-    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py") -> Job:
-        self.started.append(Job(folder, arguments, script))
+    def start(self, folder: Path, arguments: list[str], script: str = "dapt.py", fresh: bool = False) -> Job:
+        self.started.append(Job(folder, arguments, script, fresh))
         return self.started[-1]
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 CHECK = (ROOT / "scripts" / "check").read_text("utf-8")
 
 CODE = ("adapt", "benchmarks", "cluster", "jobs")
-BESIDE = {"bad_input", "cluster", "fuzz", "jobs"}
-"""Folders of tests that mirror none of `adapt`: they test the whole from outside."""
+BESIDE = {"bad_input", "cluster", "forks", "fuzz", "jobs"}
+"""Folders of tests that mirror none of `adapt`: they test the whole from outside, or help tests."""
 
 
 def stated(pattern: str, text: str = PAGE) -> str:

@@ -102,7 +102,7 @@ def test_a_job_that_is_killed_again_and_again(
     reached = 0  # newest whole checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        job = jobs.start(tmp_path, arguments)
+        job = jobs.start(tmp_path, arguments, fresh=True)  # all that a user's starts has to end with it
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
         everything, workers, agents = job.below(), job.workers(), job.below("Agent")  # Ray's, which take a minute
         assert len(workers) == 2

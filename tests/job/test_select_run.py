@@ -35,7 +35,7 @@ def test_a_killed_selection_embeds_nothing_twice_and_ends_as_any_other(
         *("--training.sequence_length=64", "--evaluation.sequence_length=64", "--select.measure_loss=false"),
         *("--resources.workers=1",),
     ]
-    first = jobs.start(tmp_path, arguments, "select.py")
+    first = jobs.start(tmp_path, arguments, "select.py", fresh=True)
     first.until(lambda: len(_vectors(first.root)) > 1)
     processes = first.below()
     first.interrupt(signal.SIGKILL)

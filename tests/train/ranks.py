@@ -13,11 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 1200
+from tests.forks.server import forkserver
 
-# Ranks are forked from one process that has imported everything, which takes about ten seconds, and done nothing else.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.train.toy", "adapt.train.worker"])
+TIMEOUT_S = 1200
 
 
 class Ranks:
@@ -65,10 +63,11 @@ class Ranks:
 
     def _start(self) -> None:
         meeting = Path(tempfile.mkdtemp(dir=self.temporary), "meeting")  # a port may be taken until rank 0 comes to it
+        forks = forkserver()
         for rank in range(self.world):
-            ours, theirs = _FORKS.Pipe()
+            ours, theirs = forks.Pipe()
             life = rank, self.world, meeting, theirs, self.temporary
-            process = _FORKS.Process(target=_serve, args=life, daemon=True)
+            process = forks.Process(target=_serve, args=life, daemon=True)
             process.start()
             theirs.close()
             self._processes.append(process)

@@ -1,0 +1,23 @@
+"""What a raylet starts as a worker's Python: has the worker forked, and ends. See `tests.forks.process`."""
+
+import json
+import os
+import socket
+import sys
+
+ENVIRONMENT = "--serialized-runtime-env-context="
+
+python, name = os.environ.pop("FORKS_PYTHON"), os.environ.pop("FORKS_AT")
+script, arguments = sys.argv[1], sys.argv[2:]
+if script.endswith("setup_worker.py"):  # it sets variables, and runs what comes next
+    (environment,) = (json.loads(each.removeprefix(ENVIRONMENT)) for each in arguments if each.startswith(ENVIRONMENT))
+    variables, executable = environment.pop("env_vars"), environment.pop("py_executable")
+    if any(environment.values()) or executable != python or "$" in "".join(variables.values()):
+        os.execv(python, [python, script, *arguments])
+    os.environ.update(variables)
+    script, *arguments = (each for each in arguments if not each.startswith((ENVIRONMENT, "--language=")))
+given = json.dumps([script, arguments, os.getcwd(), dict(os.environ)]).encode()
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect(f"\0{name}")
+    sent = socket.send_fds(asked, [given], [1, 2])
+    asked.sendall(given[sent:])

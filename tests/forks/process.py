@@ -1,0 +1,169 @@
+"""How a fork becomes a job, a raylet or a worker of Ray: what each would be, but for what it has imported.
+
+A raylet starts workers by a command. Here it is `launch`, which asks for one at a socket. Who answers is a child of the
+raylet's own that was forked before it became one. Orphans of its children are the raylet's, so that workers are its
+children, as they are where it starts them itself; and end with it.
+"""
+
+import atexit
+import ctypes
+import json
+import os
+import pickle
+import random
+import runpy
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy
+import pytest
+from ray._private import services
+from ray._raylet import Config
+
+from tests.forks.server import Forked
+
+LAUNCH = Path(__file__).with_name("launch")
+WORKERS = "--python_worker_command="
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
+
+
+def become_job(script: str, arguments: list[str], folder: str, environment: dict[str, str], files: list[str]) -> None:
+    """Makes this process that of a job.
+
+    Args:
+        script: the main program.
+        arguments: of its command line.
+        folder: to be in.
+        environment: its variables, all of them.
+        files: for stdout and stderr.
+    """
+    os.setsid()  # a process group of its own, as a shell gives it
+    _fork_raylet()
+    outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for file in files]
+    _run(script, arguments, folder, environment, outputs)
+
+
+def with_forked_workers(patch: pytest.MonkeyPatch) -> None:
+    """Lets a Ray that this process starts have its workers forked."""
+    usual = services.ConsolePopen
+
+    def start(command: list[str], **given: Any) -> Any:
+        if command[0] != services.RAYLET_EXECUTABLE:
+            return usual(command, **given)
+        return Forked(become_raylet, command, given["env"])
+
+    patch.setattr(services, "ConsolePopen", start)
+
+
+def become_raylet(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Makes this process a raylet whose workers are forked from what it was."""
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # as Ray does
+    name = f"workers-{os.getpid()}-{secrets.token_hex(8)}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    listener.listen(64)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if not os.fork():
+        _answer(listener)
+    _control(_PR_SET_CHILD_SUBREAPER, 1)
+    command = [part.replace(WORKERS + sys.executable, f"{WORKERS}{LAUNCH}", 1) for part in command]
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    os.execve(command[0], command, {**environment, "FORKS_AT": name, "FORKS_PYTHON": sys.executable})
+
+
+def _fork_raylet() -> None:
+    """A child that becomes this process' raylet, should it start one. Forked now, while nothing runs here."""
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if not child:
+        ours.close()
+        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # also if there is never one
+        given = theirs.makefile("rb").read()
+        if given:
+            become_raylet(*pickle.loads(given))
+        os._exit(0)
+    theirs.close()
+    usual = services.ConsolePopen
+
+    def start(command: list[str], **given: Any) -> subprocess.Popen[Any]:
+        if command[0] != services.RAYLET_EXECUTABLE:
+            return usual(command, **given)
+        services.ConsolePopen = usual
+        ours.sendall(pickle.dumps((command, given["env"])))
+        ours.close()
+        return _started(child, command)
+
+    services.ConsolePopen = start
+
+
+def _started(child: int, command: list[str]) -> subprocess.Popen[Any]:
+    """A handle to a child of this process."""
+    handle = subprocess.Popen(["true"])
+    handle.wait()
+    handle.pid, handle.returncode, handle.args = child, None, command
+    return handle
+
+
+def _answer(listener: socket.socket) -> NoReturn:
+    """Forks a worker for each that is asked for."""
+    raylet = os.getppid()
+    _control(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    while True:
+        asked, _ = listener.accept()
+        with asked:
+            first, outputs, _, _ = socket.recv_fds(asked, 1 << 16, 2)
+            given = first + asked.makefile("rb").read()
+        between = os.fork()
+        if not between:
+            if os.fork():
+                os._exit(0)
+            listener.close()
+            while os.getppid() != raylet:
+                time.sleep(0.001)
+            _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # Ray itself would look for the process that it was imported in
+            os.setpgid(0, 0)  # Ray ends workers by their group
+            script, arguments, folder, environment = json.loads(given)
+            _run(script, arguments, folder, environment, outputs)
+        os.waitpid(between, 0)
+        for output in outputs:
+            os.close(output)
+
+
+def _run(script: str, arguments: list[str], folder: str, environment: dict[str, str], outputs: list[int]) -> NoReturn:
+    """Runs a main program, to the end of this process."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    Config.initialize("")  # reads again whether there is a token, which a job finds out when it starts Ray
+    for number, file in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
+        os.dup2(file, number)
+        os.close(file)
+    random.seed()
+    numpy.random.seed()
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    code: Any = 0
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    threading._shutdown()  # type: ignore[attr-defined]  # these two are what Python does at its end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _control(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

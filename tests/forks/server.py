@@ -1,0 +1,81 @@
+"""A process that has imported everything, from which tests fork theirs: to import takes a job and its workers 30 s.
+
+It has done nothing else: no thread runs in it, and its folder, environment and files are set anew in each fork.
+"""
+
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
+
+ANY_JOB = {"RAY_JOB_ID": "f" * 8}
+"""What Ray gives workers that it starts before it knows for which job."""
+READ_WHEN_STARTED = {
+    **ENVIRONMENT,
+    **LOCAL_ENVIRONMENT,
+    **ANY_JOB,
+    "OMP_NUM_THREADS": "1",
+    "RAY_RAYLET_PID": str(os.getpid()),  # Ray looks whether it lives
+}
+"""What libraries read when they are imported or a process starts: as Ray and `adapt.runtime` set it."""
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.forks.loaded"])
+
+
+def forkserver() -> multiprocessing.context.ForkServerContext:
+    """What starts processes forked from it. It runs from the first call on, one for all that this process starts."""
+    before = dict(os.environ)
+    os.environ.update({name: before.get(name, value) for name, value in READ_WHEN_STARTED.items()})
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    return _context
+
+
+class Forked:
+    """What `subprocess.Popen` is, of a fork of the server that calls a function. The server is its parent."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._process = forkserver().Process(target=_lead, args=(function, arguments), daemon=True)
+        self._process.start()
+        assert self._process.pid
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _lead(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    function(*arguments)
