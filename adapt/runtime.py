@@ -61,13 +61,31 @@ def connect(resources: ResourcesConfig) -> None:
         _join(address)
     else:
         log("starting Ray on this machine")
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        with _needless_left_out():
+            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     catch_signals()  # Ray has installed handlers of its own
     hush()
 
 
 def _local_environment() -> dict[str, str]:
     return {**LOCAL_ENVIRONMENT, "RAY_num_workers_soft_limit": str((os.cpu_count() or 1) + WARM_PROCESSES)}
+
+
+@contextmanager
+def _needless_left_out() -> Iterator[None]:
+    """Lets Ray start without two processes of Python that a Ray of our own has no use for.
+
+    One reads along with all log files, to show them here; the other looks for nodes to start. Ray has switches for
+    both, of `ray start` alone.
+    """
+    from ray._private.node import Node
+
+    usual = Node.start_log_monitor, Node.start_monitor
+    Node.start_log_monitor = Node.start_monitor = lambda _: None
+    try:
+        yield
+    finally:
+        Node.start_log_monitor, Node.start_monitor = usual
 
 
 def _join(address: str) -> None:

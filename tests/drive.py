@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -98,6 +99,21 @@ class Job:
     def first_step(self) -> int:
         """The first step whose report was shown."""
         return int(self.err.split("\nstep ", 1)[1].split("/", 1)[0])
+
+
+def run_forked(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python SCRIPT ...` in a fork, as `subprocess.run` does in a process that imports what it uses.
+
+    Args:
+        command: the script and its arguments.
+        folder: to be in.
+        environment: variables beside those of this process.
+    """
+    with tempfile.TemporaryDirectory() as outputs:
+        files = [Path(outputs, name) for name in ("out", "err")]
+        names, variables = [str(file) for file in files], {**os.environ, **environment}
+        code = Forked(become_job, command[0], command[1:], str(folder), variables, names).wait(PATIENCE_S)
+        return subprocess.CompletedProcess(command, code, *(file.read_text() for file in files))
 
 
 def gone(processes: list[psutil.Process], within_s: float) -> bool:

@@ -1,10 +1,7 @@
 """The examples of docs/extension.md, from a folder outside the package."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from adapt.job.dapt import dapt
 from adapt.method.table import method_of
 from adapt.parse import parse
 from adapt.stage.context import Context
+from tests.drive import run_forked
 from tests.samples import sentences, write
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,9 +102,8 @@ def test_what_they_do_enters_the_key_with_their_options_and_their_source(config_
 
 @pytest.mark.slow
 def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(config_file, mine):
-    environment = {**os.environ, "PYTHONPATH": str(mine)}
-    job = [sys.executable, "jobs/dapt.py", "--config", str(config_file)]
-    ended = subprocess.run(job, cwd=ROOT, env=environment, capture_output=True, text=True)
+    job = ["jobs/dapt.py", "--config", str(config_file)]
+    ended = run_forked(job, ROOT, PYTHONPATH=str(mine))
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
     assert found["metrics"]["steps"] == 2
@@ -114,8 +111,8 @@ def test_a_model_is_trained_with_the_method_block_and_objective_of_the_page(conf
     assert json.loads(prepared.read_text())["metrics"]["dropped"] == {"shouting": 1}
 
     # the job of the page finds the same prepared text, and so needs no cluster
-    density = [sys.executable, str(mine / "mine" / "density.py"), "--config", str(config_file)]
-    ended = subprocess.run(density, cwd=ROOT, env=environment, capture_output=True, text=True)
+    density = [str(mine / "mine" / "density.py"), "--config", str(config_file)]
+    ended = run_forked(density, ROOT, PYTHONPATH=str(mine))
     assert ended.returncode == 0, ended.stderr
     text = json.loads(prepared.read_text())["metrics"]
     mean = json.loads(ended.stdout.splitlines()[-1])["metrics"]["tokens_per_document"]

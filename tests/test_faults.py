@@ -102,7 +102,8 @@ def test_a_job_that_is_killed_again_and_again(
     reached = 0  # newest whole checkpoint
     finished: dict[str, int] = {}
     for number in (signal.SIGINT, signal.SIGKILL):
-        job = jobs.start(tmp_path, arguments, fresh=True)  # all that a user's starts has to end with it
+        fresh = number == signal.SIGKILL  # what a user's starts, and cannot end any more, has to end with it
+        job = jobs.start(tmp_path, arguments, fresh=fresh)
         job.until(lambda job=job, reached=reached: whole_step(job.root) > reached)
         everything, workers, agents = job.below(), job.workers(), job.below("Agent")  # Ray's, which take a minute
         assert len(workers) == 2

@@ -150,7 +150,8 @@ def _run(script: str, arguments: list[str], folder: str, environment: dict[str, 
     random.seed()
     numpy.random.seed()
     sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).parent))
+    more = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [str(Path(script).parent), *filter(None, more)]
     code: Any = 0
     try:
         runpy.run_path(script, run_name="__main__")

@@ -35,12 +35,10 @@ def test_a_killed_selection_embeds_nothing_twice_and_ends_as_any_other(
         *("--training.sequence_length=64", "--evaluation.sequence_length=64", "--select.measure_loss=false"),
         *("--resources.workers=1",),
     ]
-    first = jobs.start(tmp_path, arguments, "select.py", fresh=True)
+    first = jobs.start(tmp_path, arguments, "select.py")
     first.until(lambda: len(_vectors(first.root)) > 1)
-    processes = first.below()
     first.interrupt(signal.SIGKILL)
     first.end()
-    assert drive.gone(processes, 120)
     assert not list(first.root.glob("embed/*/stage.json"))
     written = {file: file.stat().st_mtime_ns for file in _vectors(first.root)}
     assert 1 < len(written) < ITEMS

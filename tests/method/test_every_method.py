@@ -99,14 +99,11 @@ def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, 
     folders = [tmp_path / str(case.zero_stage) for case in whole]
     for folder in folders:
         folder.mkdir()
-    parts = [
-        (replace(case, steps=2, save=folder), replace(case, load=folder))
-        for case, folder in zip(whole, folders, strict=True)
-    ]
-    cases = [*whole, *(first for first, _ in parts), *(rest for _, rest in parts)]
-    runs = [replace(run_of(name, past, case), planned=Case().steps) for case in cases]
-    found = ranks(2).run(train_all, runs)[0]
-    for expected, rest in zip(found[: len(whole)], found[-len(whole) :], strict=True):
+    pairs = list(zip(whole, folders, strict=True))
+    cases = [replace(case, save=folder, save_after=2) for case, folder in pairs]
+    cases += [replace(case, load=folder) for case, folder in pairs]
+    found = ranks(2).run(train_all, [run_of(name, past, case) for case in cases])[0]
+    for expected, rest in zip(found[: len(whole)], found[len(whole) :], strict=True):
         assert_equal(rest, expected)
 
 

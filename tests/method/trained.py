@@ -33,8 +33,6 @@ class Trained:
     anchor: Path = START
     is_second: bool = False
     """Whether the model has learnt a domain with the same method before."""
-    planned: int | None = None
-    """Steps that the method is told of, where the case is cut short."""
     has_module: bool = False
     """Whether the model has exBERT's module, which came with the tokens from FIRST_NEW on."""
 
@@ -79,7 +77,7 @@ def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
     """The method of a run and its model, before an engine wraps it."""
     chosen, case = method_class(run.kind), run.case
     setting = Setting(
-        steps=run.planned or case.steps,
+        steps=case.steps,
         past=run.past,
         anchor=run.anchor,
         base=BEFORE,
@@ -114,13 +112,20 @@ def _train(run: Trained) -> Outcome:
     if case.load:
         first = engine.load(case.load)["step"]
         method.load_state(torch.load(case.load / STATE, weights_only=True))
-    norms = [loop.step(share, step, rate(step))[2] for step, share in enumerate(feed(first, case.steps), first)]
-    if case.save:
-        engine.save(case.save, {"step": case.steps})
-        if dist.get_rank() == 0:
-            torch.save(method.state(), case.save / STATE)
-        dist.barrier()
+    norms = []
+    for step, share in enumerate(feed(first, case.steps), first):
+        norms.append(loop.step(share, step, rate(step))[2])
+        if case.is_saved(step + 1):
+            _save(case.save, step + 1, engine, method)
     return Outcome(method.merge(engine.full_state()), norms, method.report())
+
+
+def _save(folder: Path | None, step: int, engine: Engine, method: Method) -> None:
+    assert folder
+    engine.save(folder, {"step": step})
+    if dist.get_rank() == 0:
+        torch.save(method.state(), folder / STATE)
+    dist.barrier()
 
 
 def assert_close(found: Outcome, expected: Outcome, rtol: float = 1e-4) -> None:

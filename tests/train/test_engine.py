@@ -137,12 +137,10 @@ def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
     folders = [tmp_path / str(stage) for stage in STAGES]
     for folder in folders:
         folder.mkdir()
-    halves = [replace(case, steps=3, save=folder) for case, folder in zip(cases, folders, strict=True)]
+    saves = [replace(case, save=folder, save_after=3) for case, folder in zip(cases, folders, strict=True)]
 
     ranks(2).stop()
-    whole = ranks(2).run(train_all, cases)[0]
-    ranks(2).stop()
-    ranks(2).run(train_all, halves)
+    whole = ranks(2).run(train_all, saves)[0]
     ranks(2).stop()
     loads = [replace(case, load=folder) for case, folder in zip(cases, folders, strict=True)]
     for resumed, expected in zip(ranks(2).run(train_all, loads)[0], whole, strict=True):

@@ -38,6 +38,12 @@ class Case:
     training: dict[str, Any] = field(default_factory=dict)
     load: Path | None = None
     save: Path | None = None
+    save_after: int | None = None
+    """Steps after which it is saved, and goes on; by default the last one."""
+
+    def is_saved(self, done: int) -> bool:
+        """Whether a checkpoint is written when so many steps are done."""
+        return self.save is not None and done == (self.save_after or self.steps)
 
 
 class Outcome(NamedTuple):
@@ -144,8 +150,8 @@ def train(case: Case) -> Outcome:
         progress.tokens += tokens
         norms.append(norm)
         losses.append(loss.item())
-    if case.save:
-        engine.save(case.save, vars(progress))
+        if case.is_saved(progress.step):
+            engine.save(case.save, vars(progress))
     return Outcome(engine.full_state(), moments(engine), norms, losses, progress)
 
 

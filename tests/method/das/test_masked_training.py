@@ -79,8 +79,8 @@ def _train(run: Masked) -> Outcome:
         dist.all_reduce(loss)
         norms.append(norm)
         losses.append(loss.item())
-    if case.save:
-        engine.save(case.save, {"step": case.steps})
+        if case.is_saved(step + 1):
+            engine.save(case.save, {"step": step + 1})
     state = engine.full_state()
     return Outcome(state, method.merge(dict(state)), norms, losses)
 
@@ -187,10 +187,10 @@ def test_it_resumes_bit_for_bit(ranks: Any, tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     pairs = list(zip(runs, folders, strict=True))
-    halves = [replace(run, case=replace(run.case, steps=2, save=folder)) for run, folder in pairs]
+    wholes = [replace(run, case=replace(run.case, save=folder, save_after=2)) for run, folder in pairs]
     rests = [replace(run, case=replace(run.case, load=folder)) for run, folder in pairs]
-    found = ranks(2).run(train, [*halves, *runs, *rests])[0]
-    for rest, whole in zip(found[-len(runs) :], found[len(runs) : -len(runs)], strict=True):
+    found = ranks(2).run(train, [*wholes, *rests])[0]
+    for rest, whole in zip(found[len(runs) :], found[: len(runs)], strict=True):
         assert_same(rest.trained, whole.trained)
         assert_same(rest.weights, whole.weights)
         assert rest.losses == whole.losses[2:]
