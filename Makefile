@@ -20,7 +20,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
 # Two processes that take file after file: what the tests of one share is made once.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+TWO := -n 3 --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help env demo test quick fuzz check clean
