@@ -80,12 +80,14 @@ def _needless_left_out() -> Iterator[None]:
     """
     from ray._private.node import Node
 
-    usual = Node.start_log_monitor, Node.start_monitor
-    Node.start_log_monitor = Node.start_monitor = lambda _: None
+    starts = {name: getattr(Node, name) for name in ("start_log_monitor", "start_monitor")}
+    for name in starts:
+        setattr(Node, name, lambda _: None)
     try:
         yield
     finally:
-        Node.start_log_monitor, Node.start_monitor = usual
+        for name, start in starts.items():
+            setattr(Node, name, start)
 
 
 def _join(address: str) -> None:
