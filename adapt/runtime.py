@@ -73,16 +73,16 @@ def _local_environment() -> dict[str, str]:
 
 @contextmanager
 def _needless_left_out() -> Iterator[None]:
-    """Lets Ray start without two processes of Python that a Ray of our own has no use for.
+    """Lets Ray start without three processes of Python that a Ray of our own has no use for.
 
-    One reads along with all log files, to show them here; the other looks for nodes to start. Ray has switches for
-    both, of `ray start` alone.
+    One reads along with all log files, to show them here; one looks for nodes to start; and one is what a dashboard is
+    without its modules. Ray waits for the last, 1 s and more. It has switches for the first two, of `ray start` alone.
     """
     from ray._private.node import Node
 
-    starts = {name: getattr(Node, name) for name in ("start_log_monitor", "start_monitor")}
+    starts = {name: getattr(Node, name) for name in ("start_log_monitor", "start_monitor", "start_api_server")}
     for name in starts:
-        setattr(Node, name, lambda _: None)
+        setattr(Node, name, lambda *_, **__: None)
     try:
         yield
     finally:
