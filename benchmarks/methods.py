@@ -28,6 +28,7 @@ MOST = {
     "elle": (1.8, 1.7),  # two layers and two heads more
     "hat": (1.4, 1.2),
     "cpt": (1.4, 1.2),
+    "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }
 """The most that each method is to take: time, memory. What is left out trains as plain training does."""

@@ -1,4 +1,4 @@
-"""The held-out loss of a model that has parts for each domain: with a text's own, and with those of the nearest one."""
+"""The held-out loss of a model that has parts for each domain: with a text's own, and without being told which."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,10 @@ import numpy as np
 import torch
 
 from adapt.config import EvaluationConfig
+from adapt.evaluate.mixture import mixture_losses
 from adapt.evaluate.mlm_loss import Heldout, heldout_losses
-from adapt.model.additions.domains import choose_domain, choose_set, domains_of
+from adapt.model.additions.domains import choose_set, domains_of
+from adapt.model.additions.experts import has_experts
 from adapt.model.additions.route import domain_vectors, nearest_domains
 from adapt.objective.base import Objective
 
@@ -25,6 +27,8 @@ class DomainLosses:
     """Loss with the parts of the nearest domain [nats a predicted token]; None where the model has no such parts."""
     routed_right: float | None = None
     """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
+    mixed: float | None = None
+    """Loss with the mixture of all experts [nats a predicted token]; None where the model has no experts."""
 
 
 def losses_by_domain(
@@ -50,18 +54,24 @@ def losses_by_domain(
         return DomainLosses(*heldout_losses(model, objective, sample, evaluation, device))
     model.to(device).eval()
     nearest = nearest_domains(model, domain_vectors(model, sample.tokens))
-    losses, counts = np.zeros(len(nearest)), np.zeros(len(nearest), np.int64)
-    for number in np.unique(nearest).tolist():
-        places = np.flatnonzero(nearest == number)
-        choose_set(model, number)
-        losses[places], counts[places] = heldout_losses(
-            model, objective, sample.only(places.tolist()), evaluation, device
-        )
-    routed = float(losses.sum() / counts.sum()) if counts.any() else None
-    if domain not in known.names:
-        return DomainLosses(losses, counts, routed)
-    choose_domain(model, domain)
-    right = float((nearest == known.names.index(domain)).mean())
-    if right < 1:
-        losses, _ = heldout_losses(model, objective, sample, evaluation, device)
-    return DomainLosses(losses, counts, routed, right)
+    own, is_mixed = known.names.index(domain) if domain in known.names else None, has_experts(model)
+    documents = np.arange(len(nearest))
+    losses, counts = np.zeros((len(known.names), len(nearest))), np.zeros(len(nearest), np.int64)
+    for number in range(len(known.names)):
+        places = documents if is_mixed or number == own else np.flatnonzero(nearest == number)
+        if len(places):
+            choose_set(model, number)
+            some = sample.only(places.tolist())
+            losses[number, places], counts[places] = heldout_losses(model, objective, some, evaluation, device)
+    taken = losses[nearest, documents]
+    routed = _mean(taken, counts)
+    mixed = _mean(mixture_losses(losses), counts) if is_mixed else None
+    if own is None:
+        return DomainLosses(taken, counts, routed, mixed=mixed)
+    choose_set(model, own)
+    return DomainLosses(losses[own], counts, routed, float((nearest == own).mean()), mixed)
+
+
+def _mean(losses: np.ndarray, counts: np.ndarray) -> float | None:
+    """Nats a predicted token; None where nothing is predicted."""
+    return float(losses.sum() / counts.sum()) if counts.any() else None

@@ -19,8 +19,8 @@ LOSSES_FILE = "losses.json"
 EXAMPLES_FILE = "examples.json"
 """Held-out sentences of the domain with a word for the model to guess."""
 
-Routes = tuple[float | None, float | None]
-"""`routed` and `routed_right` of a `TextLoss`."""
+Routes = tuple[float | None, float | None, float | None]
+"""`routed`, `routed_right` and `mixed` of a `TextLoss`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _measure(
         own = measurement.domains.get(name)
         found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
         losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
-        routes[name] = found.routed, found.routed_right
+        routes[name] = found.routed, found.routed_right, found.mixed
         if not examples:
             show = next_words if config.objective.kind == "causal" else filled_masks
             examples = show(model, tokenizer, sample, config.evaluation.examples, device)

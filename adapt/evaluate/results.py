@@ -22,6 +22,8 @@ class TextLoss:
     where the model has none for it."""
     routed_right: float | None = None
     """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
+    mixed: float | None = None
+    """Where the model has experts: its loss with their mixture (`adapt.evaluate.mixture`) [nats a predicted token]."""
 
 
 @dataclass(frozen=True)

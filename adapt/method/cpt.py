@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.hat.check import check_masks
 from adapt.method.hat.method import plugins_memory
-from adapt.method.sets import enter_sets, take_set
+from adapt.method.sets import check_domain_sets, enter_sets, take_set
 from adapt.model.size import ModelSize
 
 PLUGIN_KIND = "plugins"
@@ -64,9 +63,9 @@ class Cpt(Method):
         """Refuses models that cannot have masks.
 
         Raises:
-            ConfigError, ModelError: as `check_masks`.
+            ConfigError, ModelError: as `check_domain_sets`.
         """
-        check_masks(config, model, self.kind, PLUGIN_KIND, self._made)
+        check_domain_sets(config, model, self.kind, PLUGIN_KIND, self._made)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Puts plugins in, and frees them and the norms."""

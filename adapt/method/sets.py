@@ -1,4 +1,4 @@
-"""What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, prefixes.
+"""What methods share whose models get a set of parts for each domain, or one for all: adapters, experts, masks.
 
 Only the set of the domain that is learnt is trained, so nothing that was learnt before can change.
 """
@@ -14,6 +14,7 @@ from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
 from adapt.method.measuring import EPOCH, check_prepared, text_of
 from adapt.model.additions.config import stored_additions, with_addition
+from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,10 +45,7 @@ def check_trained_sets(config: Config, model: Path, kind: str, options: Mapping[
     entries = stored_additions(model)
     for entry in entries:
         if entry["kind"] not in (kind, NAMED):
-            raise ModelError(
-                f"{model} carries {entry['kind']}, and method.kind {kind} cannot be trained beside them",
-                "choose the model that its training began with",
-            )
+            raise _carries(model, entry["kind"], kind)
         changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
         for name, value in changed.items():
             raise ConfigError(
@@ -60,6 +58,42 @@ def check_trained_sets(config: Config, model: Path, kind: str, options: Mapping[
             f"{kind}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
             f"set {kind}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
         )
+
+
+def check_domain_sets(config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any]) -> None:
+    """Refuses what could not be trained by a method that always has a set for each domain.
+
+    Args:
+        config: of the job.
+        model: folder of the model to begin with.
+        method: its `method.kind`.
+        kind: of the addition.
+        options: those of the addition but for the number of sets.
+
+    Raises:
+        ConfigError: the corpus is streamed, so that no prototype of a domain can be made; or the model has sets of this
+            kind that were made otherwise.
+        ModelError: the units of the model are not known, or it carries something else.
+    """
+    check_units(model)
+    check_prepared(config, "the prototype of a domain", "choose another method.kind")
+    for entry in stored_additions(model):
+        if entry["kind"] not in (kind, NAMED):
+            raise _carries(model, entry["kind"], method)
+        for name, value in options.items():
+            if entry["kind"] == kind and entry.get(name) != value:
+                raise ConfigError(
+                    f"method.kind {method} asks for {kind} of {name} {value!r}, but those of {model} have"
+                    f" {entry.get(name)!r}",
+                    f"train it as it was ({method}.{name}), or begin with a model that has none",
+                )
+
+
+def _carries(model: Path, other: str, method: str) -> ModelError:
+    return ModelError(
+        f"{model} carries {other}, and method.kind {method} cannot be trained beside them",
+        "choose the model that its training began with",
+    )
 
 
 def take_set(model: Any, setting: Setting, by_domain: bool, attach: Callable[[], None]) -> list[str]:

@@ -28,6 +28,8 @@ DEFAULTS = {"bert": 0.1, "roberta": 0.1, "distilbert": 0.1, "electra": 0.1, "gpt
 """Dropout of the attention weights where config.json leaves it out, by model type."""
 TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\.weight$")
 IN_LAYER = re.compile(r"\.(\d+)\.")
+EXPERTS = "domain_experts"
+"""What a linear layer calls its copies for single domains, of which one computes in its place: a token passes one."""
 UNUSED = ("pooler.", "seq_relationship.")
 """Parts of a checkpoint that pre-training does not run."""
 REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
@@ -77,7 +79,11 @@ def model_size(folder: Path) -> ModelSize | None:
     tables = {name: shape for name, shape in shapes.items() if TABLE.search(name) and not IN_LAYER.search(name)}
     if not (hidden and layers and heads and tables and "vocab_size" in config):
         return None
-    matrices = {name: math.prod(shape) for name, shape in shapes.items() if len(shape) == 2 and name not in tables}
+    matrices = {
+        name: math.prod(shape)
+        for name, shape in shapes.items()
+        if len(shape) == 2 and name not in tables and f".{EXPERTS}." not in name
+    }
     repeated = {name: size for name, size in matrices.items() if IN_LAYER.search(name)}
     if not repeated:
         return None

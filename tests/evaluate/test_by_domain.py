@@ -60,9 +60,9 @@ def test_with_a_domain_given_all_take_its_set_and_the_others_are_told_apart(part
     routed = losses_by_domain(model, objective, sample, EVALUATION, CPU).routed
     found = losses_by_domain(model, objective, sample, EVALUATION, CPU, "second")
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
-    assert (found.routed, found.routed_right) == (routed, 0.5)
+    assert (found.routed, found.routed_right, found.mixed) == (pytest.approx(routed), 0.5, None)
     unknown = losses_by_domain(model, objective, sample, EVALUATION, CPU, "third")  # not learnt yet
-    assert (unknown.routed, unknown.routed_right) == (routed, None)
+    assert (unknown.routed, unknown.routed_right, unknown.mixed) == (pytest.approx(routed), None, None)
     assert unknown.losses.sum() == pytest.approx(unknown.routed * unknown.counts.sum())
     right = losses_by_domain(model, objective, sample.only(range(1, 8, 2)), EVALUATION, CPU, "second")
     assert right.routed_right == 1

@@ -33,6 +33,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "hat": {"width": 6},
     "hat of the model": {"on": "model"},
     "cpt": {"width": 6},
+    "demix": {},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {

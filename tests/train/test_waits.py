@@ -19,6 +19,7 @@ from adapt.method.base import Method, Setting
 from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Disagreement
+from adapt.method.demix.method import DemixOptions
 from adapt.method.derpp.options import DerppOptions
 from adapt.method.distill import DistillOptions
 from adapt.method.ewc.fisher import FISHER_FILE
@@ -47,6 +48,7 @@ METHODS: dict[str, Any] = {
     "distill": DistillOptions(),
     "derpp": DerppOptions(),
     "distill of states": DistillOptions(of="states"),
+    "demix": DemixOptions(),
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),
     "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),

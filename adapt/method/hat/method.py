@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.hat.check import check_masks
 from adapt.method.hat.options import HatOptions
-from adapt.method.sets import enter_sets, take_set
+from adapt.method.sets import check_domain_sets, enter_sets, take_set
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -61,9 +60,9 @@ class Hat(Method):
         """Refuses models that cannot have masks.
 
         Raises:
-            ConfigError, ModelError: as `check_masks`.
+            ConfigError, ModelError: as `check_domain_sets`.
         """
-        check_masks(config, model, self.kind, *self._addition)
+        check_domain_sets(config, model, self.kind, *self._addition)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Puts masks in, and frees what they mask."""

@@ -13,15 +13,16 @@ from adapt.model.locate import CONFIG, read_json
 from adapt.nearest import nearest
 
 KEY = "additions"
+_ITS = "its config.json"
 
 
 def additions_of(config: Any) -> list[dict[str, Any]]:
     """The entries of a configuration (transformers' object), in the order in which they are attached.
 
     Raises:
-        ModelError: they are not a list of objects, each with a kind.
+        ModelError: they are not a list of objects, each with a kind; or there are other numbers of domains and of sets.
     """
-    return _checked(getattr(config, KEY, None) or [], "its config.json")
+    return _counted(_checked(getattr(config, KEY, None) or [], _ITS), _ITS)
 
 
 def with_addition(config: Any, kind: str, **options: Any) -> None:
@@ -33,7 +34,7 @@ def with_addition(config: Any, kind: str, **options: Any) -> None:
         options: what its `attach` is given; plain JSON.
     """
     entry = {"kind": kind, **options}
-    entries = additions_of(config)
+    entries = _checked(getattr(config, KEY, None) or [], _ITS)
     kinds = [each["kind"] for each in entries]
     replaced = [entry if each["kind"] == kind else each for each in entries]
     setattr(config, KEY, replaced if kind in kinds else [*entries, entry])
@@ -45,7 +46,8 @@ def stored_additions(folder: Path) -> list[dict[str, Any]]:
     Raises:
         ModelError: config.json cannot be read, or its entries are broken.
     """
-    return _checked(read_json(folder / CONFIG).get(KEY) or [], str(folder / CONFIG))
+    where = str(folder / CONFIG)
+    return _counted(_checked(read_json(folder / CONFIG).get(KEY) or [], where), where)
 
 
 def refuse_additions(folder: Path, what: str) -> None:
@@ -88,4 +90,17 @@ def _checked(entries: Any, where: str) -> list[dict[str, Any]]:
         raise ModelError(
             f"`{KEY}` in {where} is not a list of objects that each have a kind", "copy or make the model again"
         )
+    return entries
+
+
+def _counted(entries: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
+    """The entries, if every kind has a set for each of the domains that are named."""
+    for names in (entry["names"] for entry in entries if entry["kind"] == "domains"):
+        for entry in entries:
+            if entry.get("sets", len(names)) != len(names):
+                raise ModelError(
+                    f"{where} names {len(names)} domains ({', '.join(names)}), but has {entry['kind']} for"
+                    f" {entry['sets']}",
+                    "copy or make the model again",
+                )
     return entries

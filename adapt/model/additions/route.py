@@ -59,3 +59,17 @@ def nearest_domains(model: Any, vectors: np.ndarray) -> np.ndarray:
     prototypes = known.vectors.cpu().double().numpy()
     distances = ((vectors[:, None].astype(np.float64) - prototypes) ** 2).sum(-1)
     return np.asarray(distances.argmin(1))
+
+
+def nearest_domain_to(model: Any, number: int) -> int:
+    """The number of the domain, another one, whose prototype is nearest to that of a domain; of equally near the first.
+
+    Args:
+        model: that has at least two domains.
+        number: of the domain, from 0.
+    """
+    known = domains_of(model)
+    assert known is not None
+    distances = (known.vectors.double() - known.vectors[number].double()).square().sum(-1)
+    distances[number] = torch.inf
+    return int(distances.argmin())

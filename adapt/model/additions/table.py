@@ -14,6 +14,7 @@ ADDITIONS: dict[str, str] = {
     "plugins": "adapt.model.additions.masks:attach_plugins",
     "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
     "adapters": "adapt.model.additions.adapters:attach_adapters",
+    "experts": "adapt.model.additions.experts:attach_experts",
     "exbert": "adapt.model.additions.exbert:attach_exbert",
 }
 """What attaches each kind, as `module:function`. A further kind is its file in this folder, its test and a line here.

@@ -8,10 +8,13 @@ from adapt.runner import Done
 from adapt.stage.domains.matrices import Step
 
 COLUMNS = ["loss, domain given", "loss, nearest domain", "nearest is right"]
+MIXTURE = "loss, mixture"
 
 
 def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
     """Held-out losses with and without domain ids, and how often the nearest prototype is that of the domain.
+
+    Models with experts have another loss without ids: that of their mixture.
 
     Args:
         steps: of the sequence.
@@ -20,12 +23,14 @@ def route_table(steps: Sequence[Step], done: Done) -> NoteTable | None:
     Returns:
         A row for each model and domain that it has parts for; None if there are none.
     """
-    rows = {}
+    rows, has_mixture = {}, False
     for step in steps:
         measured = dict(_measured(step, done))
         for name, text in measured.items():
             rows[f"after {step.learnt}: {name}" if step.is_on_the_last else name] = _cells(text)
-    return NoteTable("Losses without domain ids", COLUMNS, rows) if rows else None
+            has_mixture |= text.mixed is not None
+    columns = [*COLUMNS, MIXTURE] if has_mixture else COLUMNS
+    return NoteTable("Losses without domain ids", columns, rows) if rows else None
 
 
 def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
@@ -41,4 +46,5 @@ def _measured(step: Step, done: Done) -> Iterator[tuple[str, TextLoss]]:
 def _cells(text: TextLoss) -> list[str]:
     assert text.loss is not None
     assert text.routed is not None
-    return [f"{text.loss:.3f}", f"{text.routed:.3f}", f"{text.routed_right:.1%}"]
+    mixed = [] if text.mixed is None else [f"{text.mixed:.3f}"]
+    return [f"{text.loss:.3f}", f"{text.routed:.3f}", f"{text.routed_right:.1%}", *mixed]

@@ -41,6 +41,20 @@ def test_a_row_for_each_model_and_domain_that_it_has_parts_for(config: Config) -
     }
 
 
+def test_experts_have_a_loss_of_their_mixture(config: Config) -> None:
+    stage = built(replace(config, method=MethodConfig("demix")))
+    first, second = stage.steps
+    assert first.own
+    assert second.own
+    assert second.others
+    mixed = replace(text(3.0, 3.25, 0.5), mixed=2.875)
+    records = [record_of(each, texts={"domain": mixed}) for each in (first.own, second.own)]
+    table = route_table(stage.steps, done(stage, *records, record_of(second.others, texts={"cs": mixed})))
+    assert table is not None
+    assert table.columns[-1] == "loss, mixture"
+    assert table.rows["after 2: cs"] == ["3.000", "3.250", "50.0%", "2.875"]
+
+
 def test_other_methods_have_none(config: Config) -> None:
     stage = built(config)
     assert route_table(stage.steps, done(stage)) is None
