@@ -2,6 +2,7 @@
 
 python jobs/tune.py --config my.yaml --space tune_spaces/tapt.py [--job NAME] [--section.field VALUE ...]
 python jobs/tune.py plan --config my.yaml --space ...       shows the trials, and what they will take
+python jobs/tune.py status --config my.yaml --space ...     shows how far they are
 
 It leaves a table of the trials, and best.yaml, which the job takes as --config. Then the best trial is run with fresh
 seeds, beside the configuration as it is, and tested. The section `tune` has the settings.
@@ -12,10 +13,13 @@ import sys
 from adapt.console import finish, log, run_job
 from adapt.report.entry import HTML, Entry, Study
 from adapt.runner import Store, ensure
+from adapt.runner.lock import is_held
 from adapt.runner.record import RECORD_FILE
 from adapt.stage.context import root_of
 from adapt.stage.running import run_stages
 from adapt.summary.confirmed import show_confirmed
+from adapt.summary.tables import show
+from adapt.summary.trials import TrialsNow, trials_table
 from adapt.summary.tuned import show_ahead_of_search, show_search
 from adapt.tuning.ahead import SearchAhead, check_search
 from adapt.tuning.command import search_asked
@@ -27,13 +31,9 @@ def main() -> None:
     if {"-h", "--help"} & {*sys.argv[1:]}:
         print(__doc__)
         return
-    arguments = sys.argv[1:]
-    search = search_asked(arguments[1:] if arguments[:1] == ["plan"] else arguments)
-    store = Store(root_of(search.config))
-    if arguments[:1] == ["plan"]:
-        plan(search, store)
-    else:
-        run(search, store)
+    verb, *arguments = sys.argv[1:] if sys.argv[1:2] in (["plan"], ["status"]) else ["run", *sys.argv[1:]]
+    search = search_asked(arguments)
+    {"run": run, "plan": plan, "status": status}[verb](search, Store(root_of(search.config)))
 
 
 def plan(search: Search, store: Store) -> None:
@@ -42,6 +42,18 @@ def plan(search: Search, store: Store) -> None:
     finish(
         "plan", store.root, {"trials": ahead.count, "stages_to_run": ahead.to_run, "device_hours": ahead.device_hours}
     )
+
+
+def status(search: Search, store: Store) -> None:
+    folder = store.folder(search.kind, search.name, search.key)
+    record, trials = store.known(search.kind, search.name, search.key), TrialsNow.load(folder)
+    if record:
+        show_search(record)
+    elif trials:
+        show(trials_table(trials))
+    state = "finished" if record else "running" if is_held(folder) else "stopped" if trials else "waiting to begin"
+    log(f"the search {'has' if state in ('finished', 'stopped') else 'is'} {state}")
+    finish("status", folder, {"state": state, **({"ended": trials.ended, "trials": trials.count} if trials else {})})
 
 
 def run(search: Search, store: Store) -> None:

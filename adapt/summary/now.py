@@ -12,6 +12,7 @@ from adapt.runner.stage_log import logged_lines
 from adapt.runner.store import Store
 from adapt.summary.chain import STATES, ShownGoal, entry_row, states_by_entry
 from adapt.summary.running import last_said, unmade
+from adapt.summary.trials import TrialsNow
 from adapt.summary.waiting import reasons_of, spent, spent_lines
 from adapt.train.job import METRICS_FILE
 
@@ -47,6 +48,8 @@ class ChainNow:
     """What has been spent, and what is ahead, in sentences."""
     later: list[str] = field(default_factory=list)
     """Labels of what follows when searches have finished."""
+    searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
+    """Searches under way, each with its trials."""
 
 
 def chain_now(
@@ -74,11 +77,17 @@ def chain_now(
         reasons_of(goals, store),
         spent_lines(spent(stages, store), ahead),
         list(later),
+        _searches(stages, store),
     )
 
 
 def _under_way(stages: Sequence[Stage[Any]], store: Store) -> list[Stage[Any]]:
     return [stage for stage in unmade(stages, store, set()) if is_held(_place(store, stage))]
+
+
+def _searches(stages: Sequence[Stage[Any]], store: Store) -> list[tuple[str, TrialsNow]]:
+    told = [(stage.name, TrialsNow.load(_place(store, stage))) for stage in _under_way(stages, store)]
+    return [(name, trials) for name, trials in told if trials]
 
 
 def _said(store: Store, stage: Stage[Any]) -> str:

@@ -1,4 +1,4 @@
-"""How far the trainings are that run now."""
+"""How far the trainings and searches are that run now."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -9,12 +9,14 @@ from adapt.console import log
 from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage
 from adapt.runner.store import Store
+from adapt.summary.tables import show
+from adapt.summary.trials import TrialsNow, trials_table
 from adapt.train.job import METRICS_FILE
 from adapt.train.tracking.watch import describe
 
 
 def show_running(stages: Iterable[Stage[Any]], store: Store) -> None:
-    """A line for each training under way: its last report.
+    """A line for each training under way, its last report, and a table for each search, its trials.
 
     Args:
         stages: the last ones of a chain.
@@ -22,8 +24,12 @@ def show_running(stages: Iterable[Stage[Any]], store: Store) -> None:
     """
     for stage in unmade(stages, store, set()):
         folder = store.folder(stage.kind, stage.name, stage.key)
-        if is_held(folder) and (said := last_said(folder)):
+        if not is_held(folder):
+            continue
+        if said := last_said(folder):
             log(f"{stage.kind} {stage.name}: {said}")
+        if trials := TrialsNow.load(folder):
+            show(trials_table(trials, f"{stage.kind} {stage.name}"))
 
 
 def last_said(folder: Path) -> str:

@@ -24,7 +24,7 @@ from adapt.tuning.tracked import SearchTrackers
 from adapt.tuning.trial import Figure, Trial
 from adapt.tuning.turns import lengths_of, scheduler_of, steps_after
 from adapt.tuning.values import shown
-from adapt.tuning.watched import trials_table
+from adapt.tuning.watched import Watched
 
 HOPELESS = (ClusterError, StorageError)
 """Errors that all trials would have: no result of one, but the end of the search."""
@@ -206,17 +206,16 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
 
     def look() -> dict[Asked, Answer]:
         fresh = {turn: answer for turn, answer in trials.look().items() if turn not in told}
+        watched.look(bool(fresh))
         for turn in fresh:
             log(_line(trials.rows[turn], objectives))
             trackers.note(trials.rows[turn], trials.begun.get(turn))
         told.update(fresh)
-        if draw:
-            draw(trials_table(trials, asked.count + 1))
         return fresh
 
     try:
         with live_table() as draw:
-            at_once = config.tune.at_once
+            watched, at_once = Watched(trials, asked.count + 1, folder, draw), config.tune.at_once
             dispatch(board, at_once, scheduler, lambda turn: trials.begin(turn, board.values[turn[0]]), look)
     except BaseException:
         trials.work.is_given_up = True
@@ -224,6 +223,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
             trackers.close(failed=True)
         raise
     trackers.close()
+    watched.close()
     rows = trials.last()
     if trials.first_error and not any(row.figures for row in rows):
         raise trials.first_error

@@ -1,4 +1,4 @@
-"""`chain.py status`: how far trainings are that run now."""
+"""`chain.py status`: how far trainings and searches are that run now."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,6 +10,7 @@ import pytest
 from adapt.runner.lock import locked
 from adapt.runner.store import Store
 from adapt.summary.running import show_running
+from adapt.summary.trials import TrialNow, TrialsNow
 from adapt.train.job import METRICS_FILE
 
 
@@ -54,3 +55,19 @@ def test_a_stage_without_reports_shows_nothing(tmp_path: Path, capsys: pytest.Ca
     with locked(folder, lambda holder: None):
         show_running([stage], store)
     assert capsys.readouterr().err == ""
+
+
+def test_a_running_search_shows_its_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, stage = Store(tmp_path), Training("first", kind="search")
+    folder = store.folder("search", "first", stage.key)
+    folder.mkdir(parents=True)
+    trials = [TrialNow(3, "epochs 8", "train (2 of 6 stages)"), TrialNow(1, "epochs [2]", "", [0.5])]
+    TrialsNow(25, 1, 0, ["dev_score"], trials).save(folder)
+    show_running([stage], store)
+    assert capsys.readouterr().err == ""  # it was killed
+    with locked(folder, lambda holder: None):
+        show_running([stage], store)
+    said = capsys.readouterr().err
+    assert "search first: 1 of 25 trials have ended" in said
+    rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]
+    assert rows == [["3", "train", "(2", "of", "6", "stages)", "epochs", "8"], ["1", "0.5000", "epochs", "[2]"]]

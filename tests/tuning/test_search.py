@@ -59,6 +59,14 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
     killed.until(lambda: "trial 1: dev_score" in killed.err)
     killed.interrupt(signal.SIGKILL)
     killed.end()
+
+    def status() -> dict[str, Any]:
+        arguments = ["status", *search(tmp_path / "data", tiny_bert)]
+        return dict(jobs.start(tmp_path / "two", arguments, "tune.py").result()["metrics"])
+
+    stopped = status()
+    assert (stopped["state"], stopped["trials"]) == ("stopped", SAMPLES + 1)
+    assert stopped["ended"] >= 1
     again = jobs.start(tmp_path / "two", search(tmp_path / "data", tiny_bert), "tune.py")
     fine_tuning: list[psutil.Process] = []
     again.until(lambda: bool(fine_tuning.extend(again.below("ray::_work")) or fine_tuning))
@@ -68,3 +76,4 @@ def test_a_search_that_is_killed_ends_with_the_same_table(jobs: Jobs, tiny_bert:
         process.kill()
     assert table(again.result()) == wanted
     assert again.err.count("finetune: done") < SAMPLES + 1  # what was finished was not run again
+    assert status() == {"state": "finished"}

@@ -18,6 +18,8 @@ def now_section(now: ChainNow) -> Section:
     if now.running:
         rows = [[stage, dotted(said)] for stage, said in now.running]
         blocks.append(Table(["stage", "what it said last"], rows, "Running now", words=True))
+    for name, trials in now.searches:
+        blocks.append(Table(trials.columns(), trials.rows(), f"Search {name}: {trials.title}", words=True))
     if drawings := _curves(now):
         blocks.append(Figures(drawings))
     if now.waiting:

@@ -12,6 +12,7 @@ from adapt.report.serving import page as page_module
 from adapt.report.serving.now import now_section
 from adapt.report.serving.page import FollowedPage
 from adapt.summary.now import ChainNow, TrainingNow
+from adapt.summary.trials import TrialNow, TrialsNow
 from tests.report.fake import Fake
 from tests.report.test_write import Checked
 
@@ -23,6 +24,7 @@ NOW = ChainNow(
     [("base[1] and 1 more", "failed: <script>alert(1)</script>")],
     ["so far: 1 device-hours; 2 min of work in all"],
     ["tuned"],
+    [("tapt", TrialsNow(25, 1, 0, ["dev_score"], [TrialNow(3, "epochs <8>", "train (2 of 6 stages)")]))],
 )
 EMPTY = Study("my study", "base", [], ["dapt"])
 
@@ -46,6 +48,8 @@ def test_it_says_how_far_the_chain_is_and_escapes_what_it_shows() -> None:
         "train dapt step 4/10 · loss 3.250",
         "base[1] and 1 more failed: <script>alert(1)</script>",
         "so far: 1 device-hours",
+        "Search tapt: 1 of 25 trials have ended",
+        "3 train (2 of 6 stages) epochs <8>",
         "No fine-tuning run has finished",
     ):
         assert said in text
