@@ -11,7 +11,7 @@ from typing import Any
 
 from adapt.config import ResourcesConfig
 from adapt.console import catch_signals, log
-from adapt.errors import AdaptError, ClusterError
+from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -19,6 +19,9 @@ ENVIRONMENT = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
+LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
+"""What PyTorch's allocators, and the operating system, say."""
+TAKES_LESS = "free memory on the machines, or take larger ones"
 PROCESS_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """The environment of a process that trains on a CPU.
 
@@ -229,14 +232,40 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """Lets an error of ours, raised in a Ray process and wrapped by Ray, out as itself."""
+def user_errors(takes_less: str = TAKES_LESS, sequences: int = 1) -> Iterator[None]:
+    """Lets an error of ours, raised in a Ray process, out as itself, and a lack of memory there as one of ours.
+
+    Args:
+        takes_less: what to change where memory runs out.
+        sequences: that pass a device at once, where a smaller training.micro_batch would take less; else 1.
+    """
     try:
         yield
     except Exception as error:
         if ours := find_ours(error):
             raise ours from error
+        if was_killed_for_memory(error):
+            what = "a machine ran out of memory, and Ray killed the process that worked there"
+            raise DeviceMemoryError(what, takes_less, sequences) from error
+        if any(lacks_memory(cause) for cause in causes(error)):
+            raise DeviceMemoryError("a device ran out of memory", takes_less, sequences) from error
         raise
+
+
+def was_killed_for_memory(error: BaseException) -> bool:
+    """Whether Ray's memory monitor is among the causes of an error."""
+    from ray.exceptions import OutOfMemoryError
+
+    return any(isinstance(cause, OutOfMemoryError) for cause in causes(error))
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error itself says that memory ran out; Ray's own hold whole tracebacks, and are not looked at."""
+    from ray.exceptions import RayError
+
+    if isinstance(error, RayError):
+        return False
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in LACK_OF_MEMORY)
 
 
 def find_ours(error: BaseException) -> AdaptError | None:

@@ -51,7 +51,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
-ALLOWED["tuning"] = GROUND | {"parse", "job", "stage", "statistics", "runtime", "train", "summary"}  # trackers
+ALLOWED["tuning"] = GROUND | {"parse", "job", "stage", "statistics", "runtime", "train", "summary", "task"}  # trackers
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "tuning"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within

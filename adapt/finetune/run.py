@@ -15,6 +15,7 @@ from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.train.threads import use_threads
 
 SMALLEST_GPU_SHARE = 0.1
+TAKES_LESS = "lower finetune.batch_size or finetune.max_length"
 GPU_PARTS = 10_000
 """Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
 
@@ -44,6 +45,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
         ClusterError: no machine has the cores or GPUs that a run is to have.
         ConfigError: `finetune.save_model` where it cannot be.
         DataError: a split is empty.
+        DeviceMemoryError: the device, or its machine, ran out of memory.
         ModelError: the checkpoint cannot be used.
         TrainingError: the loss is not finite.
     """
@@ -52,7 +54,7 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
-    with user_errors():
+    with user_errors(TAKES_LESS):
         found: RunFound = ray.get(task.remote(run, folder.absolute()))
     found.write(folder)
     return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from adapt.train.capacity.forecast import Forecast
 
 RAN_ON = (
-    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation"),
+    *("workers", "zero_stage", "offload", "precision", "micro_batch", "accumulation", "micro_batch_asked"),
     *("gradient_checkpointing", "compile", "device"),
 )
 """What a training's record says of how it ran."""

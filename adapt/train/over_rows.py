@@ -10,6 +10,7 @@ import numpy as np
 
 from adapt.config import Config
 from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.train.capacity.less import takes_less
 from adapt.train.threads import use_threads
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def batches_of(rows: np.ndarray, size: int) -> Share:
     return list(enumerate(np.array_split(rows, -(-len(rows) // size))))
 
 
-def over_rows(function: OnRows[R], batches: Share, config: Config) -> tuple[list[R], float]:
+def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: int = 1) -> tuple[list[R], float]:
     """Calls a function on batches of rows, shared out to as many Ray tasks as there are workers.
 
     A batch is given whole to one task, so what comes of it does not depend on their number. Nor does it depend on which
@@ -37,9 +38,13 @@ def over_rows(function: OnRows[R], batches: Share, config: Config) -> tuple[list
         function: of a module, or a `partial` of one.
         batches: numbered rows.
         config: says which resources there are, and the precision.
+        sequences: that pass a device at once, where training.micro_batch says so.
 
     Returns:
         What each task gave, and the seconds that devices were held.
+
+    Raises:
+        DeviceMemoryError: a device, or its machine, ran out of memory.
     """
     import ray
 
@@ -48,7 +53,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config) -> tuple[list
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(on_device)
 
     def done(precision: str) -> Sequence[tuple[R, float, str]]:
-        with user_errors():
+        with user_errors(takes_less(config.training, resources.workers, sequences), sequences):
             return list(
                 ray.get([task.remote(function, batches[n::workers], precision, workers) for n in range(workers)])
             )

@@ -30,7 +30,7 @@ from adapt.runner.files import folder_aside, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
-from adapt.train.capacity.killed import note_pass
+from adapt.train.capacity.killed import note_pass, noting_passes
 from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
@@ -125,7 +125,8 @@ class RankParts:
         dimensions, document_length = model_size(start.model), _document_length(job)
         dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
         place = RankPlace(device, precision, context.get_local_world_size())
-        size, accumulation = passes(config, dimensions, model, objective, method, place, document_length)
+        with noting_passes(Path(job.folder), context.get_world_rank()) as note:
+            size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, note)
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
@@ -137,6 +138,7 @@ class RankParts:
             "precision": precision,
             "micro_batch": size,
             "accumulation": accumulation,
+            "micro_batch_asked": training.micro_batch,
             "gradient_checkpointing": training.gradient_checkpointing,
             "compile": training.compile,
             "device": _device_name(device),

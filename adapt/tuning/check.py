@@ -7,8 +7,9 @@ from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
 from adapt.parse.keys import known_keys, unknown
+from adapt.task.read import split_files
 from adapt.tuning.space import Space, draw, ends
-from adapt.tuning.trial import Trial, figures_of
+from adapt.tuning.trial import Trial, figures_of, tasks_in
 
 Configure = Callable[[Mapping[str, Any]], Config]
 """Gives the configuration with other values for some fields, by dotted name. ConfigError: they do not fit."""
@@ -96,6 +97,18 @@ def check_objectives(config: Config, trial: Trial) -> None:
             raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, known))
         if name.startswith("general") and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
+
+
+def check_test_files(config: Config) -> None:
+    """Refuses a test split without files where the best trial is to be tested. They are looked for, and not read.
+
+    Raises:
+        AdaptError: names the path.
+    """
+    if not config.tune.fresh_seeds:
+        return
+    for task in tasks_in(config):
+        split_files(task, "test")
 
 
 def check_fresh_seeds(config: Config) -> None:

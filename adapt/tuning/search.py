@@ -14,7 +14,14 @@ from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding
 from adapt.stage.context import Context, root_of
-from adapt.tuning.check import Configure, check_fields, check_fresh_seeds, check_objectives, is_lower_better
+from adapt.tuning.check import (
+    Configure,
+    check_fields,
+    check_fresh_seeds,
+    check_objectives,
+    check_test_files,
+    is_lower_better,
+)
 from adapt.tuning.front import nondominated
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
@@ -143,8 +150,10 @@ class Search(Stage[Searched]):
 
         Raises:
             ConfigError: a field, a domain or an objective is wrong.
+            DataError: the test split is not there.
         """
         check_fresh_seeds(self.config)
+        check_test_files(self.config)
         space = read_space(self.space)
         check_turns(self.config, space)
         check_objectives(self.config, self.trial({}))

@@ -140,7 +140,7 @@ class Trials:
     def _fitting(self, number: int, trial: Trial) -> int | None:
         """The micro-batch that a trial ran with where that is less than it was given, also before a kill of the driver.
 
-        What `auto` has chosen is not looked at: it is the machine's.
+        What `auto` has chosen by itself is not looked at: it is the machine's.
         """
         if fewer := self.micro_batches.get(number):
             return fewer
@@ -150,7 +150,10 @@ class Trials:
             if record is None or not isinstance(stage, Train) or stage.key in given:
                 continue
             training, ran = stage.config.training, record.resources.get("micro_batch")
-            if training.micro_batch != "auto" and ran and ran < micro_batch(training, record.resources["workers"])[0]:
+            asked = record.resources.get("micro_batch_asked", training.micro_batch)
+            if not ran or asked == "auto":
+                continue
+            if training.micro_batch == "auto" or ran < micro_batch(training, record.resources["workers"])[0]:
                 return int(ran)
         return None
 

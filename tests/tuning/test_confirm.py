@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, TuneConfig
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, DataError
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.runner import Done, Record, Stage
@@ -104,6 +104,18 @@ def test_what_was_of_dev_and_is_of_test_now_is_not_compared(search: Search) -> N
 def test_where_the_configuration_as_it_is_failed_there_is_no_apparent_gain(search: Search) -> None:
     found = confirmed(search, searched(0.9, None), {"dev_score": ([0.7] * 3, [0.6] * 3)})
     assert (found.apparent, found.selection) == (None, None)
+
+
+def test_a_test_split_that_is_not_there_is_refused_before_the_first_trial(search: Search) -> None:
+    test = Path("data/test.jsonl")
+    test.write_text("no JSON")
+    search.check()  # it is looked for, and not read
+    test.unlink()
+    with pytest.raises(DataError, match=r"task\.test: data/test\.jsonl matches no file") as caught:
+        search.check()
+    assert caught.value.fix
+    untested = replace(search.config, tune=replace(search.config.tune, fresh_seeds=[]))
+    replace(search, config=untested).check()
 
 
 @pytest.mark.parametrize(

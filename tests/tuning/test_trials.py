@@ -53,8 +53,14 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
     assert len(search.notes.read_text().splitlines()) == 3  # with 8, 4 and 2
 
 
-def test_the_micro_batch_that_a_finished_training_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a search that was killed after a trial had gone on with fewer sequences."""
+@pytest.mark.parametrize(
+    ("given", "asked", "kept"),
+    [(8, 8, 2), (8, 2, 2), ("auto", 2, 2), ("auto", "auto", None), (8, None, 2), (2, 2, None)],
+)
+def test_the_micro_batch_that_a_finished_training_took_is_kept(
+    given: Any, asked: Any, kept: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a search that was killed after a trial had gone on with fewer sequences; what `auto` chose is not kept."""
 
     @dataclass(frozen=True, eq=False)
     class Trained(Scripted):
@@ -62,10 +68,12 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(tmp_path: Path, m
 
         @property
         def config(self) -> Config:
-            return ScriptedSearch(score, tmp_path / "notes").config
+            config = ScriptedSearch(score, tmp_path / "notes").config
+            return replace(config, training=replace(config.training, micro_batch=given))
 
         def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
-            return replace(super().run(folder, done), resources={"workers": 1, "micro_batch": 2})
+            ran = {"workers": 1, "micro_batch": 2, **({"micro_batch_asked": asked} if asked else {})}
+            return replace(super().run(folder, done), resources=ran)
 
     monkeypatch.setattr("adapt.tuning.trials.Train", Trained)
     search = ScriptedSearch(score, tmp_path / "notes")
@@ -73,7 +81,8 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(tmp_path: Path, m
     own = search.trial
     monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": training}))
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
-    assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
+    assert row.micro_batch == kept
+    assert row.settings == {"a.x": 0.01, **({"training.micro_batch": kept} if kept else {})}
 
 
 def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) -> None:

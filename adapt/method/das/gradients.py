@@ -7,6 +7,7 @@ from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from adapt.config import Config
 from adapt.errors import TrainingError
 from adapt.method.das.stage import Measuring
 
@@ -34,7 +35,8 @@ def gradients_on_cluster(measuring: Measuring, rows: np.ndarray) -> tuple[Sums, 
     from adapt.train.over_rows import batches_of, over_rows
 
     batches = batches_of(rows, measuring.options.importance_batch)
-    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config)
+    sequences = sequences_in_a_pass(measuring.config)
+    parts, seconds = over_rows(partial(measure_share, measuring), batches, measuring.config, sequences)
     sums: Sums = reduce(add, parts)
     if not all(sizes.isfinite().all() for sizes in sums.units.values()):
         raise TrainingError(
@@ -84,12 +86,17 @@ def measure_settings(measuring: Measuring, precision: str) -> MeasureSettings:
     from adapt.method.das.measure import MeasureSettings
 
     config, das, is_general = measuring.config, measuring.options, measuring.about == "general"
-    training, views = config.training, 2 if is_general else 1
-    most = max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch
+    views = 2 if is_general else 1
     return MeasureSettings(
         granularity=das.granularity,
         dropout_seed=config.seed if is_general else None,
         embeddings="free" if is_general else das.embeddings,  # which tokens general knowledge needs is not known
-        rows=max(1, most // views),
+        rows=max(1, sequences_in_a_pass(config) // views),
         dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
     )
+
+
+def sequences_in_a_pass(config: Config) -> int:
+    """How many sequences pass a device at once: `training.micro_batch`, or enough to keep a device busy."""
+    training = config.training
+    return max(1, PASS_TOKENS // training.sequence_length) if training.micro_batch == "auto" else training.micro_batch

@@ -3,14 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
-
 from adapt.config import TrainingConfig
 from adapt.errors import DeviceMemoryError
+from adapt.runtime import lacks_memory
 from adapt.train.capacity.less import takes_less
-
-SIGNS = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
-"""What PyTorch's allocators, and the operating system, say."""
 
 
 @contextmanager
@@ -29,11 +25,7 @@ def memory_errors(
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack_of_memory(error):
+        if not lacks_memory(error):
             raise
         what = f"a device ran out of memory with {sequences} sequences a pass"
         raise DeviceMemoryError(what, takes_less(training, workers, sequences), sequences, steps() - before) from error
-
-
-def _is_lack_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in SIGNS)

@@ -1,17 +1,19 @@
 """A worker that Ray's memory monitor has killed, as its machine had no memory left: an error says what takes less.
 
-Such a worker cannot say itself how many sequences it took at once, so it notes the number before it trains.
+Such a worker cannot say itself how many sequences it took at once, so it notes the number before it trains, and before
+each pass by which it finds out how many fit.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from adapt.config import Config
 from adapt.errors import DeviceMemoryError, TrainingError
 from adapt.runner.files import write_atomically
-from adapt.runtime import causes
+from adapt.runtime import was_killed_for_memory
 from adapt.train.capacity.less import takes_less
 
 PASS_FILE = "pass.json"
@@ -26,6 +28,19 @@ def note_pass(folder: Path, sequences: int) -> None:
         sequences: in a pass.
     """
     write_atomically(folder / PASS_FILE, json.dumps({"micro_batch": sequences}))
+
+
+@contextmanager
+def noting_passes(folder: Path, rank: int) -> Iterator[Callable[[int], None]]:
+    """Gives what notes how many sequences are tried out in a pass, and forgets it when a number has been found.
+
+    Args:
+        folder: the stage's.
+        rank: of the process; only the first one notes.
+    """
+    yield partial(note_pass, folder) if rank == 0 else lambda sequences: None
+    if rank == 0:
+        (folder / PASS_FILE).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -51,10 +66,3 @@ def memory_kills(config: Config, folder: Path) -> Iterator[None]:
         raise DeviceMemoryError(what, fix, sequences) from error
     finally:
         noted.unlink(missing_ok=True)
-
-
-def was_killed_for_memory(error: BaseException) -> bool:
-    """Whether Ray's memory monitor is among the causes of an error."""
-    from ray.exceptions import OutOfMemoryError
-
-    return any(isinstance(cause, OutOfMemoryError) for cause in causes(error))

@@ -1,5 +1,6 @@
 """How many sequences a rank passes through its device at once: the same number on all ranks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -34,6 +35,7 @@ def passes(
     method: Method,
     place: RankPlace,
     document_length: float | None,
+    note: Callable[[int], None] = lambda sequences: None,
 ) -> tuple[int, int]:
     """The micro-batch and the passes in a step. All ranks call it.
 
@@ -48,6 +50,7 @@ def passes(
         method: adds to it.
         place: of this rank.
         document_length: mean of the corpus [tokens].
+        note: called with a number of sequences before it is tried out.
     """
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
@@ -62,9 +65,12 @@ def passes(
     size = candidates[0]
     if device.on_gpu:
         length, precision = training.sequence_length, place.precision
-        size = largest_that_runs(
-            lambda rows: trial_pass(model, objective, method, rows, length, precision, reserved), candidates
-        )
+
+        def run(rows: int) -> None:
+            note(rows)
+            trial_pass(model, objective, method, rows, length, precision, reserved)
+
+        size = largest_that_runs(run, candidates)
     return micro_batch(training, resources.workers, least_of_ranks(size, place.device))
 
 

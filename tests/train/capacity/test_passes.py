@@ -84,7 +84,9 @@ def test_a_trial_runs_backward_and_leaves_nothing(precision: Any) -> None:
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
-def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any]) -> tuple[int, int]:
+def chosen(
+    memory_gib: list[float], fails_above: list[int] | None, training: dict[str, Any], noted: list[int] | None = None
+) -> tuple[int, int]:
     """What a rank chooses, whose device is made up; one that fails in its trial is a GPU."""
     rank = dist.get_rank()
     kind = "cuda" if fails_above else "cpu"
@@ -100,8 +102,9 @@ def chosen(memory_gib: list[float], fails_above: list[int] | None, training: dic
         patch.setattr(module, "found", pretended)
         patch.setattr(module, "trial_pass", trial)
         place = RankPlace(CPU, "fp32", 1)
+        note = (noted if noted is not None else []).append
         return passes(
-            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None
+            config(**training), ROBERTA, torch.nn.Identity(), CausalLanguageModelling(), Method(), place, None, note
         )
 
 
@@ -117,6 +120,18 @@ def test_all_ranks_take_what_the_smallest_can(ranks) -> None:
 
 def test_a_trial_that_fails_on_one_rank_counts_for_all(ranks) -> None:
     assert ranks(2).run(chosen, [64.0, 64.0], [999, 40], {}) == [(32, 8)] * 2
+
+
+def trials_of_one(fails_above: int) -> list[int]:
+    noted: list[int] = []
+    chosen([64.0], [fails_above], {}, noted)
+    return noted
+
+
+def test_each_number_is_noted_before_it_is_tried(ranks) -> None:
+    (noted,) = ranks(1).run(trials_of_one, 40)
+    assert noted[-1] == 32
+    assert noted == sorted(noted, reverse=True)
 
 
 def test_what_is_configured_is_taken(ranks) -> None:

@@ -1,0 +1,55 @@
+"""What comes out of Ray's processes: errors of ours as themselves, and a lack of memory as one of ours."""
+
+import pickle
+
+import pytest
+import ray
+import torch
+from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
+
+from adapt.errors import DataError, DeviceMemoryError
+from adapt.runtime import user_errors
+
+
+def raised_in_task(error: Exception) -> Exception:
+    """As `ray.get` raises it."""
+    wrapped = RayTaskError("work", "Traceback: with memory_errors(...): out of memory", error)
+    return wrapped.as_instanceof_cause()  # type: ignore[no-any-return]
+
+
+LACKS = {
+    "of a GPU": raised_in_task(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+    "of a CPU": raised_in_task(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8")),
+    "of Python": raised_in_task(MemoryError()),
+    "of a machine": OutOfMemoryError("Task was killed due to the node running low on memory."),
+}
+
+
+@pytest.mark.parametrize("name", LACKS)
+def test_lack_of_memory_says_what_takes_less(name: str) -> None:
+    with pytest.raises(DeviceMemoryError, match="ran out of memory") as caught, user_errors("take fewer", 8):
+        raise LACKS[name]
+    assert (caught.value.fix, caught.value.micro_batch) == ("take fewer", 8)
+    assert ("Ray killed" in caught.value.what) == (name == "of a machine")
+
+
+def test_errors_of_ours_come_out_as_themselves() -> None:
+    with pytest.raises(DataError, match="no text") as caught, user_errors("take fewer"):
+        raise raised_in_task(pickle.loads(pickle.dumps(DataError("no text", "bring some"))))
+    assert type(caught.value) is DataError
+
+
+@pytest.mark.parametrize("error", [raised_in_task(ValueError("shapes")), WorkerCrashedError()])
+def test_other_errors_pass(error: Exception) -> None:
+    """Also where the traceback has words about memory in it."""
+    with pytest.raises(type(error)), user_errors("take fewer"):
+        raise error
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_task_that_lacks_memory_is_told_as_it_comes_from_ray() -> None:
+    def work() -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(DeviceMemoryError), user_errors():
+        ray.get(ray.remote(work).remote())
