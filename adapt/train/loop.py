@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from adapt.train.tracking.progress import Progress
 if TYPE_CHECKING:
     from adapt.train.engine import Engine  # needs DeepSpeed; another engine with its methods does as well
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Loop:
@@ -35,7 +38,8 @@ class Loop:
         training: settings.
         micro_batch: sequences in one pass.
         steps: length of the run.
-        seed: dropout of each step is drawn from (seed, step, rank), so it needs no state.
+        seed: dropout of each pass is drawn from (seed, step, its number among those of all ranks): it needs no state,
+            and as long as passes have as many rows, any number of ranks draws the same.
     """
 
     engine: Engine
@@ -89,12 +93,12 @@ class Loop:
         """One optimizer step over this rank's share of a global batch.
 
         The loss is summed over the predictions of all ranks and divided once by their number, so it does not depend
-        on how the global batch is cut into ranks and micro-batches. Nor does what the method adds.
+        on how the global batch is cut into ranks and micro-batches. Nor does what the method adds. Dropout depends on
+        how it is cut into micro-batches alone.
 
         Returns:
             This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
         """
-        torch.manual_seed(_dropout_seed(self.seed, step, dist.get_rank()))
         batch = Batch.of(columns)
         corrupted = self.objective.corrupt(batch).bound_for(self.engine.device)
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
@@ -105,7 +109,7 @@ class Loop:
         total, norm = torch.zeros((), device=self.engine.device), 0.0
         parts = corrupted.split(self.micro_batch)
         passes = self.method.losses(self.engine.model, parts, self.objective, step, targets)
-        for number, (loss, extra) in enumerate(passes, start=1):
+        for number, (loss, extra) in enumerate(self._with_dropout(passes, step, dist.get_rank() * len(parts)), start=1):
             loss = loss / targets
             self.engine.backward(loss if extra is None else loss + extra)
             total += loss.detach()
@@ -119,12 +123,20 @@ class Loop:
         self.method.after_step(self.engine, step)
         return total, tokens, norm
 
+    def _with_dropout(self, passes: Iterator[T], step: int, first: int) -> Iterator[T]:
+        """Gives each pass dropout of its own, the first being that of a number among all ranks."""
+        for number in count(first):
+            torch.manual_seed(_dropout_seed(self.seed, step, number))
+            if (outcome := next(passes, None)) is None:
+                return
+            yield outcome
+
     def _is_due(self, step: int, interval: int) -> bool:
         return step % interval == 0 or step == self.steps
 
 
-def _dropout_seed(seed: int, step: int, rank: int) -> int:
+def _dropout_seed(seed: int, step: int, number: int) -> int:
     state = np.zeros(1, np.uint64)
-    for value in (seed % 2**64, step, rank):  # one after another, so that (step, rank) never stand for (rank, step)
+    for value in (seed % 2**64, step, number):  # one after another, so that (1, 2) never stand for (2, 1)
         state = mix(state + np.array([value], np.uint64) + np.uint64(1))
     return int(state[0] >> np.uint64(1))

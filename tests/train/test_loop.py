@@ -216,7 +216,7 @@ def test_a_method_may_ask_the_objective_itself_and_report(ranks):
             torch.testing.assert_close(found[name], 2 * gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_each_step_and_rank_has_a_dropout_of_its_own():
-    seeds = {_dropout_seed(seed, step, rank) for seed in (0, 1, -1) for step in range(50) for rank in range(8)}
+def test_each_step_and_pass_has_a_dropout_of_its_own():
+    seeds = {_dropout_seed(seed, step, number) for seed in (0, 1, -1) for step in range(50) for number in range(8)}
     assert len(seeds) == 3 * 50 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)

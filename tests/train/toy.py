@@ -30,6 +30,7 @@ class Case:
     zero_stage: int = 0
     steps: int = 4
     micro_batch: int = 2
+    global_batch: int = GLOBAL_BATCH
     precision: Precision = "fp32"
     offload: Offload = "none"
     dropout: float = 0.0
@@ -86,23 +87,23 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
     return bert.train()
 
 
-def columns(step: int, rank: int = 0, world: int = 1) -> dict[str, np.ndarray]:
+def columns(step: int, rank: int = 0, world: int = 1, size: int = GLOBAL_BATCH) -> dict[str, np.ndarray]:
     """A rank's share of a step's global batch."""
     draw = np.random.default_rng(step)
-    share = slice(rank * GLOBAL_BATCH // world, (rank + 1) * GLOBAL_BATCH // world)
+    share = slice(rank * size // world, (rank + 1) * size // world)
     batch = {
-        "tokens": draw.integers(5, VOCABULARY, (GLOBAL_BATCH, LENGTH)),
-        "lengths": draw.integers(3, LENGTH + 1, GLOBAL_BATCH),
-        "epochs": np.zeros(GLOBAL_BATCH, np.int64),
-        "rows": step * GLOBAL_BATCH + np.arange(GLOBAL_BATCH),
-        "starts": np.arange(LENGTH) == np.zeros((GLOBAL_BATCH, 1)),
+        "tokens": draw.integers(5, VOCABULARY, (size, LENGTH)),
+        "lengths": draw.integers(3, LENGTH + 1, size),
+        "epochs": np.zeros(size, np.int64),
+        "rows": step * size + np.arange(size),
+        "starts": np.arange(LENGTH) == np.zeros((size, 1)),
     }
     return {name: values[share] for name, values in batch.items()}
 
 
-def feed(first: int, last: int) -> Iterator[dict[str, np.ndarray]]:
+def feed(first: int, last: int, size: int = GLOBAL_BATCH) -> Iterator[dict[str, np.ndarray]]:
     """This rank's shares of the steps from `first` up to `last`, and no further."""
-    return (columns(step, dist.get_rank(), dist.get_world_size()) for step in range(first, last))
+    return (columns(step, dist.get_rank(), dist.get_world_size(), size) for step in range(first, last))
 
 
 class Objective(MaskedLanguageModelling):
@@ -124,7 +125,7 @@ class Tokenizer:
 
 def build(case: Case, objective: Objective | None = None, method: Method | None = None) -> Loop:
     """Engine and loop of a case, on the calling rank."""
-    share = GLOBAL_BATCH // dist.get_world_size()
+    share = case.global_batch // dist.get_world_size()
     training = settings(**case.training)
     toy = model(case.dropout, case.frozen)
     passes = share // case.micro_batch
@@ -143,7 +144,7 @@ def train(case: Case) -> Outcome:
     engine = loop.engine
     progress = Progress(**engine.load(case.load)) if case.load else Progress()
     norms, losses = [], []
-    for number, share in enumerate(feed(progress.step, case.steps), progress.step):
+    for number, share in enumerate(feed(progress.step, case.steps, case.global_batch), progress.step):
         loss, tokens, norm = loop.step(share, number, rate(number))
         dist.all_reduce(loss)
         progress.step += 1
