@@ -71,6 +71,7 @@ def test_a_figure_that_tells_the_gain_is_found_in_spite_of_tasks_that_differ(stu
     assert 0 < low < high <= 1
 
 
+@pytest.mark.heavy
 def test_the_correlation_is_that_of_ranks_and_chance_is_within_its_interval() -> None:
     rng = np.random.default_rng(2)
     pairs = [rng.normal(size=(5, 2)) for _ in range(20)]

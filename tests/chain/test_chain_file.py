@@ -170,6 +170,7 @@ def test_a_name_that_the_file_does_not_have(tmp_path: Path) -> None:
     assert "did you mean data?" in caught.value.fix
 
 
+@pytest.mark.heavy
 def test_the_shipped_chains_can_be_read() -> None:
     folder = Path(__file__).resolve().parents[2] / "jobs" / "recipes"
     chains = [file for file in sorted(folder.glob("*.yaml")) if "\nstages:" in file.read_text()]

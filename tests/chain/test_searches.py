@@ -168,7 +168,7 @@ def test_the_trainings_that_a_search_waits_for_are_ahead_and_not_its_trials(
 
 
 def test_the_plan_shows_the_trials_and_nothing_is_seen_of_test(content: dict[str, Any]) -> None:
-    Path("data/test.jsonl").unlink()
+    Path("data/test.jsonl").write_text("nobody reads this")
     Path("space.yaml").write_text("finetune.learning_rate: [1.0e-3, 3.0e-3]\n")
     chain = chain_of({**content, "stages": {"search": {"job": "finetune", "tune": {"space": "space.yaml"}}}})
     trials = SearchAhead.of(chain.searches[0], chain.store)

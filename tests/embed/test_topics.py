@@ -81,6 +81,7 @@ def on_rank(texts: int, options: dict[str, Any]) -> tuple[list[np.ndarray], list
     return [value.numpy() for value in state.values()], told
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("world", "texts", "batch_size"), [(2, 80, 32), (3, 40, 2)])
 def test_ranks_share_batches_and_learn_what_one_learns(world: int, texts: int, batch_size: int) -> None:
     """Also where some have no document of a batch."""

@@ -53,6 +53,7 @@ def run(model: Path, domain: str | None, mode: str = "feature_extraction") -> An
     return finetune_work(config, Pretrained(model, model), model.parent / "task", 0, model.parent / "out")
 
 
+@pytest.mark.heavy
 def test_the_parts_that_are_named_or_nearest(parts: Path) -> None:
     nearest, near, far = (run(parts, domain) for domain in (None, "near", "far"))
     assert nearest.predictions == near.predictions != far.predictions

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from adapt.errors import AdaptError
 from adapt.schema import STARTS, TOKENS
 from adapt.train.schedule import RunLength, branch_step, learning_rate, length_of, micro_batch
 
+pytestmark = pytest.mark.heavy
 MOST = 3000
 """Samples that are written out."""
 

@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.heavy
 def test_a_tokenizer_is_loaded_without_the_library_s_models(tiny_bert: Path) -> None:
     program = (
         "import sys\n"

@@ -273,6 +273,7 @@ def test_docstrings_need_no_paths(digests: Digests) -> None:
         build_manifest(CorpusConfig(source="docstrings", paths="data"), digests)
 
 
+@pytest.mark.heavy
 def test_docstrings_are_those_of_the_installed_packages(digests: Digests) -> None:
     built = build_manifest(CorpusConfig(source="docstrings"), digests)
     paths = [Path(part.path) for part in built.parts]

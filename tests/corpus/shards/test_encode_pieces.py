@@ -32,12 +32,13 @@ ENTITIES: list[list[Span]] = [[(0, 3), (2, 9), (12, 14)] if number % 2 else [] f
 KINDS = ("token", "whole_word", "entity", "causal")
 
 
-@pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _at_once() -> Iterator[None]:
     """However little text there is."""
-    monkeypatch.setattr(encode, "QuickTokenizer", partial(QuickTokenizer, worth=0))
     encode._quick.cache_clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encode, "QuickTokenizer", partial(QuickTokenizer, worth=0))
+        yield
     encode._quick.cache_clear()
 
 

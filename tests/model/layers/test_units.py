@@ -146,6 +146,7 @@ def test_gradients_of_a_group_come_from_its_tokens(family: str) -> None:
             torch.testing.assert_close(found[:, group], expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.heavy
 def test_compiled_layers_see_gates_that_change() -> None:
     torch._dynamo.reset()
     model, plain = ready("bert"), ready("bert")

@@ -87,6 +87,7 @@ def test_without_ray_a_cluster_s_device_is_not_known() -> None:
     assert probe.known_device(ResourcesConfig(workers=2)) == this_machine(2)
 
 
+@pytest.mark.heavy
 def test_the_probe_answers_from_a_process_of_its_own() -> None:
     command = [sys.executable, "-m", "adapt.train.capacity.probe", "fp32", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)

@@ -112,6 +112,7 @@ def test_a_tracker_that_cannot_be_closed_does_not_hide_why_a_run_failed(
     tracker.answer.set()
 
 
+@pytest.mark.heavy
 def test_no_key_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {"WANDB_API_KEY": API_KEY, "MLFLOW_TRACKING_PASSWORD": "5ec4e7pa55", "MLFLOW_TRACKING_TOKEN": "5ec4e770"}
     for name, value in secrets.items():
