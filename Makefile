@@ -19,8 +19,8 @@ PYTHON ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
-# Two processes that take file after file: what the tests of one share is made once.
-TWO := -n 3 --dist loadfile --no-loadscope-reorder
+# Processes take file after file: what the tests of one share is made once. Three on two cores: jobs wait now and then.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .PHONY: help env demo test quick fuzz check clean
@@ -34,11 +34,11 @@ env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to
 demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
 	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
 
-test: env ## run the tests, in two processes
-	$(PY) -m pytest $(TWO) $(ARGS)
+test: env ## run the tests, in three processes
+	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)
 
 quick: env ## the tests that start neither Ray nor ranks nor jobs, for the loop while coding
-	$(PY) -m pytest $(TWO) -m "not slow and not heavy" $(ARGS)
+	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" $(ARGS)
 
 fuzz: env ## look for what is wrong with random corpora and configurations, for ten minutes
 	$(PY) -m pytest tests/fuzz -k further --minutes 10 $(ARGS)
