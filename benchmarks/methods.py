@@ -28,6 +28,7 @@ MOST = {
     "elle": (1.8, 1.7),  # two layers and two heads more
     "hat": (1.4, 1.2),
     "cpt": (1.4, 1.2),
+    "prompt": (1.7, 1.2),  # 100 vectors beside rows of 164 tokens
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }

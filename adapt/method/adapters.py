@@ -66,7 +66,7 @@ class Adapters(Method):
             ConfigError, ModelError: say which.
         """
         check_units(model)
-        check_trained_sets(config, model, self.kind, self._made, self.by_domain)
+        check_trained_sets(config, model, self.kind, self.kind, self._made, self.by_domain)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Freezes the model and puts the domain's adapters in, by the run's seed. It computes what it did."""

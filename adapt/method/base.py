@@ -79,6 +79,8 @@ class Added:
     """Forward and backward, as shares of the tokens of the pass. They stand in memory with it."""
     seen: float = 0.0
     """Forward only."""
+    per_document: float = 0.0
+    """Forward and backward, beside each document [tokens]. They stand in memory with it."""
 
 
 @dataclass(frozen=True)

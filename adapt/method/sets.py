@@ -1,4 +1,4 @@
-"""What methods share whose models get a set of parts for each domain, or one for all: adapters, experts, masks.
+"""What methods share whose models get a set of parts for each domain, or one for all: adapters, prompts, experts.
 
 Only the set of the domain that is learnt is trained, so nothing that was learnt before can change.
 """
@@ -25,12 +25,15 @@ NAMED = "domains"
 """The addition that holds the names of domains and their prototypes."""
 
 
-def check_trained_sets(config: Config, model: Path, kind: str, options: Mapping[str, Any], by_domain: bool) -> None:
+def check_trained_sets(
+    config: Config, model: Path, method: str, kind: str, options: Mapping[str, Any], by_domain: bool
+) -> None:
     """Refuses what could not be trained, before anything runs.
 
     Args:
         config: of the job.
         model: folder of the model to begin with.
+        method: its `method.kind`.
         kind: of the addition.
         options: those of the addition but for the number of sets.
         by_domain: whether each domain has a set of its own.
@@ -41,22 +44,22 @@ def check_trained_sets(config: Config, model: Path, kind: str, options: Mapping[
         ModelError: it carries something else.
     """
     if by_domain:
-        check_prepared(config, "the prototype of a domain", f"set {kind}.per_domain to false")
+        check_prepared(config, "the prototype of a domain", f"set {method}.per_domain to false")
     entries = stored_additions(model)
     for entry in entries:
         if entry["kind"] not in (kind, NAMED):
-            raise _carries(model, entry["kind"], kind)
+            raise _carries(model, entry["kind"], method)
         changed = {name: value for name, value in options.items() if entry["kind"] == kind and entry[name] != value}
         for name, value in changed.items():
             raise ConfigError(
-                f"{kind}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
-                f"set {kind}.{name} to {entry[name]!r}, or begin with a model that has none",
+                f"{method}.{name} is {value!r}, but {model} has {kind} that were made with {entry[name]!r}",
+                f"set {method}.{name} to {entry[name]!r}, or begin with a model that has none",
             )
     if entries and by_domain != any(entry["kind"] == NAMED for entry in entries):
         had = "one set for all domains" if by_domain else "a set for each domain"
         raise ConfigError(
-            f"{kind}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
-            f"set {kind}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
+            f"{method}.per_domain is {str(by_domain).lower()}, but {model} has {had}",
+            f"set {method}.per_domain to {str(not by_domain).lower()}, or begin with a model that has no {kind}",
         )
 
 
@@ -96,7 +99,13 @@ def _carries(model: Path, other: str, method: str) -> ModelError:
     )
 
 
-def take_set(model: Any, setting: Setting, by_domain: bool, attach: Callable[[], None]) -> list[str]:
+def take_set(
+    model: Any,
+    setting: Setting,
+    by_domain: bool,
+    attach: Callable[[], None],
+    begin: Callable[[int], None] = lambda number: None,
+) -> list[str]:
     """Makes the set of the domain to be learnt, puts it into use, and leaves nothing else to be trained.
 
     Args:
@@ -104,6 +113,7 @@ def take_set(model: Any, setting: Setting, by_domain: bool, attach: Callable[[],
         setting: of the training.
         by_domain: whether each domain has a set of its own.
         attach: gives the model its first set.
+        begin: fills a new set, by its number, with what it is to begin with, where that depends on the model.
 
     Returns:
         The names of the domains that the model has sets for; none if one set is for all.
@@ -114,13 +124,16 @@ def take_set(model: Any, setting: Setting, by_domain: bool, attach: Callable[[],
 
     model.requires_grad_(False)
     names = _learn_prototype(model, setting) if by_domain else []
-    number = names.index(setting.domain) if by_domain else 0
+    number, before = names.index(setting.domain) if by_domain else 0, sets_of(model)
+    is_new = number == (len(before[0]) if before else 0)
     with torch.random.fork_rng([]):
         torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
-        if not sets_of(model):
+        if not before:
             attach()
         for parameter in own_parameters(model, number):
             parameter.requires_grad_(True)
+        if is_new:
+            begin(number)
     choose_set(model, number)
     return names
 

@@ -27,6 +27,7 @@ METHODS = {
     "elle": "adapt.method.elle.method:Elle",
     "hat": "adapt.method.hat.method:Hat",
     "cpt": "adapt.method.cpt:Cpt",
+    "prompt": "adapt.method.prompts.prompt:Prompted",
     "demix": "adapt.method.demix.method:Demix",
     "lora": "adapt.method.lora:Lora",
     "adapters": "adapt.method.adapters:Adapters",

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from adapt.errors import ConfigError
+from adapt.model.additions.config import stored_additions
 from adapt.model.locate import CONFIG, read_json
 
 COUNT_FROM_PADDING = {"roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text"}
 """Model types whose positions start at pad_token_id + 1, so that the table of positions holds fewer usable ones."""
+
+PROMPTS = "prompts"
+"""The kind of the addition whose vectors take positions before each document (`adapt.model.additions.prompts`)."""
 
 
 def first_position(config: Any) -> int:
@@ -21,7 +25,8 @@ def first_position(config: Any) -> int:
 def max_sequence_length(folder: Path) -> int | None:
     """The longest sequence [tokens] a model can be given here; None where its config sets no limit."""
     limits = [limit for limit in (_positions(folder), unscaled_length(folder)) if limit is not None]
-    return min(limits, default=None)
+    prompts = sum(entry["length"] for entry in stored_additions(folder) if entry["kind"] == PROMPTS)
+    return min(limits) - prompts if limits else None
 
 
 def _positions(folder: Path) -> int | None:
@@ -61,7 +66,7 @@ def check_sequence_length(folder: Path, wanted: int, field: str) -> None:
     longest = max_sequence_length(folder)
     if longest is not None and wanted > longest:
         beyond = ": with LongRoPE, longer documents would change what is made of others in their sequence"
-        why = "" if longest == _positions(folder) else beyond
+        why = beyond if longest == unscaled_length(folder) != _positions(folder) else ""
         raise ConfigError(
             f"{field} is {wanted}, but the model takes {longest} tokens{why}", f"set {field} to {longest} or less"
         )

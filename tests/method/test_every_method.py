@@ -34,6 +34,8 @@ STRONG: dict[str, dict[str, Any]] = {
     "hat of the model": {"on": "model"},
     "cpt": {"width": 6},
     "demix": {},
+    "prompt": {"length": 2},
+    "prompt for all": {"length": 2, "per_domain": False},
 }
 """Options under which a method is seen; a name begins with its kind."""
 OFF: dict[str, dict[str, Any]] = {
@@ -48,6 +50,8 @@ OFF: dict[str, dict[str, Any]] = {
 """Options under which a method is plain training, bit for bit."""
 SECOND = ("hat", "cpt")
 """Methods that are trained on a model that has learnt a domain with them before: from then on units are taken."""
+ROOM = {"prompt": 2}
+"""Positions that methods need beyond those of the rows."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
 """Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""
 
@@ -65,7 +69,8 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:
     """A training whose model before is another than it starts with, so that a first step tells, too."""
     is_second, has_module = kind_of(name) in SECOND, "module" in name
-    return Trained(case, kind_of(name), STRONG[name] | options, past, BEFORE, is_second, has_module=has_module)
+    kind, given = kind_of(name), STRONG[name] | options
+    return Trained(case, kind, given, past, BEFORE, is_second, has_module, ROOM.get(kind, 0))
 
 
 def stages_of(name: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from adapt.model.additions.config import with_addition
 from adapt.model.additions.exbert import EXBERT, attach_exbert, draw_exbert
 from adapt.train.engine import Engine
 from adapt.train.loop import Loop
-from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, rate, settings
+from tests.train.toy import GLOBAL_BATCH, Case, Objective, feed, model, rate, settings, with_room
 
 START, BEFORE = Path("start"), Path("before")
 STATE = "method.pt"
@@ -35,6 +35,8 @@ class Trained:
     """Whether the model has learnt a domain with the same method before."""
     has_module: bool = False
     """Whether the model has exBERT's module, which came with the tokens from FIRST_NEW on."""
+    room: int = 0
+    """Positions that the model has beyond those of the rows."""
 
 
 class Outcome(NamedTuple):
@@ -85,7 +87,9 @@ def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
         world=world,
         load=loaded,
     )
-    toy: Any = begun(case.dropout, run.has_module)
+    toy: Any = (
+        with_room(begun(case.dropout, run.has_module), run.room) if run.room else begun(case.dropout, run.has_module)
+    )
     if run.is_second:
         first = chosen(chosen.Options(**run.options) if chosen.Options else None)
         toy = first.prepare_model(toy.eval(), replace(setting, domain="before", number=1))

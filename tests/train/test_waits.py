@@ -25,6 +25,7 @@ from adapt.method.distill import DistillOptions
 from adapt.method.ewc.fisher import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
 from adapt.method.l2sp import L2spOptions
+from adapt.method.prompts.prompt import PromptOptions
 from adapt.method.table import method_class
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.units import KINDS as UNITS
@@ -49,6 +50,7 @@ METHODS: dict[str, Any] = {
     "derpp": DerppOptions(),
     "distill of states": DistillOptions(of="states"),
     "demix": DemixOptions(),
+    "prompt": PromptOptions(length=2),
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),
     "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),
@@ -71,10 +73,10 @@ def method_of(name: str) -> Method:
     return method_class(name.split()[0])(METHODS[name])
 
 
-def model_for(objective: str) -> Any:
-    """A toy with dropout, a decoder where the objective is causal."""
+def model_for(objective: str, room: int = 0) -> Any:
+    """A toy with dropout and positions beyond those of its rows, a decoder where the objective is causal."""
     if objective != "causal":
-        return toy.model(dropout=0.1)
+        return toy.with_room(toy.model(dropout=0.1), room) if room else toy.model(dropout=0.1)
     torch.manual_seed(0)
     decoder = GPT2LMHeadModel(GPT2Config(vocab_size=toy.VOCABULARY, n_embd=10, n_layer=2, n_head=2, n_positions=12))
     keep_documents_apart(decoder.eval())
@@ -89,7 +91,7 @@ def watched(runs: Sequence[Run]) -> list[list[Told]]:
 def _watched(run: Run) -> list[Told]:
     method, seen = method_of(run.method), []
     setting = Setting(anchor=START, base=BASE, past=run.past, zero_stage=run.stage, world=1, load=other)
-    model = method.prepare_model(model_for(run.objective), setting)
+    model = method.prepare_model(model_for(run.objective, 2 if run.method == "prompt" else 0), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
     teacher = getattr(method, "teacher", None)
     there = [tensor for each in (model, teacher) if each for tensor in (*each.parameters(), *each.buffers())]

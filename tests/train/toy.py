@@ -87,6 +87,19 @@ def model(dropout: float = 0.0, frozen: str = "") -> BertForMaskedLM:
     return bert.train()
 
 
+def with_room(toy: Any, tokens: int) -> Any:
+    """The model with positions for so many tokens more."""
+    embeddings = toy.bert.embeddings
+    old = embeddings.position_embeddings.weight.data
+    more = torch.nn.Embedding(len(old) + tokens, old.shape[1])
+    more.weight.data = torch.cat((old, old[:tokens].flip(0)))
+    embeddings.position_embeddings = more
+    toy.config.max_position_embeddings = count = len(more.weight)
+    embeddings.token_type_ids = torch.zeros(1, count, dtype=torch.int64)
+    embeddings.position_ids = torch.arange(count)[None]
+    return toy
+
+
 def columns(step: int, rank: int = 0, world: int = 1, size: int = GLOBAL_BATCH) -> dict[str, np.ndarray]:
     """A rank's share of a step's global batch."""
     draw = np.random.default_rng(step)

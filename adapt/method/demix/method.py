@@ -51,21 +51,15 @@ class Demix(Method):
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Freezes the model and puts the domain's experts in. With the first ones it computes what it did."""
-        from adapt.model.additions.domains import domains_of
         from adapt.model.additions.experts import attach_experts, begin_experts
-
-        before = domains_of(model)
-        known = list(before.names) if before else []
-        self._names = take_set(model, setting, True, lambda: attach_experts(model, 1))
-        if setting.domain not in known:
-            begin_experts(model, len(known), self._source(model, known))
-        return model
-
-    def _source(self, model: Any, known: list[str]) -> int | None:
-        """The number of the domain whose experts a new domain's begin as; None for the model's own blocks."""
         from adapt.model.additions.route import nearest_domain_to
 
-        return nearest_domain_to(model, len(known)) if known and self.options.initial == "nearest" else None
+        def begin(number: int) -> None:
+            is_as_another = number and self.options.initial == "nearest"
+            begin_experts(model, number, nearest_domain_to(model, number) if is_as_another else None)
+
+        self._names = take_set(model, setting, True, lambda: attach_experts(model, 1), begin)
+        return model
 
     def resize(self, config: Any) -> None:
         """Says which experts there are."""

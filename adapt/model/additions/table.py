@@ -14,6 +14,7 @@ ADDITIONS: dict[str, str] = {
     "plugins": "adapt.model.additions.masks:attach_plugins",
     "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
     "adapters": "adapt.model.additions.adapters:attach_adapters",
+    "prompts": "adapt.model.additions.prompts:attach_prompts",
     "experts": "adapt.model.additions.experts:attach_experts",
     "exbert": "adapt.model.additions.exbert:attach_exbert",
 }

@@ -25,6 +25,18 @@ class Bucket:
     """bool [documents, length], False at padding; None if all documents have that length."""
 
 
+@dataclass(frozen=True)
+class Prolonged:
+    """Where things are in a sequence whose documents all begin with the same that is not text."""
+
+    order: Tensor
+    """int64: of each place, which of "the same, then the tokens" stands there."""
+    tokens: Tensor
+    """int64 [N]: the place of each token."""
+    documents: "Documents"
+    """The boundaries of the longer documents."""
+
+
 class Documents:
     """The boundaries of the documents of a packed sequence.
 
@@ -39,6 +51,7 @@ class Documents:
         """`cumulative` on the host."""
         self.longest = longest
         self.device = device
+        self._prolonged: dict[int, Prolonged] = {}
 
     def __len__(self) -> int:
         return len(self.known) - 1
@@ -46,6 +59,21 @@ class Documents:
     def to(self, device: torch.device) -> "Documents":
         """The same boundaries for a sequence that is sent to another device."""
         return self if device == self.device else type(self)(self.known, self.longest, device)
+
+    def prolonged(self, length: int) -> Prolonged:
+        """The documents with so many places more before each."""
+        if length not in self._prolonged:
+            ends, count = self.known.long(), len(self)
+            owner = torch.arange(count).repeat_interleave(ends.diff())
+            tokens = torch.arange(int(ends[-1])) + length * (owner + 1)
+            begins = ends[:-1] + length * torch.arange(count)
+            order = torch.empty(len(tokens) + count * length, dtype=torch.int64)
+            order[(begins[:, None] + torch.arange(length)).flatten()] = torch.arange(length).repeat(count)
+            order[tokens] = torch.arange(len(tokens)) + length
+            known = (ends + length * torch.arange(count + 1)).int()
+            longer = Documents(known, self.longest + length, self.device)
+            self._prolonged[length] = Prolonged(sent(order, self.device), sent(tokens, self.device), longer)
+        return self._prolonged[length]
 
     @cached_property
     def cumulative(self) -> Tensor:

@@ -4,7 +4,7 @@ Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv 2204.02311
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.config import ObjectiveConfig
@@ -34,8 +34,9 @@ def workload(
         document_length: mean of the corpus [tokens]; None where it is not known yet.
         added: by the method; None for nothing.
     """
-    context = min(sequence_length, document_length or sequence_length)
-    return Workload(context, predicted_fraction(objective), added or Added())
+    context, added = min(sequence_length, document_length or sequence_length), added or Added()
+    beside = added.per_document / context
+    return Workload(context, predicted_fraction(objective), replace(added, trained=added.trained + beside))
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:

@@ -101,7 +101,8 @@ class Demand:
             document_length: mean [tokens]; None takes documents that fill their rows.
         """
         training, resources = config.training, config.resources
-        method = method_of(config)
+        method, length = method_of(config), training.sequence_length
+        added = method.added_passes()
         # of the tokens, not the documents: with lengths that vary as they do in text, about twice the mean
         attended = min(training.sequence_length, 2 * document_length if document_length else training.sequence_length)
         return cls(
@@ -115,7 +116,7 @@ class Demand:
             predicted=predicted_fraction(config.objective),
             attended=attended,
             on_gpu=on_gpu,
-            copies=1 + method.added_passes().trained,
+            copies=1 + added.trained + added.per_document / min(length, document_length or length),
             method=method,
         )
 

@@ -1,0 +1,121 @@
+"""Prompts of each domain: what trains, what is handed on, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ObjectiveConfig, TrainingConfig
+from adapt.errors import AdaptError
+from adapt.method.base import Added, Setting
+from adapt.method.prompts.prompt import Prompted, PromptOptions
+from adapt.model.additions.domains import domains_of, sets_of
+from adapt.model.export import save_model
+from adapt.model.load import load_model
+from adapt.model.tokenizer import load_tokenizer
+from adapt.train.capacity.flops import workload
+from adapt.train.capacity.memory import Demand
+from tests.train.capacity.test_memory import ROBERTA
+
+
+def learnt(folder: Path, domain: str, target: Path, **options: Any) -> Any:
+    """As if a domain had been trained: its parameters move by 1. The model is handed on in a folder."""
+    method = Prompted(PromptOptions(length=4, **options))
+    model = method.prepare_model(load_model(folder), Setting(domain=domain))
+    for parameter in model.parameters():
+        parameter.data += parameter.requires_grad
+    state = method.merge(model.state_dict())
+    save_model(folder, state, load_tokenizer(folder), target, resize=method.resize)
+    return model
+
+
+def test_a_domain_trains_its_own_prompt_alone(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt(tiny_bert, "cs", tmp_path / "one")
+    second = learnt(tmp_path / "one", "bio", tmp_path / "two")
+    assert {name for name, each in second.named_parameters() if each.requires_grad} == {"bert.prompts.1.vectors"}
+    before, after = first.state_dict(), load_model(tmp_path / "two").state_dict()
+    assert {name for name in after if name not in before} == {"bert.prompts.1.vectors"}
+    assert all(torch.equal(before[name], after[name]) for name in before if name != "bert.domains.vectors")
+    known = domains_of(load_model(tmp_path / "two"))
+    assert known is not None
+    assert known.names == ["cs", "bio"]
+    again = learnt(tmp_path / "two", "cs", tmp_path / "three")  # a domain that is known goes on with its own
+    assert torch.equal(sets_of(again)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
+
+
+def test_one_prompt_can_be_shared_by_all(tiny_bert: Path, tmp_path: Path) -> None:
+    first = learnt(tiny_bert, "cs", tmp_path / "one", per_domain=False)
+    second = learnt(tmp_path / "one", "bio", tmp_path / "two", per_domain=False)
+    assert [len(sets) for sets in sets_of(second)] == [1]
+    assert torch.equal(sets_of(second)[0][0].vectors, sets_of(first)[0][0].vectors + 1)
+    assert domains_of(load_model(tmp_path / "two")) is None
+
+
+def test_a_new_prompt_follows_from_seed_and_domain(tiny_bert: Path) -> None:
+    def first(**setting: int) -> torch.Tensor:
+        model = Prompted(PromptOptions(length=4)).prepare_model(load_model(tiny_bert), Setting(**setting))
+        found: torch.Tensor = sets_of(model)[0][0].vectors.detach()
+        return found
+
+    assert torch.equal(first(seed=1, number=1), first(seed=1, number=1))
+    assert not torch.equal(first(seed=1, number=1), first(seed=1, number=2))
+    assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
+    table = load_model(tiny_bert).get_input_embeddings().weight
+    assert all((table == vector).all(1).any() for vector in first(seed=1))
+
+
+def check(folder: Path, training: int = 32, evaluation: int = 32, streaming: bool = False, **options: Any) -> None:
+    config = Config(
+        corpus=CorpusConfig(streaming=streaming),
+        training=TrainingConfig(sequence_length=training),
+        evaluation=EvaluationConfig(sequence_length=evaluation),
+    )
+    Prompted(PromptOptions(**options)).check(config, folder)
+
+
+def write_config(folder: Path, *additions: dict[str, Any]) -> Path:
+    config = {"model_type": "bert", "max_position_embeddings": 128, "additions": additions}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+    made, named = {"kind": "prompts", "sets": 1, "length": 100}, {"kind": "domains", "names": ["cs"]}
+    check(write_config(tmp_path), 28, 28)
+    check(write_config(tmp_path, made, named), 28, 28)
+    check(write_config(tmp_path, made), 28, 28, per_domain=False, streaming=True)
+    faults: list[tuple[dict[str, Any], str]] = [
+        ({"length": 128}, "prompt.length is 128, but the model takes 128 tokens, text included"),
+        ({"training": 29}, "training.sequence_length is 29, but beside a prompt of 100 vectors the model takes 28 tok"),
+        ({"training": 28, "evaluation": 64}, "evaluation.sequence_length is 64, but beside a prompt"),
+        ({"streaming": True}, "the prototype of a domain is measured on prepared text"),
+    ]
+    for given, words in faults:
+        with pytest.raises(AdaptError, match=words):
+            check(write_config(tmp_path), **given)
+    with pytest.raises(AdaptError, match=r"prompt.length is 8, but .* has prompts that were made with 100"):
+        check(write_config(tmp_path, made, named), length=8)
+    with pytest.raises(AdaptError, match=r"prompt.per_domain is true, but .* has one set for all domains"):
+        check(write_config(tmp_path, made))
+    with pytest.raises(AdaptError, match=r"carries adapters, and method.kind prompt cannot be trained beside"):
+        check(write_config(tmp_path, {"kind": "adapters"}))
+
+
+def test_what_it_costs() -> None:
+    method = Prompted(PromptOptions(length=50))
+    assert method.added_passes() == Added(per_document=50)
+    added = method.added_memory(ROBERTA)
+    assert added.held == 4 * 50 * 768
+    assert added.trained == pytest.approx(50 * 768 / ROBERTA.parameters)
+
+
+def test_more_documents_take_more_prompts() -> None:
+    """Their vectors pass the layers with every document, and stand in memory with it."""
+    added = Added(per_document=50)
+    for mean, share in ((None, 50 / 200), (100.0, 50 / 100), (1000.0, 50 / 200)):
+        assert workload(ObjectiveConfig(), 200, mean, added).added.trained == pytest.approx(share)
+        training, options = TrainingConfig(sequence_length=200), PromptOptions(length=50)
+        config = Config(training=training, method=MethodConfig("prompt"), method_options=options)
+        assert Demand.of(config, 1, "fp32", False, mean).copies == pytest.approx(1 + share)
