@@ -29,6 +29,7 @@ MOST = {
     "hat": (1.4, 1.2),
     "cpt": (1.4, 1.2),
     "prompt": (1.7, 1.2),  # 100 vectors beside rows of 164 tokens
+    "prefix": (1.4, 1.2),
     "demix": (1.05, 1.0),
     "das": (2.3, 1.5),
 }

@@ -81,6 +81,8 @@ class Added:
     """Forward only."""
     per_document: float = 0.0
     """Forward and backward, beside each document [tokens]. They stand in memory with it."""
+    attended: float = 0.0
+    """What each token attends to beside the tokens of its document."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ METHODS = {
     "hat": "adapt.method.hat.method:Hat",
     "cpt": "adapt.method.cpt:Cpt",
     "prompt": "adapt.method.prompts.prompt:Prompted",
+    "prefix": "adapt.method.prompts.prefix:Prefixed",
     "demix": "adapt.method.demix.method:Demix",
     "lora": "adapt.method.lora:Lora",
     "adapters": "adapt.method.adapters:Adapters",

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from adapt.errors import ModelError
+from adapt.model.additions.domains import without_sets
 from adapt.model.outputs.head import answering, losses_at, predict_at
 from adapt.model.packing import attention
 from adapt.model.packing.packed import Packed
@@ -29,6 +30,11 @@ def keep_documents_apart(model: PreTrainedModel) -> None:
     Raises:
         ModelError: the losses of packed documents are not those of the documents alone, or are not finite.
     """
+    with without_sets(model):  # some change attention, which transformers' own does not know
+        _keep_apart(model)
+
+
+def _keep_apart(model: PreTrainedModel) -> None:
     expected = _alone(model)
     if not expected.isfinite().all():
         raise ModelError(

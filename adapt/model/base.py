@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from adapt.errors import ModelError
+from adapt.model.additions.domains import without_sets
 from adapt.model.load import check_complete, read_weights
 from adapt.model.outputs.states import last_hidden_state
 from adapt.model.packing import attention
@@ -36,7 +37,8 @@ def load_base(folder: Path, trust_remote_code: bool = False) -> PreTrainedModel:
     missing = [name for name in report["missing_keys"] if UNUSED not in name]
     check_complete(missing, report["mismatched_keys"], folder)
     model: PreTrainedModel = loaded.eval()
-    _keep_apart(model)
+    with without_sets(model):  # some change attention, which transformers' own does not know
+        _keep_apart(model)
     return model
 
 

@@ -34,6 +34,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "hat of the model": {"on": "model"},
     "cpt": {"width": 6},
     "demix": {},
+    "prefix": {"length": 3},
     "prompt": {"length": 2},
     "prompt for all": {"length": 2, "per_domain": False},
 }

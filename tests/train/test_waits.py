@@ -25,6 +25,7 @@ from adapt.method.distill import DistillOptions
 from adapt.method.ewc.fisher import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
 from adapt.method.l2sp import L2spOptions
+from adapt.method.prompts.prefix import PrefixOptions
 from adapt.method.prompts.prompt import PromptOptions
 from adapt.method.table import method_class
 from adapt.model.apart import keep_documents_apart
@@ -51,6 +52,7 @@ METHODS: dict[str, Any] = {
     "distill of states": DistillOptions(of="states"),
     "demix": DemixOptions(),
     "prompt": PromptOptions(length=2),
+    "prefix": PrefixOptions(length=3),
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),
     "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),

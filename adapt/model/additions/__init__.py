@@ -9,7 +9,7 @@ alone would leave them out, and say so; `adapt.model.load` and `adapt.model.base
 - `domains`: sets of which each domain has its own; `route`: which set a text should take.
 - `masks`: of units for each domain, and plugins that have them.
 - `adapters`: small bottlenecks in each layer.
-- `prompts`: vectors before each document.
+- `prompts`: vectors before each document; `prefixes`: keys and values in each layer.
 - `experts`: feed-forward blocks of each domain.
 - `exbert`: a smaller layer beside each, and a gate.
 """

@@ -15,6 +15,7 @@ ADDITIONS: dict[str, str] = {
     "unit_masks": "adapt.model.additions.masks:attach_unit_masks",
     "adapters": "adapt.model.additions.adapters:attach_adapters",
     "prompts": "adapt.model.additions.prompts:attach_prompts",
+    "prefixes": "adapt.model.additions.prefixes:attach_prefixes",
     "experts": "adapt.model.additions.experts:attach_experts",
     "exbert": "adapt.model.additions.exbert:attach_exbert",
 }

@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from adapt.model.packing.dropout import dropout as quick_dropout
 from adapt.model.packing.packed import Bucket, Documents
+from adapt.model.packing.prefixed import prefix_of, prolong_documents, prolong_rows
 
 NAME = "documents"
 _CHANGES_SCORES = "softcap", "s_aux", "position_bias"
@@ -56,19 +57,24 @@ def attention(
     Raises:
         NotImplementedError: the model asks for attention of another kind.
     """
+    prefix, causal = prefix_of(module), bool(getattr(module, "is_causal", False))
     if documents is None:
+        if prefix is not None:
+            key, value, attention_mask = prolong_rows(prefix, query, key, value, attention_mask, causal, sliding_window)
         options |= {"scaling": scaling, "dropout": dropout, "sliding_window": sliding_window}
         output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output
     if unknown := [name for name in _CHANGES_SCORES if options.get(name) is not None]:
         raise NotImplementedError(f"attention with {', '.join(unknown)}")
-    causal = bool(getattr(module, "is_causal", False))
     queries, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # [N, heads, D]
+    tokens = None
+    if prefix is not None:
+        queries, keys, values, documents, tokens = prolong_documents(prefix, queries, keys, values, documents)
     if query.is_cuda and dropout == 0.0 and query.dtype in (torch.bfloat16, torch.float16):
         attended = _variable_length(queries, keys, values, documents, scaling, causal, sliding_window)
     else:
         attended = _by_bucket(queries, keys, values, documents, scaling, dropout, causal, sliding_window)
-    return attended[None], None
+    return (attended if tokens is None else attended.index_select(0, tokens))[None], None
 
 
 def _variable_length(

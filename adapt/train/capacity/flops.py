@@ -35,8 +35,8 @@ def workload(
         added: by the method; None for nothing.
     """
     context, added = min(sequence_length, document_length or sequence_length), added or Added()
-    beside = added.per_document / context
-    return Workload(context, predicted_fraction(objective), replace(added, trained=added.trained + beside))
+    passed = replace(added, trained=added.trained + added.per_document / context)
+    return Workload(context + added.attended, predicted_fraction(objective), passed)
 
 
 def predicted_fraction(objective: ObjectiveConfig) -> float:

@@ -114,7 +114,7 @@ class Demand:
             precision="fp32" if precision == "auto" else precision,
             gradient_checkpointing=training.gradient_checkpointing,
             predicted=predicted_fraction(config.objective),
-            attended=attended,
+            attended=attended + added.attended,
             on_gpu=on_gpu,
             copies=1 + added.trained + added.per_document / min(length, document_length or length),
             method=method,

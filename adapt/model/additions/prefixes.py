@@ -1,0 +1,112 @@
+"""Prefixes: keys and values that every token of a document attends to beside those of its document (arXiv 2101.00190).
+
+Each layer has its own. They are put in where attention is computed (`adapt.model.packing.attention`), behind whatever
+the model does to keys, such as turning them by their positions. So they take no positions, and tokens keep theirs. To a
+layer whose attention has a window, a prefix is as far away as words before the document would be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt.model.additions.domains import DomainSets
+from adapt.model.layers.pattern import Layer, inputs, layers_of, outputs
+from adapt.model.limits import first_position
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing.packed import Packed
+from adapt.model.packing.prefixed import PREFIXES
+
+_PIECE = 64
+"""Words whose keys and values a new prefix consists of pass so many together."""
+
+
+class Prefix(nn.Module):
+    """One domain's keys and values in one layer, 0 at first.
+
+    Args:
+        length: how many.
+        heads: of keys.
+        width: of a head.
+        device: of the numbers.
+    """
+
+    def __init__(self, length: int, heads: int, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.length = length
+        self.keys, self.values = (nn.Parameter(torch.zeros(length, heads, width, device=device)) for _ in range(2))
+
+    def fresh(self) -> Prefix:
+        """Another of this size."""
+        length, heads, width = self.keys.shape
+        return Prefix(length, heads, width, self.keys.device)
+
+    def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Its keys and values, with those of a text [N, heads, D] behind them."""
+        return torch.cat((self.keys.to(keys.dtype), keys)), torch.cat((self.values.to(values.dtype), values))
+
+
+class _Watch(nn.Module):
+    """Stands where a prefix would, adds nothing, and keeps what passes."""
+
+    length = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        self.seen = keys, values
+        return keys, values
+
+
+def attach_prefixes(model: Any, sets: int, length: int) -> None:
+    """Gives the attention of each layer a prefix for each domain, or one, in place.
+
+    Args:
+        model: of a family that `adapt.model.layers.families` knows.
+        sets: how many prefixes.
+        length: of each [keys].
+
+    Raises:
+        ModelError: its layers are not known.
+    """
+    for layer in layers_of(model):
+        out, heads = layer.part(layer.pattern.attention_out), int(model.config.num_attention_heads)
+        width, device = inputs(out) // heads, out.weight.device
+        keys = heads if layer.pattern.fused else outputs(layer.part(layer.pattern.key)) // width
+        prefixes = DomainSets(Prefix(length, keys, width, device) for _ in range(sets))
+        _attention_of(layer).add_module(PREFIXES, prefixes)
+
+
+@torch.no_grad()
+def begin_prefixes(model: Any, number: int) -> None:
+    """Makes prefixes of the keys and values that words have, which torch's generator draws from the vocabulary.
+
+    Args:
+        model: with prefixes, in evaluation mode.
+        number: of the prefixes, from 0.
+    """
+    places: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]
+    length, positions = places[0][number].length, getattr(model.config, "max_position_embeddings", None)
+    words = torch.randint(model.config.vocab_size, (length,)).to(next(model.parameters()).device)
+    piece = min(_PIECE, positions - first_position(model.config)) if positions else _PIECE
+    chosen, watches = places[0].chosen, [_Watch() for _ in places]
+    for prefixes, watch in zip(places, watches, strict=True):
+        prefixes.append(watch)
+        prefixes.chosen = len(prefixes) - 1
+    last_hidden_state(model, Packed.joined(*map(Packed.single, words.split(piece))))
+    for prefixes, watch in zip(places, watches, strict=True):
+        del prefixes[-1]
+        prefixes.chosen = chosen
+        assert watch.seen
+        prefixes[number].keys.copy_(watch.seen[0])
+        prefixes[number].values.copy_(watch.seen[1])
+
+
+def _attention_of(layer: Layer) -> nn.Module:
+    """The module that calls attention."""
+    part: nn.Module = layer.part(layer.pattern.query.rpartition(".")[0])
+    return part

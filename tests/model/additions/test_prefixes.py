@@ -1,0 +1,175 @@
+"""Prefixes, against attention that is written out with them."""
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from adapt.model.additions.config import with_addition
+from adapt.model.additions.domains import choose_set, own_parameters, sets_of
+from adapt.model.additions.prefixes import attach_prefixes, begin_prefixes
+from adapt.model.base import load_base
+from adapt.model.export import save_model
+from adapt.model.load import load_model
+from adapt.model.outputs.states import last_hidden_state
+from adapt.model.packing import attention
+from adapt.model.packing.packed import Packed
+from adapt.model.tokenizer import load_tokenizer
+from tests.model.additions.test_adapters import TEXTS, losses, shaken
+from tests.model.families import FAMILIES, documents, packed, plain, ready
+
+LENGTH = 3
+
+
+def prefixed(family: str, sets: int = 1) -> Any:
+    model = ready(family)
+    attach_prefixes(model, sets, LENGTH)
+    return model
+
+
+def written(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+    """One document, softmax over the prefix and what its words may see; the prefix stands where `FOUND` says."""
+    prefix, length = FOUND[id(module)], query.shape[2]
+    before = [each.detach().transpose(0, 1)[None] for each in (prefix.keys, prefix.values)]
+    keys, values = (torch.cat((first, rest), 2) for first, rest in zip(before, (key, value), strict=True))
+    keys, values = (each.repeat_interleave(query.shape[1] // key.shape[1], 1) for each in (keys, values))
+    scores = query @ keys.mT * (options.get("scaling") or query.shape[-1] ** -0.5)
+    places = torch.arange(length)[:, None] - torch.arange(-LENGTH, length)
+    if getattr(module, "is_causal", False):
+        scores = scores.masked_fill(places < 0, -torch.inf)
+    if (window := options.get("sliding_window")) is not None:
+        scores = scores.masked_fill(places.abs() >= window, -torch.inf)
+    return (scores.softmax(-1) @ values).transpose(1, 2), None
+
+
+FOUND: dict[int, Any] = {}
+"""The prefix of each attention module of the plain model, by its id."""
+AttentionInterface.register("written", written)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen3"])
+def test_every_token_attends_to_the_prefix(family: str) -> None:
+    """Packed and in rows, against documents one by one through attention that is written out."""
+    model, other = shaken(prefixed(family)), plain(family)
+    other.set_attn_implementation("written")
+    modules = dict(other.named_modules())
+    FOUND.clear()
+    for name, sets in model.named_modules():
+        if name.endswith(".prefixes"):
+            FOUND[id(modules[name.removesuffix(".prefixes")])] = sets[0]
+    assert len(FOUND) == 2
+    expected = [other(text[None]).logits[0] for text in TEXTS]
+    for text, logits in zip(TEXTS, expected, strict=True):
+        torch.testing.assert_close(model(text[None]).logits[0], logits, rtol=1e-4, atol=1e-5)
+    by_token = [
+        nn.functional.cross_entropy(logits, text, reduction="none")
+        for logits, text in zip(expected, TEXTS, strict=True)
+    ]
+    torch.testing.assert_close(losses(model), torch.cat(by_token).detach(), rtol=1e-4, atol=1e-5)
+    choose_set(model, None)
+    assert torch.equal(losses(model), losses(ready(family)))
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "modernbert", "llama"])
+def test_rows_with_filling_are_those_without(family: str) -> None:
+    model, short = shaken(prefixed(family)), TEXTS[1]
+    rows = torch.stack([TEXTS[0], torch.cat((short, torch.ones(3, dtype=torch.int64)))])
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+    found = model(input_ids=rows, attention_mask=mask).logits
+    for row, text in zip(found, TEXTS, strict=True):
+        torch.testing.assert_close(row[: len(text)], model(text[None]).logits[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_text_is_generated_with_and_without_what_was_remembered(family: str) -> None:
+    model = shaken(prefixed(family))
+    with_cache, without = (
+        model.generate(TEXTS[0][None], max_new_tokens=4, do_sample=False, use_cache=use) for use in (True, False)
+    )
+    assert torch.equal(with_cache, without)
+    scores = model(without).logits
+    assert torch.equal(scores[0, 6:-1].argmax(-1), without[0, 7:])
+    choose_set(model, None)
+    assert not torch.allclose(model(without).logits, scores, atol=1e-2)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_prefix_is_what_words_have(family: str) -> None:
+    """Text behind it computes as behind these words, where nothing depends on positions but through keys."""
+    model: Any = prefixed(family)
+    torch.manual_seed(5)
+    words = torch.randint(50, (LENGTH,))
+    torch.manual_seed(5)
+    begin_prefixes(model, 0)
+    seen: dict[str, Tensor] = {}
+    other: Any = ready(family)
+    real = attention.attention
+
+    def watched(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
+        names = {id(each): name for name, each in other.named_modules()}
+        seen[names[id(module)]] = torch.stack((key[0], value[0])).transpose(1, 2)
+        return real(module, query, key, value, *rest, **options)
+
+    AttentionInterface.register("watched", watched)
+    other.config._attn_implementation = "watched"
+    last_hidden_state(other, Packed.single(words))
+    for name, sets in model.named_modules():
+        if name.endswith(".prefixes"):
+            expected = seen[name.removesuffix(".prefixes")]
+            torch.testing.assert_close(torch.stack((sets[0].keys, sets[0].values)), expected)
+            assert len(sets) == 1
+            assert sets.chosen == 0
+
+
+def test_each_domain_has_its_own_and_copies_too() -> None:
+    model = shaken(prefixed("bert"))
+    first = losses(model)
+    assert len(own_parameters(model, 1)) == 2 * 2
+    begin_prefixes(model, 1)
+    choose_set(model, 1)
+    assert not torch.allclose(losses(model), first)
+    choose_set(model, 0)
+    assert torch.equal(losses(model), first)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        shaken(copied, 3)
+        assert torch.equal(losses(model), first)
+        assert not torch.allclose(losses(copied), first)
+
+
+def test_gradients_are_those_of_documents_alone() -> None:
+    model = shaken(prefixed("llama"))
+    prefix = own_parameters(model, 0)
+
+    def gradients(*texts: Tensor) -> list[Tensor]:
+        for each in prefix:
+            each.grad = None
+        last_hidden_state(model, packed(list(texts), sum(map(len, texts)))).square().sum().backward()
+        return [each.grad.clone() for each in prefix if each.grad is not None]
+
+    texts = documents(5, 3, 5)
+    alone = [gradients(text) for text in texts]
+    for found, each in zip(gradients(*texts), zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(found, sum(each), rtol=1e-4, atol=1e-4)
+
+
+def test_a_folder_loads_with_them(bert: Path, tmp_path: Path) -> None:
+    model: Any = load_model(bert)
+    attach_prefixes(model, 1, LENGTH)
+    shaken(model)
+
+    def enter(config: Any) -> None:
+        with_addition(config, "prefixes", sets=1, length=LENGTH)
+
+    save_model(bert, model.state_dict(), load_tokenizer(bert), tmp_path / "out", resize=enter)
+    ids = torch.tensor([[2, 31, 32, 4, 3]])
+    loaded = load_model(tmp_path / "out")
+    assert not torch.allclose(loaded(ids).logits, load_model(bert)(ids).logits, atol=1e-3)
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
+    base = load_base(tmp_path / "out")
+    torch.testing.assert_close(base(ids).last_hidden_state, model.base_model(ids).last_hidden_state)
+    assert [len(sets) for sets in sets_of(base)] == [1] * len(sets_of(model))
