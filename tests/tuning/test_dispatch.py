@@ -1,5 +1,6 @@
 """Ray Tune asks for trials: their order, their turns, and what is left when it is over."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +39,18 @@ def asked_of(settings: TuneConfig) -> Proposals:
     return proposals({"a.x": tune.choice(SPACE["a.x"])}, settings, [False])
 
 
+def free_cores_within(seconds: float) -> bool:
+    """Whether what Ray Tune has stopped holds no core any more."""
+    import ray
+
+    until = time.monotonic() + seconds
+    while ray.available_resources().get("CPU", 0) < ray.cluster_resources()["CPU"]:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 @pytest.mark.slow
 def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want(ray_cluster: None) -> None:
     from adapt.tuning.dispatch import Board, dispatch
@@ -50,6 +63,7 @@ def test_tune_asks_for_all_trials_and_stops_those_that_a_scheduler_does_not_want
     assert [asked for asked in worker.begun if asked[1] == 0] == [(number, 0) for number in range(1, 10)]
     assert worker.begun[0] == (0, 1)  # as it is, to its end
     assert {number for number, turn in worker.begun if turn == 1} == {0, 1}
+    assert free_cores_within(10.0)
     assert board.answers == {number: None if number == 4 else {"dev_score": -float(number)} for number in range(10)}
 
     hopeless = Worker()

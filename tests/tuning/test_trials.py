@@ -92,6 +92,23 @@ def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) 
     assert row.figures == {}
 
 
+def test_no_trial_begins_that_would_go_beyond_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At what the dearest one took; until one has ended, nobody knows."""
+    taken = {1: 1.0, 2: 3.0}
+    search = ScriptedSearch(score, tmp_path / "notes", TuneConfig(budget_device_hours=10.5))
+    trials = Trials(search, Store(tmp_path / "runs"), (None, 2))  # type: ignore[arg-type]
+    monkeypatch.setattr(trials, "hours", lambda numbers: sum(hours for each, hours in taken.items() if each in numbers))
+    trials.begin((1, 0), {"a.x": 0.01})
+    assert trials.may_begin(2) is None
+    trials.begin((2, 0), {"a.x": 0.02})
+    while len(trials.rows) < 2:
+        trials.look()
+    assert trials.may_begin(3) is True  # 4 hours are taken, and 2 trials, as dear as the second, are under way: 10
+    assert trials.may_begin(4) is False
+    search.tune = TuneConfig()
+    assert trials.may_begin(400) is True
+
+
 @pytest.mark.slow
 def test_a_known_optimum_is_found_and_what_fails_is_a_result(ray_cluster: None, tmp_path: Path) -> None:
     def objective(values: Mapping[str, Any]) -> float:
