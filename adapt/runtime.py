@@ -12,6 +12,7 @@ from typing import Any
 from adapt.config import ResourcesConfig
 from adapt.console import catch_signals, log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
+from adapt.own_ray import start_ray
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -64,33 +65,13 @@ def connect(resources: ResourcesConfig) -> None:
         _join(address)
     else:
         log("starting Ray on this machine")
-        with _needless_left_out():
-            ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        start_ray()
     catch_signals()  # Ray has installed handlers of its own
     hush()
 
 
 def _local_environment() -> dict[str, str]:
     return {**LOCAL_ENVIRONMENT, "RAY_num_workers_soft_limit": str((os.cpu_count() or 1) + WARM_PROCESSES)}
-
-
-@contextmanager
-def _needless_left_out() -> Iterator[None]:
-    """Lets Ray start without three processes of Python that a Ray of our own has no use for.
-
-    One reads along with all log files, to show them here; one looks for nodes to start; and one is what a dashboard is
-    without its modules. Ray waits for the last, 1 s and more. It has switches for the first two, of `ray start` alone.
-    """
-    from ray._private.node import Node
-
-    starts = {name: getattr(Node, name) for name in ("start_log_monitor", "start_monitor", "start_api_server")}
-    for name in starts:
-        setattr(Node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, start in starts.items():
-            setattr(Node, name, start)
 
 
 def _join(address: str) -> None:

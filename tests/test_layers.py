@@ -28,7 +28,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "plugin": BASE | {"nearest"},
     "parse": BASE | {"nearest", "plugin", "method"},  # the options of methods are sections of the configuration
     "runner": BASE,
-    "runtime": BASE,
+    "ahead": frozenset(),
+    "own_ray": frozenset(),
+    "runtime": BASE | {"own_ray"},
     "corpus": GROUND | {"runtime", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,
@@ -38,7 +40,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "runtime"},
-    "finetune": GROUND | {"task", "train", "model", "runtime", "statistics"},  # the entities in labelled words
+    "finetune": GROUND | {"task", "train", "model", "runtime", "ahead", "statistics"},  # the entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs

@@ -1,8 +1,11 @@
 """Runs the stages of a chain, connected to Ray where there is something to run."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
+from adapt.ahead import import_in_idle_processes, import_meanwhile
 from adapt.config import ResourcesConfig
 from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.run import unfinished
@@ -17,9 +20,21 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     Raises:
         AdaptError: as `adapt.runner.parallel.ensure_all`.
     """
-    if not unfinished(stages, store)[0]:
+    waiting = unfinished(stages, store)[0]
+    if not waiting:
         return ensure_all(stages, store, None, 1)
-    return ensure_all(stages, store, *room(resources, len(stages)))
+    from adapt.runtime import address_of
+
+    import_meanwhile(_modules(stage.imports for stage in waiting))
+    most = room(resources, len(stages))
+    if address_of(resources) is None:
+        there = [stage.imports_there for stage in waiting if stage.imports_there]
+        import_in_idle_processes(_modules(there), min(len(there), os.cpu_count() or 1))
+    return ensure_all(stages, store, *most)
+
+
+def _modules(named: Iterable[tuple[str, ...]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(named)))
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:

@@ -38,6 +38,7 @@ class Scores(Stage[Scored]):
     """Mean, deviation and interval of the scores of several seeds."""
 
     kind = "scores"
+    imports = ("scipy.stats",)
 
     name: str
     runs: Mapping[str, Finetune]

@@ -50,6 +50,7 @@ class PrepareTask(Stage[TaskPrepared]):
     """The examples of a task as tokens."""
 
     kind = "task"
+    imports = ("adapt.model.literal",)
 
     name: str
     task: TaskConfig

@@ -1,0 +1,57 @@
+"""Modules are imported before they are needed, and what cannot be imported is left to who needs it."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt import ahead
+from adapt.runner import Stage
+from adapt.stage.finetune import Finetune
+from adapt.stage.scores import Scores
+from adapt.stage.task import PrepareTask
+from adapt.stage.train import Train
+
+SELDOM = "pydoc_data.topics"
+"""A module that no process of ours imports."""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "imported_ahead.py").write_text("VALUE = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "imported_ahead"
+    sys.modules.pop("imported_ahead", None)
+
+
+def test_the_rest_is_imported_though_one_is_missing(module: str) -> None:
+    ahead.import_meanwhile(["no_such_module", module])
+    deadline = time.monotonic() + 60
+    while module not in sys.modules and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert module in sys.modules
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_work_comes_to_the_idle_process_that_has_imported() -> None:
+    import ray
+
+    def is_imported(name: str) -> bool:
+        return name in sys.modules
+
+    ahead.import_in_idle_processes([SELDOM], 1)
+    ahead.await_idle_processes()
+    assert ray.get(ray.remote(num_cpus=1)(is_imported).remote(SELDOM))
+    assert not is_imported(SELDOM)
+
+
+@pytest.mark.parametrize("kind", [Finetune, PrepareTask, Scores, Train])
+def test_what_stages_name_is_there_to_be_imported(kind: type[Stage[Any]]) -> None:
+    """A wrong name would be passed over without a word."""
+    names = [*kind.imports, *kind.imports_there]
+    assert names
+    assert all(importlib.util.find_spec(name) for name in names)
