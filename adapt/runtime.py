@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from adapt.config import ResourcesConfig
+from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.console import catch_signals, log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 from adapt.own_ray import start_ray
@@ -127,22 +127,26 @@ def hide_unreserved_gpus() -> None:
 
 
 def await_resources(resources: ResourcesConfig) -> None:
-    """Makes sure that the workers can be placed. A joined cluster is asked to grow, and given time to.
+    """Makes sure that the fewest workers can be placed. A joined cluster is asked to grow, and given time to.
 
     Raises:
         ClusterError: the machine cannot give what was asked, or the cluster did not within resources.wait_s.
     """
-    bundle = {"CPU": resources.cpus_per_worker}
-    if gpus := gpus_per_worker(resources):
-        bundle["GPU"] = gpus
-    if _placeable(bundle) < resources.workers and address_of(resources):
+    bundle, fewest = bundle_of(resources), fewest_of(resources.workers)
+    if _placeable(bundle) < fewest and address_of(resources):
         _grow(bundle, resources)
-    if (placeable := _placeable(bundle)) < resources.workers:
+    if (placeable := _placeable(bundle)) < fewest:
         raise ClusterError(
-            f"there is room for {placeable} of {resources.workers} workers with {_words(bundle)} each; "
+            f"there is room for {placeable} of {fewest} workers with {_words(bundle)} each; "
             f"the cluster has {_words(_totals(bundle))} in all",
             f"set resources.workers to at most {max(placeable, 1)}, ask less per worker, or add nodes",
         )
+
+
+def bundle_of(resources: ResourcesConfig) -> dict[str, float]:
+    """What each worker reserves on the cluster that this process is connected to."""
+    gpus = gpus_per_worker(resources)
+    return {"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})}
 
 
 def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
@@ -153,11 +157,12 @@ def _grow(bundle: dict[str, float], resources: ResourcesConfig) -> None:
     """
     from ray.util import placement_group, remove_placement_group
 
-    log(f"waiting up to {resources.wait_s:g} s for {resources.workers} workers with {_words(bundle)} each")
-    wanted = placement_group([bundle] * resources.workers, strategy="PACK")
+    fewest = fewest_of(resources.workers)
+    log(f"waiting up to {resources.wait_s:g} s for {fewest} workers with {_words(bundle)} each")
+    wanted = placement_group([bundle] * most_of(resources.workers), strategy="PACK")
     deadline = time.monotonic() + resources.wait_s
     try:
-        while _placeable(bundle) < resources.workers and time.monotonic() < deadline:
+        while _placeable(bundle) < fewest and time.monotonic() < deadline:
             time.sleep(1)
     finally:
         remove_placement_group(wanted)  # the workers take these places themselves

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,10 +129,12 @@ def corpus_file(folder: Path, documents: int) -> Path:
     return path
 
 
-def job(arguments: list[str], kind: str = "dapt") -> subprocess.Popen[str]:
+def job(
+    arguments: list[str], kind: str = "dapt", environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """Starts a job of jobs/."""
     command = [sys.executable, str(ROOT / "jobs" / f"{kind}.py"), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment)
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any]:

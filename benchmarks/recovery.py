@@ -1,7 +1,9 @@
 """How soon a training steps again after a worker was killed, and how many steps it loses beyond its last checkpoint.
 
 `recovery_s` goes from the kill to the first report of the training that goes on; `lost_steps` counts steps made
-again although a whole checkpoint, at the kill, held them.
+again although a whole checkpoint, at the kill, held them. With --elastic a node is lost, of a cluster on this machine,
+and another comes: `shrink_s` goes from the loss to the first report of the one worker that is left, `grow_s` from the
+moment at which the other has joined to the first report of two; `repeated_steps` were made again because of that.
 """
 
 import json
@@ -10,15 +12,26 @@ import signal
 import statistics
 import subprocess
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from adapt.train.checkpoints.retain import newest_whole, step_of
-from benchmarks.common import Options, Result, corpus_file, job, main, steps_done, wait_for, workplace
+from benchmarks.common import Options, Result, corpus_file, job, parser_of, report, steps_done, wait_for, workplace
+from benchmarks.nodes import nodes
 
 TARGETS = {"recovery_s": ("<=", 30.0), "lost_steps": ("<=", 0.0)}
+ELASTIC_TARGETS = {
+    "shrink_s": ("<=", 60.0),
+    "lost_steps": ("<=", 0.0),
+    "grow_s": ("<=", 60.0),
+    "repeated_steps": ("<=", 20.0),
+}
 STEPS, INTERVAL = 400, 10
+_NODE_CPUS = 3
+"""Cores of a node: a worker takes all but one, which is left for its readers."""
 
 
 def measure(options: Options) -> Result:
@@ -26,35 +39,86 @@ def measure(options: Options) -> Result:
     with workplace() as folder:
         corpus = corpus_file(folder, 2000)
         found = [_recovered(corpus, folder / str(number)) for number in range(1 if options.quick else 3)]
-        details = [("killed at step, went on at", "; ".join(f"{killed}, {resumed}" for _, _, killed, resumed in found))]
-        seconds, lost = (list(column) for column in list(zip(*found, strict=True))[:2])
-        return Result({"recovery_s": statistics.median(seconds), "lost_steps": float(max(lost))}, details)
+        details = [("killed at step, went on at", "; ".join(f"{each.reached}, {each.resumed}" for each in found))]
+        seconds = statistics.median(each.seconds for each in found)
+        return Result({"recovery_s": seconds, "lost_steps": float(max(each.lost for each in found))}, details)
 
 
-def _recovered(corpus: Path, root: Path) -> tuple[float, int, int, int]:
-    """Seconds to the next report, steps lost, the step of the kill, the step from which it went on."""
+def measure_elastic(options: Options) -> Result:
+    """Loses a node of a training, and brings another."""
+    with workplace() as folder, nodes(folder) as cluster:
+        lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
+        root, workers = folder / "runs", ["--resources.workers=[1,2]", f"--resources.cpus_per_worker={_NODE_CPUS - 1}"]
+        where = ["--resources.address", cluster.address, "--resources.gpus_per_worker=0"]
+        arguments = [*_arguments(corpus_file(folder, 2000), root, steps=5000), *workers, *where]
+        process = job(arguments, environment=cluster.environment)
+        try:
+            wait_for(lambda: steps_done(root) >= 3 * INTERVAL, process)
+            shrunk = _went_on(root, process, lambda: cluster.lose(lost))
+            cluster.add(_NODE_CPUS)
+            grown = _went_on(root, process, lambda: None)
+        finally:
+            process.terminate()
+            process.communicate()
+    figures = {
+        "shrink_s": shrunk.seconds,
+        "lost_steps": float(shrunk.lost),
+        "grow_s": grown.seconds,
+        "repeated_steps": float(grown.reached - grown.resumed),
+    }
+    told = [("lost at step, went on at", f"{shrunk.reached}, {shrunk.resumed}")]
+    return Result(figures, [*told, ("grew at step, went on at", f"{grown.reached}, {grown.resumed}")])
+
+
+@dataclass(frozen=True)
+class WentOn:
+    """How a training went on."""
+
+    seconds: float
+    """From what happened to the next report."""
+    lost: int
+    """Steps made again although a whole checkpoint held them when it happened."""
+    reached: int
+    """The last step before."""
+    resumed: int
+    """The step from which it went on."""
+
+
+def _recovered(corpus: Path, root: Path) -> WentOn:
     process = job(_arguments(corpus, root))
     try:
         wait_for(lambda: steps_done(root) >= 3 * INTERVAL, process)
-        (metrics,) = root.glob("train/*/metrics.jsonl")
-        before = metrics.stat().st_ino
-        whole = newest_whole(next(root.glob("train/*/checkpoints/*")))
-        held = step_of(whole) if whole else 0
-        os.kill(_worker_of(process), signal.SIGKILL)
-        began, killed = time.perf_counter(), steps_done(root)
-        wait_for(lambda: metrics.stat().st_ino != before, process)  # the file is written anew where it goes on
-        kept = len(metrics.read_text().splitlines())
-        wait_for(lambda: len(metrics.read_text().splitlines()) > kept, process)
-        seconds = time.perf_counter() - began
-        resumed = int(json.loads(metrics.read_text().splitlines()[kept])["step"]) - 1
+        return _went_on(root, process, lambda: os.kill(_worker_of(process), signal.SIGKILL))
     finally:
         process.terminate()
         process.communicate()
-    return seconds, max(0, held - resumed), killed, resumed
 
 
-def _arguments(corpus: Path, root: Path) -> list[str]:
-    training = ["--training.max_steps", str(STEPS), "--training.global_batch_size", "16"]
+def _went_on(root: Path, process: "subprocess.Popen[str]", happen: Callable[[], None]) -> WentOn:
+    """Lets something happen that makes a training begin again at a checkpoint, and waits for its next report."""
+    (metrics,) = root.glob("train/*/metrics.jsonl")
+    before = metrics.stat().st_ino
+    whole = newest_whole(next(root.glob("train/*/checkpoints/*")))
+    held = step_of(whole) if whole else 0
+    happen()
+    began, seen = time.perf_counter(), [steps_done(root)]
+
+    def is_written_anew() -> bool:  # as it is where training goes on
+        if metrics.stat().st_ino != before:
+            return True
+        seen.append(steps_done(root))
+        return False
+
+    wait_for(is_written_anew, process)
+    kept = len(metrics.read_text().splitlines())
+    wait_for(lambda: len(metrics.read_text().splitlines()) > kept, process)
+    seconds = time.perf_counter() - began
+    resumed = int(json.loads(metrics.read_text().splitlines()[kept])["step"]) - 1
+    return WentOn(seconds, max(0, held - resumed), max(seen), resumed)
+
+
+def _arguments(corpus: Path, root: Path, steps: int = STEPS) -> list[str]:
+    training = ["--training.max_steps", str(steps), "--training.global_batch_size", "16"]
     cadence = ["--training.log_interval_steps", "1", f"--training.checkpoint_interval_steps={INTERVAL}"]
     lengths = ["--training.sequence_length", "128", "--evaluation.sequence_length", "128"]
     where = ["--model.path", "demo:bert-tiny", "--corpus.paths", str(corpus), "--storage.root", str(root)]
@@ -69,4 +133,8 @@ def _worker_of(driver: "subprocess.Popen[str]") -> int:
 
 
 if __name__ == "__main__":
-    main("recovery", TARGETS, measure)
+    parser = parser_of("recovery", __doc__)
+    parser.add_argument("--elastic", action="store_true", help="a node is lost and another comes, in place of a worker")
+    given = parser.parse_args()
+    measured = (measure_elastic if given.elastic else measure)(Options(given.quick, given.data, given.models))
+    report("recovery", ELASTIC_TARGETS if given.elastic else TARGETS, measured, given.json)

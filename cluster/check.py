@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from adapt.config import Config, ResourcesConfig
+from adapt.config import Config, ResourcesConfig, fewest_of
 from adapt.console import log
 from adapt.errors import ClusterError, StorageError
 from adapt.runner.lock import locked
@@ -118,11 +118,11 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
         )
     each = {"CPU": resources.cpus_per_worker, "GPU": 1.0 if gpus is None and has_gpus else gpus or 0.0}
     each = {name: amount for name, amount in each.items() if amount}
-    if (most := places(each, kinds)) < resources.workers:
+    fewest = fewest_of(resources.workers)
+    if (most := places(each, kinds)) < fewest:
         nodes = "; ".join(kind.described() for kind in kinds) or "no nodes"
         raise ClusterError(
-            f"{resources.workers} workers with {words(each)} each can never run: there is room for {most} at most"
-            f" ({nodes})",
+            f"{fewest} workers with {words(each)} each can never run: there is room for {most} at most ({nodes})",
             f"set resources.workers to at most {most}, or ask less per worker"
             if most
             else "ask less per worker" + ", or raise max_workers of the cluster",

@@ -21,7 +21,7 @@ from adapt.config.fields import (
 from adapt.config.job import Config, flat
 from adapt.config.measuring import AdviceConfig, ComparisonConfig, EvaluationConfig, NamedModel, SimilarityConfig
 from adapt.config.merging import MergeConfig
-from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig
+from adapt.config.running import ResourcesConfig, StorageConfig, TrackingConfig, Workers, fewest_of, most_of
 from adapt.config.tasks import FinetuneConfig, SelectConfig, TaptConfig, TaskConfig
 from adapt.config.text import CorpusConfig, EvaluationSet, MixtureConfig, SourceConfig
 from adapt.config.training import OBJECTIVES, ModelConfig, ObjectiveConfig, TrainingConfig
@@ -63,9 +63,12 @@ __all__ = [
     "TrainingConfig",
     "TuneConfig",
     "VocabularyConfig",
+    "Workers",
+    "fewest_of",
     "flat",
     "how",
     "how_list",
+    "most_of",
     "out_of_range",
     "section_of",
     "what",

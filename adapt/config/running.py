@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from adapt.config.fields import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+Workers: TypeAlias = int | tuple[int, int]
+"""How many training processes there are; or the fewest and the most, where it may change."""
+
+
+def fewest_of(workers: Workers) -> int:
+    """The number of workers, or the lower end of its range."""
+    return workers if isinstance(workers, int) else workers[0]
+
+
+def most_of(workers: Workers) -> int:
+    """The number of workers, or the upper end of its range."""
+    return workers if isinstance(workers, int) else workers[1]
 
 
 @dataclass(frozen=True)
@@ -14,8 +27,10 @@ class ResourcesConfig:
 
     address: str | None = None
     """Address of a Ray cluster; null takes RAY_ADDRESS from the environment, else starts Ray on this machine."""
-    workers: PositiveInt = 1
-    """Training processes, one for each device."""
+    workers: PositiveInt | tuple[int, int] = 1
+    """Training processes, one for each device; or [fewest, most]: training starts with as many as there is room for,
+    goes on with fewer when a node is lost, and with more when one comes. The numbers between them that
+    training.global_batch_size is no multiple of are passed over."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores each training process reserves."""
     gpus_per_worker: NonNegativeFloat | None = None

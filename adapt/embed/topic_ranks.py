@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import ResourcesConfig
+from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.runner.files import file_aside, write_atomically
 from adapt.runtime import hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE
@@ -48,7 +48,8 @@ def train_topics(run: TopicRun, resources: ResourcesConfig) -> dict[str, float]:
     """
     folder = Path(run.folder)
     if not (folder / run.weights_file).exists():
-        on_all_ranks(RankedRun(topics_per_worker, {"run": run}, folder, RUN_NAME, resources, keep_checkpoints=2))
+        sizes = range(fewest_of(resources.workers), most_of(resources.workers) + 1)
+        on_all_ranks(RankedRun(topics_per_worker, {"run": run}, folder, RUN_NAME, resources, sizes, keep_checkpoints=2))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     (folder / COUNTS_FILE).unlink(missing_ok=True)
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))

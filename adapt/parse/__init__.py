@@ -29,6 +29,8 @@ __all__ = ["check", "parse", "parse_values"]
 
 SHOWING = "-h", "--help", "--print_config"
 """Options that print all fields."""
+PAIR = "[int, int]"
+"""What messages call a pair of numbers."""
 TEXTS = {each.name for each in fields(Config) if each.type in (str, "str")}
 """Fields that stand in no section and take any string."""
 
@@ -204,5 +206,6 @@ def _in_words(message: str) -> str:
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):
         return _first_lines(message)
-    words = " or ".join(name or literal.replace("'", "") or "null" for name, literal in kinds)
+    named = (PAIR if name == "tuple" else name or literal.replace("'", "") or "null" for name, literal in kinds)
+    words = " or ".join(dict.fromkeys(named))
     return f"{', in an entry: '.join(field)} takes {words}, not {value[1]}"

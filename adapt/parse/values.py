@@ -4,7 +4,17 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from adapt.config import OBJECTIVES, Config, CorpusConfig, SourceConfig, out_of_range, section_of
+from adapt.config import (
+    OBJECTIVES,
+    Config,
+    CorpusConfig,
+    ResourcesConfig,
+    SourceConfig,
+    fewest_of,
+    most_of,
+    out_of_range,
+    section_of,
+)
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 
@@ -20,6 +30,7 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         ConfigError: names them.
     """
     _check_ranges(config)
+    _check_workers(config.resources)
     objective = config.objective.kind
     if ":" not in objective and objective not in OBJECTIVES:
         known = f"{', '.join(OBJECTIVES)} or package.module:Class"
@@ -188,6 +199,14 @@ def _check_ranges(config: Config) -> None:
     for name, section in vars(config).items():
         if is_dataclass(section):
             check_section(options.get(name, name), section)
+
+
+def _check_workers(resources: ResourcesConfig) -> None:
+    """Refuses a range of workers that begins below 1 or runs backwards."""
+    fewest, most = fewest_of(resources.workers), most_of(resources.workers)
+    if not 1 <= fewest <= most:
+        fix = f"write it as [{most}, {fewest}]" if 1 <= most < fewest else "use [1, 4] or the like, or a single number"
+        raise ConfigError(f"resources.workers is [{fewest}, {most}], but must be [fewest, most], from 1 on", fix)
 
 
 def check_section(name: str, section: Any) -> None:

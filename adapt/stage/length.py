@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapt.config import Config, CorpusConfig
+from adapt.config import Config, CorpusConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
 from adapt.method.table import method_of
@@ -35,9 +35,9 @@ def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared])
     training, workers = config.training, config.resources.workers
     rows = max(1, round(batch_examples * tokens / max(documents, 1) / training.sequence_length))
     batch = rows if rows < 8 else round(rows / 8) * 8
-    if batch % workers:
+    if wrong := next((number for number in (fewest_of(workers), most_of(workers)) if batch % number), None):
         raise ConfigError(
-            f"{batch_examples} examples fill {batch} sequences, which {workers} workers cannot share equally",
+            f"{batch_examples} examples fill {batch} sequences, which {wrong} workers cannot share equally",
             "use another number of resources.workers, or set tapt.batch_examples to null and"
             " training.global_batch_size to a multiple of resources.workers",
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, TrainingConfig, what
+from adapt.config import Config, TrainingConfig, most_of, what
 from adapt.console import log
 from adapt.method.table import method_of
 from adapt.model.instruct import warn_of_instruct
@@ -153,10 +153,10 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Each worker's share, and a core for the tasks that read its rows."""
-        resources = self.config.resources
-        gpus = {"GPU": resources.gpus_per_worker * resources.workers} if resources.gpus_per_worker else {}
-        return {"CPU": resources.workers * resources.cpus_per_worker + 1, **gpus}
+        """Each worker's share, if as many come as may, and a core for the tasks that read its rows."""
+        resources, workers = self.config.resources, most_of(self.config.resources.workers)
+        gpus = {"GPU": resources.gpus_per_worker * workers} if resources.gpus_per_worker else {}
+        return {"CPU": workers * resources.cpus_per_worker + 1, **gpus}
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""

@@ -21,5 +21,6 @@
 - `failure`: carries errors of a rank to the user.
 - `verdict`: which of them end a training at once.
 - `guard`: no two runs train in one folder.
+- `elastic/`: how many workers there are, where that may change, and checkpoints out of turn.
 - `over_rows`: a function over batches of rows, for what methods measure beside training.
 """

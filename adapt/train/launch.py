@@ -8,6 +8,7 @@ from adapt.runtime import hide_unreserved_gpus
 from adapt.train.capacity.killed import memory_kills
 from adapt.train.job import PROGRESS_FILE, TrainingRun
 from adapt.train.ranks import RankedRun, on_all_ranks
+from adapt.train.schedule import worlds
 
 
 def launch(job: TrainingRun) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def launch(job: TrainingRun) -> dict[str, Any]:
     folder, config = Path(job.folder), job.config
     kept = config.training.keep_checkpoints
     with memory_kills(config, folder):
-        on_all_ranks(RankedRun(train_loop_per_worker, {"job": job}, folder, job.run_name, config.resources, kept))
+        told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
+        on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))
     return dict(json.loads((folder / PROGRESS_FILE).read_text()))
 
 

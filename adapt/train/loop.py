@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ from adapt.method.base import Method
 from adapt.method.gather import among_hosts
 from adapt.objective.base import Batch, Objective
 from adapt.splitmix import mix
+from adapt.train.elastic.wish import Wishes
 from adapt.train.schedule import branch_step, learning_rate
 from adapt.train.tracking.meter import Meter
 from adapt.train.tracking.progress import Progress
@@ -40,6 +41,7 @@ class Loop:
         steps: length of the run.
         seed: dropout of each pass is drawn from (seed, step, its number among those of all ranks): it needs no state,
             and as long as passes have as many rows, any number of ranks draws the same.
+        wishes: of checkpoints out of turn.
     """
 
     engine: Engine
@@ -49,6 +51,7 @@ class Loop:
     micro_batch: int
     steps: int
     seed: int
+    wishes: Wishes = field(default_factory=Wishes)
 
     def run(
         self,
@@ -63,8 +66,8 @@ class Loop:
             batches: this rank's share of each global batch, from step `progress.step` on.
             progress: where to start; updated.
             report: gets the metrics of every `log_interval_steps` steps.
-            save: is called by all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown and at the
-                end.
+            save: is called by all ranks every `checkpoint_interval_steps` steps, at the start of a cooldown, where it
+                is wished for, and at the end.
 
         Raises:
             TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
@@ -83,7 +86,8 @@ class Loop:
             if self._is_due(progress.step, self.training.log_interval_steps):
                 rates = {"learning_rate": rate, "gradient_norm": norm}
                 report({**meter.report(), **rates, **self.engine.report(), **self.method.report()})
-            if self._is_due(progress.step, self.training.checkpoint_interval_steps) or progress.step == branch:
+            is_due = self._is_due(progress.step, self.training.checkpoint_interval_steps)
+            if is_due or progress.step == branch or self.wishes.heard:
                 save(progress)
                 saved = progress.step
         if saved != progress.step:
@@ -101,9 +105,10 @@ class Loop:
         """
         batch = Batch.of(columns)
         corrupted = self.objective.corrupt(batch).bound_for(self.engine.device)
-        counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum()])
+        wished = torch.tensor(int(self.wishes.look()))
+        counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum(), wished])
         dist.all_reduce(counts, group=among_hosts())
-        targets, tokens = counts.tolist()
+        targets, tokens, self.wishes.heard = counts.tolist()
         targets = max(targets, 1)  # one-token documents have no target if causal
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0

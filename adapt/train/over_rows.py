@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from adapt.config import Config
+from adapt.config import Config, most_of
 from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.train.capacity.less import takes_less
 from adapt.train.threads import use_threads
@@ -49,7 +49,7 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     import ray
 
     resources = config.resources
-    workers = min(resources.workers, len(batches))
+    workers = min(most_of(resources.workers), len(batches))
     task: Any = ray.remote(num_cpus=1, num_gpus=min(1.0, gpus_per_worker(resources)))(on_device)
 
     def done(precision: str) -> Sequence[tuple[R, float, str]]:

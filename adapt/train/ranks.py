@@ -1,17 +1,20 @@
 """Hands a function to Ray Train, which calls it on every rank; shows what they report, and says what went wrong."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig
-from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, gpus_per_worker, hush
+from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, bundle_of, hush
 from adapt.train.checkpoints.retain import mend_run, prune
+from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.failure import as_ours
-from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE
+from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, WISH_FILE
 from adapt.train.tracking.watch import following
+
+PATIENCE = Patience()
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,9 @@ class RankedRun:
     name: str
     """Name of the run, and of its folder below CHECKPOINTS, by which a later start finds what an earlier one left."""
     resources: ResourcesConfig
+    sizes: Sequence[int]
+    """The numbers of ranks that can be, ascending. It begins with as many as there is room for, and is changed by
+    `adapt.train.elastic` where there are several."""
     keep_checkpoints: int
 
     @property
@@ -50,7 +56,8 @@ def on_all_ranks(run: RankedRun) -> None:
     with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
         _fit(_trainer(run), run.folder)
     prune(run.run_folder, run.keep_checkpoints)
-    (run.folder / NOTICE_FILE).unlink(missing_ok=True)
+    for name in (NOTICE_FILE, WISH_FILE):
+        (run.folder / name).unlink(missing_ok=True)
 
 
 def _fit(trainer: Any, folder: Path) -> None:
@@ -79,28 +86,31 @@ def _trainer(run: RankedRun) -> Any:
     from adapt.train.verdict import EndAtOnce
 
     hush()
-    resources = run.resources
-    gpus = gpus_per_worker(resources)
+    is_joined, sizes, bundle = address_of(run.resources) is not None, run.sizes, bundle_of(run.resources)
     # typed as anything, since Ray declares what its first version took
     callbacks: list[Any] = [EndAtOnce(run.folder)]
     environment: dict[str, Any] = {}
-    if address_of(resources):  # on a Ray of our own all processes have it, and one that waits idle can be taken
+    workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
+    if is_joined:  # on a Ray of our own all processes have it, and one that waits idle can be taken
         environment["worker_runtime_env"] = {"env_vars": PROCESS_ENVIRONMENT}
-    trainer = TorchTrainer(
+    scaling = ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
+    trainer: Any = TorchTrainer(
         run.function,
         train_loop_config=run.told,
-        scaling_config=ScalingConfig(
-            num_workers=resources.workers,
-            use_gpu=gpus > 0,
-            resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": gpus} if gpus else {})},
-        ),
+        scaling_config=scaling,
         run_config=RunConfig(
             name=run.name,
             storage_path=str(run.folder / CHECKPOINTS),
-            failure_config=FailureConfig(max_failures=resources.max_failures),
+            failure_config=FailureConfig(max_failures=run.resources.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
             callbacks=callbacks,
             **environment,
         ),
     )
-    return trainer if address_of(resources) else in_idle_processes(trainer)
+    trainer = trainer if is_joined else in_idle_processes(trainer)
+    if len(sizes) == 1:
+        return trainer
+    from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
+
+    told = ElasticRun(run.folder, run.run_folder, asks_for_nodes=is_joined)
+    return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))

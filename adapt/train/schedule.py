@@ -1,9 +1,9 @@
 """How long a run is, how its batch is divided, and the learning rate at each step: all functions without state."""
 
 from dataclasses import dataclass
-from math import ceil, cos, pi
+from math import ceil, cos, lcm, pi
 
-from adapt.config import TrainingConfig
+from adapt.config import TrainingConfig, Workers, fewest_of, most_of
 from adapt.errors import ConfigError, DataError
 
 PAPER_STEPS = 12_500
@@ -49,32 +49,47 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
     return RunLength(min(steps, ceil(most / batch)) if most else steps, epoch)
 
 
-def micro_batch(training: TrainingConfig, workers: int, most: int | None = None) -> tuple[int, int]:
+def worlds(training: TrainingConfig, workers: Workers) -> list[int]:
+    """The numbers of workers with which a training can run: those that share the global batch equally.
+
+    Raises:
+        ConfigError: the number that is asked for, or an end of the range, is none of them.
+    """
+    batch, ends = training.global_batch_size, (fewest_of(workers), most_of(workers))
+    if wrong := next((end for end in ends if batch % end), None):
+        step = lcm(*ends)
+        near = [batch // step * step, batch // step * step + step]
+        of = "" if isinstance(workers, int) else f", an end of [{ends[0]}, {ends[1]}]"
+        raise ConfigError(
+            f"training.global_batch_size {batch} is no multiple of resources.workers {wrong}{of}",
+            f"use {' or '.join(str(multiple) for multiple in near if multiple)}, or another number of workers",
+        )
+    return [number for number in range(ends[0], ends[1] + 1) if batch % number == 0]
+
+
+def micro_batch(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
     """Sequences in one pass of one device, and passes in a step; their product times the workers is the global batch.
+
+    Where the number of workers may change, a pass stays what it is: it divides the share of any number of them. So each
+    pass has the same rows, and the same dropout, however many workers there are.
 
     Args:
         training: settings.
-        workers: training processes.
+        workers: training processes. Passes are counted for the fewest.
         most: sequences that a pass may have; None takes the configured number, or for `auto` all of a worker's share
             (see `adapt.train.capacity.fit`).
 
     Raises:
         ConfigError: the global batch cannot be shared equally among the workers.
     """
-    share, remainder = divmod(training.global_batch_size, workers)
-    if remainder or not share:
-        lower = share * workers
-        raise ConfigError(
-            f"training.global_batch_size {training.global_batch_size} is no multiple of resources.workers {workers}",
-            f"use {f'{lower} or ' if lower else ''}{lower + workers}, or another number of workers",
-        )
-    configured = share if training.micro_batch == "auto" else training.micro_batch
-    size = next(n for n in range(min(most or configured, share), 0, -1) if share % n == 0)
-    return size, share // size
+    smallest = training.global_batch_size // lcm(*worlds(training, workers))
+    configured = smallest if training.micro_batch == "auto" else training.micro_batch
+    size = next(n for n in range(min(most or configured, smallest), 0, -1) if smallest % n == 0)
+    return size, training.global_batch_size // fewest_of(workers) // size
 
 
-def smaller_micro_batch(training: TrainingConfig, workers: int, sequences: int) -> int:
-    """The next smaller number of sequences in a pass that divides a worker's share of the global batch.
+def smaller_micro_batch(training: TrainingConfig, workers: Workers, sequences: int) -> int:
+    """The next smaller number of sequences in a pass that divides the workers' shares of the global batch.
 
     Args:
         training: settings.

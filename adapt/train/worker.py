@@ -35,6 +35,7 @@ from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
+from adapt.train.elastic.wish import Wishes
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
 from adapt.train.guard import die_with_parent, only_run
@@ -42,7 +43,7 @@ from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
 from adapt.train.options import apply_options
 from adapt.train.precision import agreed_precision
-from adapt.train.schedule import branch_step
+from adapt.train.schedule import branch_step, worlds
 from adapt.train.threads import rank_device
 from adapt.train.tracking.cores import StarvationNotice
 from adapt.train.tracking.meter import peak_memory
@@ -130,7 +131,9 @@ class RankParts:
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
-        loop = Loop(engine, objective, method, training, size, job.steps, config.seed)
+        may_grow = len(worlds(training, config.resources.workers)) > 1
+        wishes = Wishes(context.get_world_rank() == 0, Path(job.folder) if may_grow else None)
+        loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes)
         resources = {
             "workers": world,
             "zero_stage": zero_stage,

@@ -150,10 +150,12 @@ class Trials:
             if record is None or not isinstance(stage, Train) or stage.key in given:
                 continue
             training, ran = stage.config.training, record.resources.get("micro_batch")
+            configured, had = stage.config.resources.workers, record.resources["workers"]
+            workers = had if isinstance(configured, int) else configured
             asked = record.resources.get("micro_batch_asked", training.micro_batch)
             if not ran or asked == "auto":
                 continue
-            if training.micro_batch == "auto" or ran < micro_batch(training, record.resources["workers"])[0]:
+            if training.micro_batch == "auto" or ran < micro_batch(training, workers)[0]:
                 return int(ran)
         return None
 

@@ -138,6 +138,7 @@ WRONG = [
     ("training.max_steps", "many", "int or null"),
     ("seed", "1.5", "int"),
     ("resources.workers", "[1]", "int"),
+    ("resources.workers", "few", "int or [int, int]"),
     ("resources.zero_stage", "4", "0, 1, 2, 3"),
     ("training.precision", "fp8", "auto, fp32, bf16, fp16"),
     ("objective.kind", "clm", "mlm, whole_word, entity, span, causal or package.module:Class"),

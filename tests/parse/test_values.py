@@ -39,6 +39,19 @@ def test_a_value_out_of_range_names_field_value_and_range(
         assert re.fullmatch(rf"{field} is {value}(\.0)?, but must be {rule}", error.what)
 
 
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [("[3,1]", "write it as [1, 3]"), ("[0,3]", "use [1, 4] or the like"), ("[-2,-1]", "use [1, 4] or the like")],
+)
+def test_workers_from_few_to_many(write: Callable[..., str], given: str, fix: str) -> None:
+    for arguments in ([f"--resources.workers={given}"], ["--config", write(f"resources.workers: {given}\n")]):
+        error = refused(PATHS, *arguments)
+        assert error.what == f"resources.workers is {given.replace(',', ', ')}, but must be [fewest, most], from 1 on"
+        assert fix in error.fix
+    for right, read in (("[1,3]", (1, 3)), ("[2, 2]", (2, 2)), ("3", 3)):
+        assert parsed(PATHS, f"--resources.workers={right}").resources.workers == read
+
+
 def test_the_ends_of_a_range() -> None:
     config = parsed(PATHS, "--training.warmup_fraction=1", "--training.weight_decay=0", "--training.max_steps=1")
     assert (config.training.warmup_fraction, config.training.weight_decay, config.training.max_steps) == (1, 0, 1)

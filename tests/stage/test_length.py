@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adapt.config import Config, CorpusConfig, MixtureConfig, SourceConfig, TrainingConfig
+from adapt.config import Config, CorpusConfig, MixtureConfig, SourceConfig, TrainingConfig, Workers
 from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError, DataError
 from adapt.stage.length import length_over, mixed, sized, weights_of
@@ -85,20 +85,20 @@ def test_sources_without_weights_have_none() -> None:
     assert weights_of(weighted(1, 3).corpus) == [1, 3]
 
 
-@pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3)])
-def test_a_batch_is_what_so_many_examples_fill(examples: int, workers: int, rows: int) -> None:
+@pytest.mark.parametrize(("examples", "workers", "rows"), [(256, 1, 128), (6, 3, 3), (256, (2, 8), 128)])
+def test_a_batch_is_what_so_many_examples_fill(examples: int, workers: Workers, rows: int) -> None:
     """In eights, where it is that large. Replayed text has no examples, and is not among what is counted."""
     assert size_of_batch(examples, workers) == rows
 
 
-@pytest.mark.parametrize(("examples", "workers"), [(256, 3), (6, 2)])
-def test_a_batch_that_workers_cannot_share_is_refused(examples: int, workers: int) -> None:
-    with pytest.raises(ConfigError, match=f"which {workers} workers cannot share equally") as caught:
+@pytest.mark.parametrize(("examples", "workers", "wrong"), [(256, 3, 3), (6, 2, 2), (256, (1, 3), 3), (256, (3, 4), 3)])
+def test_a_batch_that_workers_cannot_share_is_refused(examples: int, workers: Workers, wrong: int) -> None:
+    with pytest.raises(ConfigError, match=f"which {wrong} workers cannot share equally") as caught:
         size_of_batch(examples, workers)
     assert "tapt.batch_examples" in caught.value.fix
 
 
-def size_of_batch(examples: int | None, workers: int = 1) -> int:
+def size_of_batch(examples: int | None, workers: Workers = 1) -> int:
     """Of texts of 32 tokens a document, 64 a sequence."""
     training = TrainingConfig(global_batch_size=48, sequence_length=64)
     config = replace(CONFIG, training=training, resources=replace(CONFIG.resources, workers=workers))

@@ -17,7 +17,16 @@ from transformers import (
 
 from adapt.config import TrainingConfig
 from adapt.errors import ConfigError, DataError
-from adapt.train.schedule import RunLength, branch_step, check_warmup, learning_rate, length_of, micro_batch, rows_of
+from adapt.train.schedule import (
+    RunLength,
+    branch_step,
+    check_warmup,
+    learning_rate,
+    length_of,
+    micro_batch,
+    rows_of,
+    worlds,
+)
 
 
 def config(**settings: object) -> TrainingConfig:
@@ -112,6 +121,36 @@ def test_a_batch_that_cannot_be_shared() -> None:
     with pytest.raises(ConfigError) as caught:
         micro_batch(config(), 16)
     assert caught.value.fix == "use 16, or another number of workers"
+
+
+@given(st.integers(1, 2000), st.integers(1, 12), st.integers(0, 12), st.integers(1, 300))
+def test_a_range_of_workers_takes_the_same_passes_with_any_number(batch: int, low: int, more: int, most: int) -> None:
+    training, ends = config(global_batch_size=batch, micro_batch=most), (low, low + more)
+    if any(batch % end for end in ends):
+        wrong = rf"no multiple of resources\.workers \d+, an end of \[{low}, {ends[1]}\]"
+        with pytest.raises(ConfigError, match=wrong) as caught:
+            micro_batch(training, ends)
+        for number in re.findall(r"\d+", caught.value.fix):  # the fix works
+            micro_batch(config(global_batch_size=int(number), micro_batch=most), ends)
+        return
+    numbers = [number for number in range(low, ends[1] + 1) if batch % number == 0]
+    assert worlds(training, ends) == numbers
+    size, passes = micro_batch(training, ends)
+    assert size * passes * low == batch
+    sizes = [n for n in range(1, min(most, batch) + 1) if all(batch // number % n == 0 for number in numbers)]
+    assert size == max(sizes)
+
+
+def test_a_range_by_example() -> None:
+    assert worlds(config(global_batch_size=2048), (2, 8)) == [2, 4, 8]
+    assert worlds(config(global_batch_size=12), (3, 3)) == [3]
+    assert micro_batch(config(global_batch_size=2048, micro_batch="auto"), (2, 8)) == (256, 4)
+    assert micro_batch(config(global_batch_size=12, micro_batch=5), (1, 3)) == (2, 6)
+    with pytest.raises(
+        ConfigError, match=r"size 8 is no multiple of resources\.workers 3, an end of \[1, 3\]"
+    ) as caught:
+        micro_batch(config(global_batch_size=8), (1, 3))
+    assert caught.value.fix == "use 6 or 9, or another number of workers"
 
 
 # Learning rate

@@ -40,6 +40,9 @@ def test_workers_that_cannot_be_placed_are_refused_with_the_nearest_that_can(
         checked("tapt", replace(config, resources=ResourcesConfig(workers=4)))
     assert "set resources.workers to at most 2" in caught.value.fix
     checked("finetune", replace(config, resources=ResourcesConfig(workers=4)))  # which trains on no worker
+    checked("tapt", replace(config, resources=ResourcesConfig(workers=(1, 4))))  # the fewest are enough
+    with pytest.raises(ClusterError, match="room for 2 of 4 workers"):
+        checked("tapt", replace(config, resources=ResourcesConfig(workers=(4, 8))))
 
 
 def test_fine_tuning_that_takes_more_than_a_machine_has_is_refused(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from adapt.config import TrainingConfig
+from adapt.config import TrainingConfig, Workers
 from adapt.errors import DeviceMemoryError
 from adapt.runtime import lacks_memory
 from adapt.train.capacity.less import takes_less
@@ -11,7 +11,7 @@ from adapt.train.capacity.less import takes_less
 
 @contextmanager
 def memory_errors(
-    training: TrainingConfig, workers: int, sequences: int, steps: Callable[[], int] = lambda: 0
+    training: TrainingConfig, workers: Workers, sequences: int, steps: Callable[[], int] = lambda: 0
 ) -> Iterator[None]:
     """Turns a device's lack of memory into an error of ours.
 

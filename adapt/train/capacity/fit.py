@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from adapt.config import Config
+from adapt.config import Config, Workers, fewest_of, most_of
 from adapt.errors import ConfigError
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
@@ -105,7 +105,7 @@ def _nearest(config: Config, size: ModelSize, device: Device, document_length: f
         changed = _with(config, changes)
         shared_by = device.shared_by
         if not device.on_gpu and shared_by > 1:  # more workers on a machine have less of it each
-            shared_by = shared_by * changed.resources.workers // config.resources.workers
+            shared_by = shared_by * most_of(changed.resources.workers) // most_of(config.resources.workers)
         tried = fit(changed, size, replace(device, shared_by=shared_by), document_length)
         if tried.fits:
             if config.training.micro_batch != "auto" and tried.micro_batch < config.training.micro_batch:
@@ -127,7 +127,7 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
     for workers in _workers(config):
         if workers != config.resources.workers:
             changes["resources.workers"] = workers
-        for zero_stage in range(max(1, config.resources.zero_stage), 4) if workers > 1 else ():
+        for zero_stage in range(max(1, config.resources.zero_stage), 4) if fewest_of(workers) > 1 else ():
             if zero_stage > config.resources.zero_stage:
                 changes["resources.zero_stage"] = zero_stage
             yield dict(changes)
@@ -138,10 +138,13 @@ def _changes(config: Config, device: Device) -> Iterator[dict[str, object]]:
                 yield {**changes, "resources.zero_stage": zero_stage, "resources.offload": offload}
 
 
-def _workers(config: Config) -> list[int]:
+def _workers(config: Config) -> list[Workers]:
     """The configured number of workers, then larger numbers that share the global batch equally."""
     batch, configured = config.training.global_batch_size, config.resources.workers
-    return [configured, *(number for number in range(configured + 1, batch + 1) if batch % number == 0)]
+    larger = [number for number in range(fewest_of(configured) + 1, batch + 1) if batch % number == 0]
+    if isinstance(configured, int):
+        return [configured, *larger]
+    return [configured, *((number, max(number, configured[1])) for number in larger)]
 
 
 def _with(config: Config, changes: dict[str, object]) -> Config:
@@ -153,4 +156,6 @@ def _with(config: Config, changes: dict[str, object]) -> Config:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"  # without blanks, which a shell would part
     return str(value).lower() if isinstance(value, bool) else str(value)

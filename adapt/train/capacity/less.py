@@ -1,10 +1,10 @@
 """What a training can change to take less memory."""
 
-from adapt.config import TrainingConfig
+from adapt.config import TrainingConfig, Workers
 from adapt.train.schedule import smaller_micro_batch
 
 
-def takes_less(training: TrainingConfig, workers: int, sequences: int) -> str:
+def takes_less(training: TrainingConfig, workers: Workers, sequences: int) -> str:
     """What to change, in a sentence for people.
 
     Args:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields
 from math import ceil
 
-from adapt.config import Config
+from adapt.config import Config, fewest_of
 from adapt.method.base import AddedMemory, Method
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
@@ -91,7 +91,7 @@ class Demand:
     def of(
         cls, config: Config, micro_batch: int, precision: str, on_gpu: bool, document_length: float | None = None
     ) -> "Demand":
-        """The demand of a configuration.
+        """The demand of a configuration, with the fewest workers that it may have: they share ZeRO's parts.
 
         Args:
             config: the job's.
@@ -108,7 +108,7 @@ class Demand:
         return cls(
             micro_batch=micro_batch,
             sequence_length=training.sequence_length,
-            workers=resources.workers,
+            workers=fewest_of(resources.workers),
             zero_stage=resources.zero_stage,
             offload=resources.offload,
             precision="fp32" if precision == "auto" else precision,

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+import torch.distributed as dist
 
-from adapt.config import Config
+from adapt.config import Config, TrainingConfig, Workers
 from adapt.method.base import Method
 from adapt.model.size import ModelSize
 from adapt.objective.base import Objective
@@ -37,7 +38,7 @@ def passes(
     document_length: float | None,
     note: Callable[[int], None] = lambda sequences: None,
 ) -> tuple[int, int]:
-    """The micro-batch and the passes in a step. All ranks call it.
+    """The micro-batch and the passes in a step, with as many ranks as there are. All ranks call it.
 
     For `auto`: what the estimate says fits the device's whole memory (not what happens to be free, so that a run that
     starts again decides alike), tried out where the device is a GPU, and the least of all ranks.
@@ -54,7 +55,7 @@ def passes(
     """
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
-        return micro_batch(training, resources.workers)
+        return _cut(training, resources.workers)
     device = limited(found(place.local_workers), resources.device_memory_gib, resources.gpus_per_worker)
     device = replace(device, has_bf16=place.precision == "bf16")
     candidates, reserved = micro_batch_sizes(config, device.on_gpu), 0
@@ -71,7 +72,13 @@ def passes(
             trial_pass(model, objective, method, rows, length, precision, reserved)
 
         size = largest_that_runs(run, candidates)
-    return micro_batch(training, resources.workers, least_of_ranks(size, place.device))
+    return _cut(training, resources.workers, least_of_ranks(size, place.device))
+
+
+def _cut(training: TrainingConfig, workers: Workers, most: int | None = None) -> tuple[int, int]:
+    """The micro-batch, whose rows do not depend on how many ranks there are now, and the passes, which do."""
+    size, _ = micro_batch(training, workers, most)
+    return size, training.global_batch_size // (size * dist.get_world_size())
 
 
 def _beyond_the_bare_model(memory: Memory, parameters: int) -> int:

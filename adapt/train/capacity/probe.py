@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict, replace
 from functools import lru_cache
 
-from adapt.config import ResourcesConfig
+from adapt.config import ResourcesConfig, most_of
 from adapt.errors import ClusterError
 from adapt.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.capacity.device import Device, found, has_gpu, limited, matmul_rate, this_machine
@@ -31,7 +31,7 @@ def known_device(resources: ResourcesConfig) -> Device | None:
         return None
     if has_gpu() and resources.gpus_per_worker != 0:
         return limited(measured(resources, "auto")[0], None, resources.gpus_per_worker)
-    return this_machine(resources.workers)
+    return this_machine(most_of(resources.workers))
 
 
 def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]:
@@ -40,7 +40,7 @@ def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]
     Raises:
         ClusterError: that process failed.
     """
-    return _measured(precision, resources.workers)
+    return _measured(precision, most_of(resources.workers))
 
 
 @lru_cache  # a chain asks for every training
@@ -74,7 +74,7 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
         return limited(device, None, gpus)
     its_own = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # it may have come meanwhile
     workers_per_node = int(its_own.get("CPU", 1) / resources.cpus_per_worker)
-    return replace(device, shared_by=max(1, min(resources.workers, workers_per_node)))
+    return replace(device, shared_by=max(1, min(most_of(resources.workers), workers_per_node)))
 
 
 def _look() -> tuple[Device, str]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
+from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig, Workers
 from adapt.errors import ConfigError
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse
@@ -18,7 +18,7 @@ from adapt.train.capacity.memory import GIB, Demand, estimate
 from tests.train.capacity.test_memory import ROBERTA
 
 
-def config(workers: int = 1, zero_stage: Any = 0, **training: Any) -> Config:
+def config(workers: Workers = 1, zero_stage: Any = 0, **training: Any) -> Config:
     return Config(
         training=TrainingConfig(**{"global_batch_size": 256, "sequence_length": 512, **training}),
         resources=ResourcesConfig(workers=workers, zero_stage=zero_stage),
@@ -131,6 +131,17 @@ def test_what_is_offered_goes_from_harmless_to_expensive(workers: int, device: D
         check_fits(config(workers), LARGE, device)
     assert set(re.findall(r"--(\S+)", caught.value.fix)) == changes, caught.value.fix
     check_fits(applied(config(workers), caught.value.fix), LARGE, device)
+
+
+def test_a_range_of_workers_must_fit_with_the_fewest() -> None:
+    """They hold the largest parts; and passes are the same with more."""
+    found, few, many = (fit(config(workers, 3), ROBERTA, gpu(24)) for workers in ((2, 8), 2, 8))
+    assert found.memory.optimizer == few.memory.optimizer == 4 * many.memory.optimizer
+    assert many.micro_batch % found.micro_batch == 0
+    with pytest.raises(ConfigError) as caught:
+        check_fits(config((1, 4)), LARGE, Device("cpu", 20 * GIB))
+    assert "resources.workers [2,4]" in caught.value.fix
+    check_fits(applied(config((1, 4)), caught.value.fix), LARGE, Device("cpu", 20 * GIB))
 
 
 def test_where_nothing_helps() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig
+from adapt.config import Config, ObjectiveConfig, ResourcesConfig, TrainingConfig, Workers
 from adapt.method.base import Method
 from adapt.method.gather import is_alone
 from adapt.model.apart import keep_documents_apart
@@ -22,12 +22,12 @@ from tests.train.capacity.test_memory import ROBERTA
 CPU = torch.device("cpu")
 
 
-def config(**changes: Any) -> Config:
+def config(workers: Workers | None = None, **changes: Any) -> Config:
     training = {"global_batch_size": 512, "sequence_length": 64, **changes}
     return Config(
         objective=ObjectiveConfig(kind="causal"),
         training=TrainingConfig(**training),
-        resources=ResourcesConfig(workers=dist.get_world_size() if dist.is_initialized() else 1),
+        resources=ResourcesConfig(workers=workers or dist.get_world_size()),
     )
 
 
@@ -132,6 +132,15 @@ def test_each_number_is_noted_before_it_is_tried(ranks) -> None:
     (noted,) = ranks(1).run(trials_of_one, 40)
     assert noted[-1] == 32
     assert noted == sorted(noted, reverse=True)
+
+
+def test_a_pass_stays_what_it_is_with_another_number_of_ranks(ranks) -> None:
+    settings = {"workers": (1, 3), "global_batch_size": 384}
+    for size in ("auto", 40):
+        found = [ranks(world).run(chosen, [64.0] * 3, None, {**settings, "micro_batch": size})[0] for world in (1, 2)]
+        ((alone, all_passes), (shared, half)) = found
+        assert alone == shared == {"auto": 64, 40: 32}[size]
+        assert (alone * all_passes, shared * half) == (384, 192)
 
 
 def test_what_is_configured_is_taken(ranks) -> None:

@@ -1,0 +1,140 @@
+"""What Ray Train's controller asks about the number of workers. This module knows private parts of Ray Train 2.60.
+
+Ray's own policy counts what nodes have in all, whoever holds it: beside other jobs it starts groups that cannot be
+placed, and tears down healthy ones. This one counts places that are free, and those of the group itself.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.train.v2._internal.execution.context import TrainRunContext, get_train_context
+from ray.train.v2._internal.execution.controller.state import ReschedulingState
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision, ScalingPolicy
+
+from adapt.train.checkpoints.retain import newest_whole
+from adapt.train.elastic.sizing import Sizing
+from adapt.train.elastic.slots import free_slots
+from adapt.train.elastic.wish import WishFile
+from adapt.train.tracking.notice import tell
+
+_AGAIN_S = 0.5
+"""Between two looks while nothing is trained, or what is trained may be lost."""
+_SAID_S = 60.0
+
+
+@dataclass(frozen=True)
+class ElasticRun:
+    """What the policy is told of a training."""
+
+    folder: Path
+    """The stage's."""
+    checkpoints: Path
+    """Where its checkpoints are stored."""
+    asks_for_nodes: bool
+    """Whether there may be an autoscaler, which is asked for as many workers as there may be."""
+
+
+class ElasticPolicy(ScalingPolicy):
+    """Starts with as many workers as there is room for, and grows after a checkpoint.
+
+    Args:
+        scaling_config: Ray Train's, with the range.
+        sizing: decides.
+        run: the training.
+    """
+
+    def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
+        super().__init__(scaling_config)
+        self._sizing, self._run, self._wish = sizing, run, WishFile(run.folder)
+        self._size = 0
+        """How many workers the group that was started last has."""
+        self._held: Counter[str] | None = Counter()
+        """How many of its workers each node has, or had until they failed; None as long as that is not known."""
+        self._next_look = self._next_word = 0.0
+        self._saved: Path | None = None
+        """The newest checkpoint when one was wished for."""
+
+    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
+        """Asks for nodes."""
+        self._wish.withdraw()  # of a run that was killed
+        if self._run.asks_for_nodes:
+            super().after_controller_start(train_run_context)
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        """A group that could not be started holds no place."""
+        if isinstance(current_state, ReschedulingState):
+            self._held = Counter()
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        """At the start, and where workers or nodes were lost."""
+        self._ask_for_nodes()
+        self._wish.withdraw()
+        room, now = self._room(), time.monotonic()
+        if (size := self._sizing.start(room, now)) is None:
+            if room < self._sizing.worlds[0] and now >= self._next_word:
+                self._next_word = now + _SAID_S
+                tell(self._run.folder, f"waiting: there is room for {room} of {self._range()} workers")
+            time.sleep(_AGAIN_S)  # the controller asks again at once
+            return NoopDecision()
+        self._next_word = 0.0
+        tell(self._run.folder, f"training with {size} of {self._range()} workers")
+        return self._resized(size)
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        """Several times a second, while all is well."""
+        self._ask_for_nodes()
+        self._held = Counter(worker.metadata.node_id for worker in worker_group_state.workers)
+        if (now := time.monotonic()) < self._next_look:
+            return NoopDecision()
+        self._next_look = now + (_AGAIN_S if self._wish.is_there else self._sizing.patience.look_s)
+        size = len(worker_group_state.workers)
+        if (larger := self._sizing.grow(size, self._room())) is None:
+            self._wish.withdraw()
+        elif not self._wish.is_there:
+            self._saved = newest_whole(self._run.checkpoints)
+            self._wish.make()
+        elif newest_whole(self._run.checkpoints) != self._saved:
+            self._wish.withdraw()
+            tell(self._run.folder, f"training goes on with {larger} of {self._range()} workers, as there is room")
+            return self._resized(larger)
+        return NoopDecision()
+
+    def _room(self) -> int:
+        free = free_slots(self.scaling_config._resources_per_worker_not_none)
+        if self._held is None:  # it failed before it was looked at, and its places are not free yet
+            return max(self._size, sum(free.values()))
+        return sum(free.values()) + sum(count for node, count in self._held.items() if node in free)
+
+    def _resized(self, size: int) -> ResizeDecision:
+        self._size, self._held = size, None
+        return ResizeDecision(num_workers=size, resources_per_worker=self.scaling_config._resources_per_worker_not_none)
+
+    def _range(self) -> str:
+        return f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"
+
+    def _ask_for_nodes(self) -> None:
+        if self._run.asks_for_nodes:
+            self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        return int(self.scaling_config.max_workers)
+
+
+def with_policy(trainer: Any, policy: ElasticPolicy) -> Any:
+    """A `TorchTrainer` whose controller asks this policy, before it is fitted. In place."""
+    run_controller = trainer._initialize_and_run_controller
+    trainer._initialize_and_run_controller = lambda **given: run_controller(**{**given, "scaling_policy": policy})
+    return trainer
+
+
+def notice() -> Any:
+    """On a rank: what Ray Train was told of nodes of the group that are about to go; None for nothing.
+
+    Ray's public `get_preemption_info` makes all ranks wait for each other, too much for every step.
+    """
+    return get_train_context().preemption_context.preemption_info

@@ -1,0 +1,136 @@
+"""Real nodes that come and go while a training runs: every step has the loss that it has when nothing happens."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.job import CHECKPOINTS
+from adapt.train.tracking.progress import Progress
+from benchmarks.nodes import Nodes, nodes
+from tests.train.elastic.toy_run import NAME, SIZES, ToyRun
+from tests.train.toy import Case, build, feed
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
+STEPS = 2000
+"""More than are made: it is stopped when all is seen."""
+PATIENCE_S = 300.0
+
+
+class Run:
+    """A toy training in a process of its own."""
+
+    def __init__(self, cluster: Nodes, folder: Path, workers: tuple[int, int], interval: int) -> None:
+        self.folder = folder
+        self.told = folder / "told"
+        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval)
+        self.environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
+        with self.told.open("wb") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.train.elastic.toy_run", json.dumps(asdict(run))],
+                env=self.environment,
+                cwd=ROOT,
+                stderr=file,
+            )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What each step that was made has reported."""
+        file = self.folder / "steps.jsonl"
+        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def wait(self, holds: Callable[[list[dict[str, Any]]], object]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not holds(self.rows()):
+            assert self.process.poll() is None, self.told.read_text()
+            assert time.monotonic() < end, f"{self.rows()[-3:]} {self.told.read_text()}"
+            time.sleep(0.05)
+
+    def saved(self) -> int:
+        whole = newest_whole(self.folder / CHECKPOINTS / NAME)
+        return step_of(whole) if whole else 0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with nodes(tmp_path_factory.mktemp("cluster"), notices_quickly=True) as cluster:
+        cluster.add()
+        yield cluster
+
+
+@pytest.fixture
+def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def start(workers: tuple[int, int], interval: int) -> Run:
+        runs.append(Run(cluster, tmp_path, workers, interval))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+def alone(last: int) -> list[float]:
+    """On the only rank: the losses of the first steps, when nothing happens."""
+    losses: list[float] = []
+    loop = build(Case(0, STEPS, training={"log_interval_steps": 1, "checkpoint_interval_steps": STEPS}, **SIZES))
+    batches = feed(0, last, SIZES["global_batch"])
+    loop.run(batches, Progress(), lambda metrics: losses.append(metrics["loss"]), lambda progress: None)
+    return losses
+
+
+def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Callable[..., Run], ranks) -> None:
+    interval = 20
+    run = started((1, 2), interval)
+    run.wait(lambda rows: len(rows) > 5)
+    node = cluster.add()
+    run.wait(lambda rows: rows[-1]["world"] == 2 and run.saved() > rows[0]["step"])
+    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)
+    held, before = run.saved(), len(run.rows())
+    cluster.lose(node)
+    run.wait(lambda rows: len(rows) > before + 5 and rows[-1]["world"] == 1)
+    rows = run.rows()
+
+    changes = [now for then, now in pairwise(rows) if now["world"] != then["world"]]
+    assert [row["world"] for row in changes] == [2, 1]
+    wished = changes[0]["step"] - 1  # it grew from a checkpoint that was not due
+    assert wished % interval
+    assert held < changes[1]["step"]  # no step is made again that a checkpoint held when the node was lost
+    expected = ranks(1).run(alone, max(row["step"] for row in rows))[0]
+    assert [row["loss"] for row in rows] == pytest.approx([expected[row["step"] - 1] for row in rows], rel=1e-5)
+    said = re.findall(r"train: (training .*)", run.told.read_text())
+    assert said == [
+        "training with 1 of 1 to 2 workers",
+        "training goes on with 2 of 1 to 2 workers, as there is room",
+        "training with 1 of 1 to 2 workers",
+    ]
+
+
+def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
+    cluster: Nodes, started: Callable[..., Run]
+) -> None:
+    run = started((1, 1), 10 * STEPS)
+    run.wait(lambda rows: len(rows) > 5)
+    assert run.saved() == 0
+    cluster.add()
+    noticed = len(run.rows())
+    cluster.drain(run.rows()[-1]["node"], seconds=4)
+    run.wait(lambda rows: run.saved())
+    run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # it goes on
+    assert run.saved() > noticed
+    run.wait(lambda rows: rows[-1]["node"] != rows[0]["node"])
+    rows = run.rows()
+    (moved,) = [now["step"] for then, now in pairwise(rows) if now["node"] != then["node"]]
+    assert moved == run.saved() + 1

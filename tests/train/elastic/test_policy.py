@@ -1,0 +1,170 @@
+"""What Ray Train's controller is told. Ray moves its private parts: the first tests say when."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.train import ScalingConfig
+from ray.train.v2._internal.execution.context import TrainContext
+from ray.train.v2._internal.execution.controller.state import ReschedulingState, RunningState
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from adapt.train.checkpoints.retain import folder_name, seal
+from adapt.train.elastic import policy as module
+from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
+from adapt.train.elastic.sizing import Patience, Sizing
+from adapt.train.elastic.wish import WishFile
+from adapt.train.job import NOTICE_FILE
+
+
+def test_ray_train_has_what_the_policy_knows() -> None:
+    """If this fails, Ray has moved it: see `adapt.train.elastic.policy`."""
+    asked = {"make_decision_for_non_running_worker_group", "make_decision_for_running_worker_group"}
+    assert ScalingPolicy.__abstractmethods__ == {*asked, "_get_num_workers_for_resource_request"}
+    own = {name for name in vars(ElasticPolicy) if name.startswith(("after_", "make_", "_maybe"))}
+    assert own >= asked
+    assert all(hasattr(ScalingPolicy, name) for name in {*own, "_maybe_send_resource_request"})
+    assert "preemption_context" in TrainContext.__dataclass_fields__
+    assert callable(DataParallelTrainer._initialize_and_run_controller)
+    decision = ResizeDecision(num_workers=2, resources_per_worker={"CPU": 1.0})
+    assert decision.num_workers == 2
+
+
+def test_ray_trains_own_policy_is_replaced() -> None:
+    trainer = SimpleNamespace(_initialize_and_run_controller=lambda **given: given)
+    policy: Any = object()
+    given = with_policy(trainer, policy)._initialize_and_run_controller(scaling_policy="Ray's", callbacks=[])
+    assert given == {"scaling_policy": policy, "callbacks": []}
+
+
+class World:
+    """A policy, and what it sees."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free: dict[str, int] = {}
+        self.now, self.folder = 0.0, folder
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
+        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "free_slots", lambda bundle: self.free)
+        scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
+        sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
+        self.policy = ElasticPolicy(scaling, sizing, ElasticRun(folder, folder / "run", asks_for_nodes=False))
+        self.policy.after_controller_start(SimpleNamespace())  # no cluster is there that it could ask
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def started(self) -> int:
+        """With how many workers it starts."""
+        for _ in range(100):
+            decision = self.policy.make_decision_for_non_running_worker_group()
+            if isinstance(decision, ResizeDecision):
+                assert decision.resources_per_worker == {"CPU": 1.0}
+                return decision.num_workers
+        return 0
+
+    def running(self, *nodes: str, seconds: int = 20) -> int | None:
+        """The number it changes to within some seconds, with workers on nodes."""
+        workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in nodes]
+        for _ in range(seconds):
+            self.now += 1
+            state = SimpleNamespace(workers=workers, start_time=0.0)
+            decision = self.policy.make_decision_for_running_worker_group(state, None)
+            if isinstance(decision, ResizeDecision):
+                return decision.num_workers
+            assert isinstance(decision, NoopDecision)
+        return None
+
+    def save(self, step: int) -> None:
+        folder = self.folder / "run" / folder_name(step)
+        folder.mkdir(parents=True)
+        seal(folder, 0, 1)
+
+    @property
+    def is_wished(self) -> bool:
+        return WishFile(self.folder).is_there
+
+    @property
+    def told(self) -> str:
+        return (self.folder / NOTICE_FILE).read_text()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_it_starts_with_what_is_free(world: World) -> None:
+    world.free = {"a": 1, "b": 1}
+    assert world.started() == 2
+    assert "training with 2 of 1 to 3 workers" in world.told
+
+
+def test_it_waits_for_the_fewest_and_says_so(world: World) -> None:
+    assert world.started() == 0
+    assert world.told.count("there is room for 0 of 1 to 3 workers") == 1
+
+
+def test_it_grows_once_a_checkpoint_that_it_wished_for_is_stored(world: World) -> None:
+    world.save(3)
+    world.free = {"a": 0, "b": 2}
+    assert world.running("a") is None
+    assert world.is_wished
+    world.save(7)
+    assert world.running("a") == 3
+    assert not world.is_wished
+    assert "goes on with 3 of 1 to 3 workers" in world.told
+
+
+def test_no_checkpoint_is_wished_for_without_room(world: World) -> None:
+    world.free = {"a": 0, "b": 0}
+    assert world.running("a") is None
+    assert not world.is_wished
+    world.free = {"a": 0, "b": 1}
+    assert world.running("a") is None
+    assert world.is_wished
+    world.free = {"a": 0, "b": 0}  # somebody else took it
+    assert world.running("a", seconds=5) is None
+    assert not world.is_wished
+
+
+def test_the_most_stay_as_they_are(world: World) -> None:
+    world.free = {"a": 5}
+    assert world.running("a", "a", "a") is None
+    assert not world.is_wished
+
+
+def lost(world: World) -> None:
+    """A node is gone, another has its worker still."""
+    world.running("a", "b", seconds=1)
+    world.free = {"a": 0}
+
+
+def unknown(world: World) -> None:
+    """It failed before it was ever looked at, and holds its places."""
+    world.free = {"a": 1}
+    assert world.started() == 1
+    world.policy.after_controller_state_update(None, RunningState())
+    world.free = {"a": 0}
+
+
+def never_started(world: World) -> None:
+    """It got no places after all, and others have some now."""
+    world.free = {"a": 1, "b": 2}
+    assert world.started() == 3
+    world.policy.after_controller_state_update(None, ReschedulingState(training_failed_error=None))  # type: ignore[arg-type]
+    world.free = {"a": 1}
+
+
+@pytest.mark.parametrize("happened", [lost, unknown, never_started])
+def test_it_goes_on_with_the_places_that_are_left(world: World, happened: Callable[[World], None]) -> None:
+    happened(world)
+    assert world.started() == 1
+
+
+def test_a_wish_of_a_run_that_was_killed_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    WishFile(tmp_path).make()
+    assert not World(tmp_path, monkeypatch).is_wished

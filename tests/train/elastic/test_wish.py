@@ -1,0 +1,96 @@
+"""Checkpoints out of turn."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from adapt.train.elastic import policy, wish
+from adapt.train.elastic.wish import Wishes, WishFile
+from adapt.train.tracking.progress import Progress
+from tests.train.toy import Case, build, feed
+
+
+class Clock:
+    """In place of `time`."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(wish, "time", Clock())
+    monkeypatch.setattr(policy, "notice", lambda: None)
+    return wish.time  # type: ignore[return-value]
+
+
+def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
+    """What each look gives, one a second."""
+    found = []
+    for _ in range(seconds):
+        clock.now += 1
+        found.append(wishes.look())
+    return found
+
+
+def test_a_wish_is_seen_once(tmp_path: Path, clock: Clock) -> None:
+    wishes, file = Wishes(looks=True, folder=tmp_path), WishFile(tmp_path)
+    assert not any(looks(wishes, clock))
+    file.make()
+    assert file.is_there
+    assert looks(wishes, clock) == [True, False, False]
+    file.withdraw()
+    file.withdraw()
+    assert not file.is_there
+    file.make()
+    os.utime(tmp_path / wish.WISH_FILE, (7, 7))
+    assert looks(wishes, clock) == [True, False, False]
+
+
+def test_it_looks_once_a_second(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    monkeypatch.setattr(policy, "notice", lambda: seen.append(clock.now))
+    wishes = Wishes(looks=True, folder=tmp_path)
+    for _ in range(1000):
+        wishes.look()
+        clock.now += 0.01
+    assert len(seen) == 10
+    assert not Wishes(folder=tmp_path).look()  # of another rank
+
+
+@pytest.mark.parametrize(("deadline", "second"), [(1100.0, 70), (None, 91), (1010.0, None)])
+def test_a_notice_is_answered_at_once_and_shortly_before_the_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline: float | None, second: int | None
+) -> None:
+    noticed: Any = SimpleNamespace(deadline_ms=deadline and deadline * 1000)
+    monkeypatch.setattr(policy, "notice", lambda: noticed)
+    found = looks(Wishes(looks=True), clock, 150)
+    assert [number for number, saved in enumerate(found, 1) if saved] == [1, *([second] if second else [])]
+
+
+def saved_at(wished_in: set[int]) -> list[int]:
+    """On a rank: the steps after which it saves, where rank 0 sees a wish in some steps."""
+
+    class Made(Wishes):
+        step = 0
+
+        def look(self) -> bool:
+            self.step += 1
+            return dist.get_rank() == 0 and self.step in wished_in
+
+    case = Case(steps=6, training={"checkpoint_interval_steps": 4, "log_interval_steps": 100})
+    loop, saved = replace(build(case), wishes=Made()), list[int]()
+    loop.run(feed(0, 6), Progress(), lambda metrics: None, lambda progress: saved.append(progress.step))
+    return saved
+
+
+def test_all_ranks_save_after_the_same_step(ranks) -> None:
+    assert ranks(2).run(saved_at, {2, 4}) == [[2, 4, 6]] * 2
+    assert ranks(2).run(saved_at, set()) == [[4, 6]] * 2

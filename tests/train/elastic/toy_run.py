@@ -1,0 +1,83 @@
+"""The toy of the training tests on Ray Train, whose ranks come and go. Run as a module, with settings as JSON."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adapt.config import ResourcesConfig
+from adapt.runtime import connect, hide_unreserved_gpus
+from adapt.train.job import CHECKPOINTS
+from adapt.train.ranks import RankedRun, on_all_ranks
+
+NAME = "toy"
+SIZES = {"global_batch": 12, "micro_batch": 2, "dropout": 0.3}
+PACE_S = 0.1
+
+
+@dataclass(frozen=True)
+class ToyRun:
+    """What is run."""
+
+    folder: str
+    address: str
+    workers: tuple[int, int]
+    steps: int
+    zero_stage: int = 2
+    interval: int = 5
+    """Steps between checkpoints."""
+
+
+def main(told: ToyRun) -> None:
+    from adapt.train import ranks
+    from adapt.train.elastic.sizing import Patience
+
+    ranks.PATIENCE = Patience(settle_s=2, look_s=0.5, looks=3)
+    resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=1)
+    connect(resources)
+    sizes = [number for number in range(told.workers[0], told.workers[1] + 1) if SIZES["global_batch"] % number == 0]
+    on_all_ranks(RankedRun(on_a_rank, asdict(told), Path(told.folder), NAME, resources, sizes, keep_checkpoints=2))
+
+
+def on_a_rank(values: dict[str, Any]) -> None:
+    hide_unreserved_gpus()
+    import ray
+    import ray.train
+    import torch.distributed as dist
+
+    from adapt.train.checkpoints.checkpoint import Checkpoints
+    from adapt.train.elastic.wish import Wishes
+    from adapt.train.failure import portable_errors
+    from tests.train.toy import Case, build, feed
+
+    told = ToyRun(**{**values, "workers": tuple(values["workers"])})
+    folder = Path(told.folder)
+    with portable_errors():
+        training = {"log_interval_steps": 1, "checkpoint_interval_steps": told.interval}
+        case = Case(told.zero_stage, told.steps, training=training, **SIZES)
+        node = ray.get_runtime_context().get_node_id()
+        rank, world = dist.get_rank(), dist.get_world_size()
+        loop = replace(build(case), wishes=Wishes(rank == 0, folder))
+        checkpoints = Checkpoints(loop.engine, None, folder / CHECKPOINTS / NAME)
+        progress = checkpoints.load()
+
+        def report(metrics: dict[str, Any]) -> None:
+            if rank == 0:
+                with (folder / "steps.jsonl").open("a") as file:
+                    line = {name: metrics[name] for name in ("step", "loss", "tokens")}
+                    file.write(json.dumps({**line, "world": world, "node": node}) + "\n")
+
+        def paced() -> Iterator[Any]:
+            for share in feed(progress.step, told.steps, case.global_batch):
+                time.sleep(PACE_S)
+                yield share
+
+        loop.run(paced(), progress, report, checkpoints.save)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    main(ToyRun(**{**given, "workers": tuple(given["workers"])}))
