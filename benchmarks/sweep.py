@@ -3,42 +3,62 @@
 `ratio`: the time of TAPT trials as separate commands, each with a store of its own, one after another, over the time of
 `jobs/tune.py` with the same values; commands start Ray, prepare the text and measure the base model each time.
 `saved_share`: of the stages of all trials, those that another trial had made.
+`asha_gain`: by how much the best loss on dev of ASHA is below that of random search with as many steps [nats].
+`stop_to_free_s`: from a scheduler's stop of a trial until its workers are free, the longest of all stops.
 """
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from benchmarks import classify
 from benchmarks.common import Options, Result, apart, finished, job, main, workplace
+from benchmarks.halving import Halving, halving
 
-TARGETS = {"ratio": (">=", 2.0), "saved_share": (">=", 0.3)}
+TARGETS = {"ratio": (">=", 2.0), "saved_share": (">=", 0.3), "asha_gain": (">=", 0.0), "stop_to_free_s": ("<=", 10.0)}
 TRIALS, FEWER = 16, 2
-SPACE = {"training.learning_rate": {"loguniform": [1e-5, 1e-3]}}
+STEPS, FEWER_STEPS = 40, 4
+HALVED_STEPS, FEWER_HALVED_STEPS = 90, 12
+SPACE = {"training.learning_rate": {"loguniform": [1e-5, 1e-2]}}
+Common = Callable[[Path], list[str]]
 
 
 def measure(options: Options) -> Result:
-    """Both ways on one machine, one after the other."""
-    trials = FEWER if options.quick else TRIALS
+    """Both ways on one machine, one after the other; then ASHA and random search."""
     with workplace() as folder:
-        model = options.models and options.models / "bert-tiny-general"
-        common = _given(folder, classify.Case("tiny", options.data, model), steps=4 if options.quick else 40)
-        search = ["--space", str(folder / "space.yaml"), "--job=tapt", f"--tune.samples={trials}"]
-        began = time.perf_counter()
-        objectives = "--tune.objectives=[heldout_loss_after]"
-        found = finished(job([*common(folder / "one"), *search, objectives, "--tune.fresh_seeds=[]"], "tune"))
-        together = time.perf_counter() - began
-        record = json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
-        began = time.perf_counter()
-        for row in record["trials"]:
-            values = [f"--{name}={value}" for name, value in row["values"].items()]
-            finished(job([*common(folder / f"trial-{row['number']}"), *values], "tapt"))
-        apart_s = time.perf_counter() - began
-    shared, stages = record["shared"], record["stages"]
-    count = len(record["trials"])
+        model = options.models / "bert-tiny-general" if options.models else None
+        common = _given(folder, classify.Case("tiny", options.data, model))
+        search = ["--space", str(folder / "space.yaml"), "--job=tapt", "--tune.objectives=[heldout_loss_after]"]
+        search.append("--tune.fresh_seeds=[]")
+        together = _together_and_apart(folder, common, search, options.quick)
+        steps = FEWER_HALVED_STEPS if options.quick else HALVED_STEPS
+        halved = apart(halving, [*common(folder / "halving"), *search], steps, options.quick)
+    return Result(
+        {
+            **together.figures,
+            "asha_gain": halved.random - halved.asha,
+            "stop_to_free_s": max(halved.stop_to_free_s),
+        },
+        [*together.details, *_told(halved)],
+    )
+
+
+def _together_and_apart(folder: Path, common: Common, search: list[str], quick: bool) -> Result:
+    steps = f"--training.max_steps={FEWER_STEPS if quick else STEPS}"
+    began = time.perf_counter()
+    samples = f"--tune.samples={FEWER if quick else TRIALS}"
+    found = finished(job([*common(folder / "one"), *search, steps, samples], "tune"))
+    together = time.perf_counter() - began
+    record = json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
+    began = time.perf_counter()
+    for row in record["trials"]:
+        values = [f"--{name}={value}" for name, value in row["values"].items()]
+        finished(job([*common(folder / f"trial-{row['number']}"), steps, *values], "tapt"))
+    apart_s = time.perf_counter() - began
+    shared, stages, count = record["shared"], record["stages"], len(record["trials"])
     details = [
         (f"{count} trials, jobs/tune.py", f"{together:.0f} s"),
         (f"{count} commands, jobs/tapt.py", f"{apart_s:.0f} s"),
@@ -47,14 +67,22 @@ def measure(options: Options) -> Result:
     return Result({"ratio": apart_s / together, "saved_share": shared / (stages + shared)}, details)
 
 
-def _given(folder: Path, case: classify.Case, steps: int) -> Any:
+def _told(halved: Halving) -> list[tuple[str, str]]:
+    return [
+        ("best loss on dev, ASHA", f"{halved.asha:.4f} after {halved.asha_steps} steps of all trials"),
+        ("best loss on dev, random", f"{halved.random:.4f} after {halved.random_steps} steps"),
+        ("trials stopped by ASHA", str(len(halved.stop_to_free_s))),
+    ]
+
+
+def _given(folder: Path, case: classify.Case) -> Common:
     """The arguments that all have in common, by the store."""
     model = case.model or apart(_model, case, folder / "model")
     splits = {split: str(file) for split, file in _task(folder).items()}
     config = {
         "model": {"path": str(model)},
         "task": {"name": "topics", **splits},
-        "training": {"sequence_length": 128, "max_steps": steps, "global_batch_size": 16},
+        "training": {"sequence_length": 128, "global_batch_size": 16},
         "tapt": {"batch_examples": None},
         "evaluation": {"sequence_length": 128},
     }

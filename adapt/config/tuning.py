@@ -22,7 +22,8 @@ class TuneConfig:
     scheduler: Literal["none", "asha", "median"] = "none"
     """Which trials go on: `none` all of them; with `asha` (asynchronous successive halving) and `median` a trial is
     judged after a part of training.max_steps, and goes on from there if it is among the best, or above the median. This
-    needs training.schedule wsd, with training.warmup_steps."""
+    needs training.schedule wsd, with training.warmup_steps. Population-based training is left out: it leaves no values
+    that a file could hold (docs/sweeps.md)."""
     turns: PositiveInt = 3
     """`asha` and `median`: how often a trial is measured, the last time after training.max_steps."""
     reduction: PositiveInt = 3

@@ -1,0 +1,99 @@
+"""ASHA against random search at equal budget, and how soon after a stop the trial's workers are free."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+SAMPLES, FEWER = 27, 3
+"""Trials of ASHA, beside that of the configuration as it is."""
+REDUCTION, TURNS, FEWER_TURNS = 3, 3, 2
+
+
+@dataclass(frozen=True)
+class Halving:
+    """What both came to."""
+
+    asha: float
+    """The lowest loss on dev."""
+    random: float
+    asha_steps: int
+    """Steps of all trials; that of the configuration as it is does not count."""
+    random_steps: int
+    random_trials: int
+    stop_to_free_s: list[float]
+    """From each stop of a trial by the scheduler until all cores were free."""
+
+
+def halving(arguments: Sequence[str], steps: int, quick: bool) -> Halving:
+    """Runs ASHA, and then random search with the steps that ASHA took. Both draw the same trials.
+
+    Args:
+        arguments: of jobs/tune.py.
+        steps: of a trial that is not stopped.
+        quick: whether less of all will do.
+    """
+    import ray
+
+    turns = FEWER_TURNS if quick else TURNS
+    common = [*arguments, f"--training.max_steps={steps}", "--training.schedule=wsd", "--training.warmup_steps=1"]
+    judged = ["--tune.scheduler=asha", f"--tune.turns={turns}", f"--tune.reduction={REDUCTION}", "--tune.at_once=1"]
+    waits: list[float] = []
+    with _timed_stops(waits):
+        asha, branches = _found([*common, *judged, f"--tune.samples={FEWER if quick else SAMPLES}"])
+    taken = sum(_steps(row, branches) for row in asha["trials"] if row["number"])
+    trials = max(1, round(taken / steps))
+    random, _ = _found([*common, f"--tune.samples={trials}"])
+    ray.shutdown()
+    return Halving(_best(asha), _best(random), taken, trials * steps, trials, waits)
+
+
+def _found(arguments: Sequence[str]) -> tuple[dict[str, Any], dict[int, int]]:
+    """The figures of a search, and where a longer turn goes on, by the steps of the turn before."""
+    from adapt.runner import Store, ensure
+    from adapt.stage.context import root_of
+    from adapt.train.schedule import branch_step
+    from adapt.tuning.command import search_asked
+    from adapt.tuning.turns import lengths_of, steps_after
+
+    search = search_asked(arguments)
+    metrics = dict(ensure(search, Store(root_of(search.config))).record.metrics)
+    lengths = [steps_after(search.config, turn) for turn in range(len(lengths_of(search.config.tune)))]
+    return metrics, {length: branch_step(search.config.training, length) or 0 for length in lengths if length}
+
+
+def _steps(row: Mapping[str, Any], branches: Mapping[int, int]) -> int:
+    """The steps of a trial: each turn begins where the cooldown of the one before began."""
+    lengths = sorted(map(int, row["turns"]))
+    return sum(
+        length - (branches[before] if before else 0) for before, length in zip([0, *lengths], lengths, strict=False)
+    )
+
+
+def _best(metrics: Mapping[str, Any]) -> float:
+    (objective,) = metrics["objectives"]
+    best = next(row for row in metrics["trials"] if row["number"] == metrics["best"])
+    return float(best["figures"][objective]["value"])
+
+
+@contextmanager
+def _timed_stops(waits: list[float]) -> Iterator[None]:
+    """Notes how long all cores take to be free, from each stop of a trial on [s]. Ray Tune waits meanwhile."""
+    import ray
+
+    from adapt.tuning.dispatch import Board
+
+    end = Board.end
+
+    def timed(board: Board, number: int) -> None:
+        began = time.perf_counter()
+        end(board, number)
+        if number and (number, board.turns - 1) not in board.heard:
+            while ray.available_resources().get("CPU", 0) < ray.cluster_resources()["CPU"]:
+                time.sleep(0.02)
+            waits.append(time.perf_counter() - began)
+
+    with patch.object(Board, "end", timed):
+        yield
