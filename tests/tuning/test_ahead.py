@@ -12,7 +12,7 @@ from adapt.config import Config, TuneConfig
 from adapt.errors import ConfigError
 from adapt.runner import Record, Store
 from adapt.stage.finetune import Finetune
-from adapt.tuning.ahead import check_budget, hours_of_all, told_ahead, trials_ahead
+from adapt.tuning.ahead import SearchAhead, check_budget, hours_of_all, told_ahead, trials_ahead
 from adapt.tuning.propose import proposals
 from adapt.tuning.search import Search
 from tests.tuning.test_confirm import search as search
@@ -57,6 +57,19 @@ def test_where_nothing_says_how_long_stages_take_the_hours_are_not_known(search:
     ahead = trials_ahead(search, proposals(SPACE, SETTINGS, [False]), Store(tmp_path / "runs"))
     assert {each.device_hours for each in ahead} == {None}
     assert hours_of_all(ahead, 6) is None
+
+
+def test_people_are_told_what_all_trials_cost(search: Search, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs")
+    for run in seeds_of(search, {}):
+        finished(run, store, 1.0)
+    priced = replace(search.config.resources, price_per_device_hour=2.5)
+    tuned = replace(search.config.tune, searcher="grid", samples=2, budget_device_hours=50.0)
+    asked = replace(search, config=replace(search.config, resources=priced, tune=tuned))
+    hours = 3 * len(search.config.finetune.seeds)
+    assert SearchAhead.of(asked, store).total() == (
+        f"3 trials will take about {hours} device-hours, {2.5 * hours:.2f}; at most 50 (tune.budget_device_hours)"
+    )
 
 
 def with_budget(search: Search, hours: float | None) -> Search:
