@@ -17,7 +17,7 @@ SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
 """Fields whose best value would be the luckiest."""
 DRAWS = 4
 """Samples of the whole space that are looked at, beside the ends of each domain."""
-LOWER_IS_BETTER = ("loss", "forgetting", "change", "seconds", "overlap")
+LOWER_IS_BETTER = ("loss", "forgetting", "change", "seconds", "overlap", "bytes", "flops", "wait")
 """Words in the names of figures that should be low."""
 
 

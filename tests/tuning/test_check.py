@@ -133,4 +133,6 @@ def test_scores_need_a_task(given: dict[str, Any]) -> None:
 def test_losses_and_forgetting_should_be_low() -> None:
     low = ("heldout_loss_after", "general_loss_after", "forgetting", "loss_forgetting", "general_change")
     assert all(map(is_lower_better, low))
-    assert not any(map(is_lower_better, ("dev_score", "average", "learning", "forward_transfer")))
+    assert all(map(is_lower_better, ("device_seconds", "peak_memory_bytes", "flops", "data_wait_share")))
+    high = ("dev_score", "average", "learning", "forward_transfer", "tokens_per_s", "mfu")
+    assert not any(map(is_lower_better, high))

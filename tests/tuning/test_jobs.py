@@ -1,0 +1,47 @@
+"""Any job can be searched: it makes a trial, which tells which figures it may have. Nothing here trains."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.job.registry import JOBS
+from adapt.parse import parse_values
+from adapt.tuning.trial import figures_of, on_dev, trial_of
+from tests.job.worlds import SPLITS, enter
+
+SOURCES = [{"name": name, "paths": f"data/{name}.jsonl"} for name in ("one", "two")]
+NEEDED: dict[str, dict[str, Any]] = {
+    "dapt": {"corpus.paths": "data/one.jsonl"},
+    "select": {"select.pool_paths": "data/one.jsonl", "select.per_example": 2},
+    "sequence": {"corpus.sources": SOURCES},
+    "merge": {"corpus.sources": SOURCES, "merge.models": ["model"]},
+    "evaluate": {"corpus.paths": "data/one.jsonl", "comparison.models": [{"name": "other", "path": "model"}]},
+    "similarity": {"corpus.sources": SOURCES},
+    "vocabulary": {"corpus.paths": "data/one.jsonl"},
+    "advise": {"corpus.paths": "data/one.jsonl"},
+}
+FIGURES = {
+    "dapt": {"dev_score", "heldout_loss_after", "general_loss_after"},
+    "tapt": {"dev_score", "heldout_loss_after", "general_loss_after"},
+    "finetune": {"dev_score"},
+    "sequence": {"dev_score", "average", "forgetting"},
+    "select": {"kl_reduction"},
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_is_a_trial(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = enter(tmp_path, monkeypatch, *SPLITS, "one", "two")
+    task = {"name": "toy", "domain": "one", **{split: f"data/{split}.jsonl" for split in SPLITS}}
+    given = {
+        "model.path": config.model.path,
+        "storage.root": config.storage.root,
+        **({"tasks": [task]} if name == "sequence" else {"task": task}),
+        "training": {"sequence_length": 64, "max_steps": 3},
+        "evaluation.sequence_length": 64,
+    }
+    asked = parse_values({**given, **NEEDED.get(name, {})}, JOBS[name].kind, "here")
+    trial = trial_of(JOBS[name], on_dev(asked))
+    assert figures_of(trial) >= FIGURES.get(name, set())
+    assert figures_of(trial)
