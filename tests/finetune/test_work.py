@@ -19,6 +19,7 @@ from tests.finetune.toy import toy
 MODES = ("fine_tune", "lora", "feature_extraction", "linear_probe")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
 @pytest.mark.parametrize("mode", MODES)
 def test_it_learns(learn: Learn, mode: str, kind: str) -> None:

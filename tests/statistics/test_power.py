@@ -10,6 +10,7 @@ from adapt.statistics.compare import Comparison, average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
 from adapt.statistics.power import Chance, Side, detectable
 
+pytestmark = pytest.mark.heavy
 NOISE = 0.02
 """Deviation over seeds."""
 
@@ -78,7 +79,6 @@ def test_more_tasks_show_smaller_differences_and_the_power_is_as_said():
     assert power(study, 250) == pytest.approx(0.8, abs=0.07)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(("examples", "apart", "alike"), [(500, 0.02, False), (140, 0.0, True)])
 def test_the_power_is_as_said_for_predictions(examples, apart, alike):
     """Five seeds; by their own deviation, or by what all seeds of a recipe get right together."""
