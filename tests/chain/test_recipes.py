@@ -79,3 +79,10 @@ def test_searches_have_as_many_trials_as_the_study_says() -> None:
 def test_the_recipe_of_methods_has_all_that_its_model_can_train_with() -> None:
     kinds = {node.config.method.kind for node in nodes_of("methods.yaml").values()}
     assert {*METHODS} - kinds == {"expand"}
+
+
+def test_parts_are_tried_by_domain_apart_and_shared() -> None:
+    nodes = [node.config for node in nodes_of("methods.yaml").values() if node.name == "parts"]
+    seen = {(c.method.kind, c.sequence.mode, c.method_options.per_domain) for c in nodes}  # type: ignore[union-attr]
+    ways = {("separate", True), ("continual", False)}
+    assert seen == {(kind, *way) for kind in ("adapters", "prompt", "prefix") for way in ways}
