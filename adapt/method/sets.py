@@ -18,6 +18,7 @@ from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 DOCUMENTS = 256
 """Documents of a domain whose mean is its prototype, at the most."""
@@ -136,6 +137,18 @@ def take_set(
             begin(number)
     choose_set(model, number)
     return names
+
+
+def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
+    """Words that vectors can begin as, int64 [wanted]: the beginning of the domain's text, documents drawn by the seed.
+
+    Where that is streamed, or too short, torch's generator draws them from the vocabulary.
+    """
+    import numpy as np
+    import torch
+
+    text = np.concatenate([np.empty(0, np.int64), *_sample(setting)])[:wanted]
+    return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
 
 
 def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from adapt.config import Config, PositiveInt
 from adapt.method.base import Added, AddedMemory, Method, Setting
-from adapt.method.sets import check_trained_sets, enter_sets, take_set
+from adapt.method.sets import check_trained_sets, enter_sets, take_set, words_of
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize
 
@@ -54,7 +54,7 @@ class Prefixed(Method):
         check_trained_sets(config, model, self.kind, KIND, {"length": self.options.length}, self.by_domain)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
-        """Freezes the model and puts the domain's prefixes in; new ones are those of words drawn by the run's seed."""
+        """Freezes the model and puts the domain's prefixes in; new ones are those of words of its text."""
         from adapt.model.additions.prefixes import attach_prefixes, begin_prefixes
 
         self._names = take_set(
@@ -62,7 +62,7 @@ class Prefixed(Method):
             setting,
             self.by_domain,
             lambda: attach_prefixes(model, 1, self.options.length),
-            lambda number: begin_prefixes(model, number),
+            lambda number: begin_prefixes(model, number, words_of(model, setting, self.options.length)),
         )
         return model
 

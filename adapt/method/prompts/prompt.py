@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from adapt.config import Config, PositiveInt
 from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Method, Setting
-from adapt.method.sets import check_trained_sets, enter_sets, take_set
+from adapt.method.sets import check_trained_sets, enter_sets, take_set, words_of
 from adapt.model.additions.config import stored_additions
 from adapt.model.limits import PROMPTS, max_sequence_length
 from adapt.model.size import ModelSize
@@ -69,7 +69,7 @@ class Prompted(Method):
                 )
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
-        """Freezes the model and puts the domain's prompt in; a new one consists of words drawn by the run's seed."""
+        """Freezes the model and puts the domain's prompt in; a new one consists of words of its text."""
         from adapt.model.additions.prompts import attach_prompts, begin_prompt
 
         self._names = take_set(
@@ -77,7 +77,7 @@ class Prompted(Method):
             setting,
             self.by_domain,
             lambda: attach_prompts(model, 1, self.options.length),
-            lambda number: begin_prompt(model, number),
+            lambda number: begin_prompt(model, number, words_of(model, setting, self.options.length)),
         )
         return model
 

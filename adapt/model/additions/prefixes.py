@@ -7,6 +7,7 @@ layer whose attention has a window, a prefix is as far away as words before the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from adapt.model.packing.packed import Packed
 from adapt.model.packing.prefixed import PREFIXES
 
 _PIECE = 64
-"""Words whose keys and values a new prefix consists of pass so many together."""
+"""Words of which a new prefix is made see so many together."""
 
 
 class Prefix(nn.Module):
@@ -82,28 +83,38 @@ def attach_prefixes(model: Any, sets: int, length: int) -> None:
 
 
 @torch.no_grad()
-def begin_prefixes(model: Any, number: int) -> None:
-    """Makes prefixes of the keys and values that words have, which torch's generator draws from the vocabulary.
+def begin_prefixes(model: Any, number: int, words: Tensor) -> None:
+    """Makes prefixes of the keys and values that words have.
+
+    Words stand where few of a text do, since a text would take those at its own positions for its own words: before the
+    text where positions turn keys, and from the middle of the table where there is one.
 
     Args:
         model: with prefixes, in evaluation mode.
         number: of the prefixes, from 0.
+        words: int64 [length], their ids.
     """
     places: list[Any] = [getattr(_attention_of(layer), PREFIXES) for layer in layers_of(model)]
-    length, positions = places[0][number].length, getattr(model.config, "max_position_embeddings", None)
-    words = torch.randint(model.config.vocab_size, (length,)).to(next(model.parameters()).device)
-    piece = min(_PIECE, positions - first_position(model.config)) if positions else _PIECE
     chosen, watches = places[0].chosen, [_Watch() for _ in places]
     for prefixes, watch in zip(places, watches, strict=True):
         prefixes.append(watch)
         prefixes.chosen = len(prefixes) - 1
-    last_hidden_state(model, Packed.joined(*map(Packed.single, words.split(piece))))
+    last_hidden_state(model, _aside(model.config, words.to(next(model.parameters()).device)))
     for prefixes, watch in zip(places, watches, strict=True):
         del prefixes[-1]
         prefixes.chosen = chosen
         assert watch.seen
         prefixes[number].keys.copy_(watch.seen[0])
         prefixes[number].values.copy_(watch.seen[1])
+
+
+def _aside(config: Any, words: Tensor) -> Packed:
+    """Words in pieces, at positions that few words of a text have."""
+    is_turned = getattr(config, "rope_parameters", None) is not None
+    middle = (config.max_position_embeddings - first_position(config)) // 2
+    piece = _PIECE if is_turned else min(_PIECE, middle)
+    packed = Packed.joined(*map(Packed.single, words.split(piece)))
+    return replace(packed, position_ids=packed.position_ids + (-piece if is_turned else middle))
 
 
 def _attention_of(layer: Layer) -> nn.Module:

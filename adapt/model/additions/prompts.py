@@ -135,14 +135,14 @@ def attach_prompts(model: Any, sets: int, length: int) -> None:
 
 
 @torch.no_grad()
-def begin_prompt(model: Any, number: int) -> None:
-    """Makes a prompt of the embeddings of words, which torch's generator draws from the vocabulary.
+def begin_prompt(model: Any, number: int, words: Tensor) -> None:
+    """Makes a prompt of the embeddings of words.
 
     Args:
         model: with prompts.
         number: of the prompt, from 0.
+        words: int64 [length], their ids.
     """
     base = model.base_model
-    table, prompt = base.get_input_embeddings().weight, getattr(base, PROMPTS)[number]
-    words = torch.randint(len(table), (prompt.length,))
-    prompt.vectors.copy_(table[words.to(table.device)])
+    table = base.get_input_embeddings().weight
+    getattr(base, PROMPTS)[number].vectors.copy_(table[words.to(table.device)])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ObjectiveConfig, TrainingConfig
+from adapt.corpus.shards.tokens import write_shard
 from adapt.errors import AdaptError
 from adapt.method.base import Added, Setting
 from adapt.method.prompts.prompt import Prompted, PromptOptions
@@ -64,6 +65,15 @@ def test_a_new_prompt_follows_from_seed_and_domain(tiny_bert: Path) -> None:
     assert not torch.equal(first(seed=1, number=1), first(seed=2, number=1))
     table = load_model(tiny_bert).get_input_embeddings().weight
     assert all((table == vector).all(1).any() for vector in first(seed=1))
+
+
+def test_a_new_prompt_begins_as_the_text_of_its_domain(tiny_bert: Path, tmp_path: Path) -> None:
+    write_shard(tmp_path / "train-00000.arrow", [[5, 6, 7, 8, 9, 10]], 20)
+    for length, is_text in ((4, True), (7, False)):  # which is longer than the text
+        method = Prompted(PromptOptions(length=length))
+        model: Any = method.prepare_model(load_model(tiny_bert), Setting(texts=(tmp_path,)))
+        table, prompt = model.get_input_embeddings().weight, sets_of(model)[0][0]
+        assert torch.equal(prompt.vectors, table[5 : 5 + length]) == is_text
 
 
 def check(folder: Path, training: int = 32, evaluation: int = 32, streaming: bool = False, **options: Any) -> None:

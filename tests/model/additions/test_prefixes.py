@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,24 +101,23 @@ def test_text_is_generated_with_and_without_what_was_remembered(family: str) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_new_prefix_is_what_words_have(family: str) -> None:
-    """Text behind it computes as behind these words, where nothing depends on positions but through keys."""
+    """Before the text, or from the middle of the table of positions."""
     model: Any = prefixed(family)
-    torch.manual_seed(5)
-    words = torch.randint(50, (LENGTH,))
-    torch.manual_seed(5)
-    begin_prefixes(model, 0)
+    words = torch.tensor([7, 30, 9])
+    begin_prefixes(model, 0, words)
     seen: dict[str, Tensor] = {}
     other: Any = ready(family)
-    real = attention.attention
+    names = {id(each): name for name, each in other.named_modules()}
 
     def watched(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
-        names = {id(each): name for name, each in other.named_modules()}
         seen[names[id(module)]] = torch.stack((key[0], value[0])).transpose(1, 2)
-        return real(module, query, key, value, *rest, **options)
+        return attention.attention(module, query, key, value, *rest, **options)
 
     AttentionInterface.register("watched", watched)
     other.config._attn_implementation = "watched"
-    last_hidden_state(other, Packed.single(words))
+    middle = {"modernbert": -64, "llama": -64, "roberta": 255}.get(family, 256 if family != "gpt2" else 512)
+    moved = Packed.single(words)
+    last_hidden_state(other, replace(moved, position_ids=moved.position_ids + middle))
     for name, sets in model.named_modules():
         if name.endswith(".prefixes"):
             expected = seen[name.removesuffix(".prefixes")]
@@ -126,11 +126,22 @@ def test_a_new_prefix_is_what_words_have(family: str) -> None:
             assert sets.chosen == 0
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_text_behind_a_new_prefix_is_text_behind_these_words(family: str) -> None:
+    """Where keys are turned by positions and nothing sees what comes after it. The words fill a piece."""
+    model: Any = ready(family)
+    attach_prefixes(model, 1, 64)
+    (words,) = documents(64)
+    begin_prefixes(model, 0, words)
+    whole = plain(family)(torch.cat((words, TEXTS[0]))[None]).logits[0, 64:]
+    torch.testing.assert_close(model(TEXTS[0][None]).logits[0], whole, rtol=1e-3, atol=1e-4)
+
+
 def test_each_domain_has_its_own_and_copies_too() -> None:
     model = shaken(prefixed("bert"))
     first = losses(model)
     assert len(own_parameters(model, 1)) == 2 * 2
-    begin_prefixes(model, 1)
+    begin_prefixes(model, 1, torch.tensor([7, 30, 9]))
     choose_set(model, 1)
     assert not torch.allclose(losses(model), first)
     choose_set(model, 0)
