@@ -101,7 +101,7 @@ def _trainer(run: RankedRun) -> Any:
         run_config=RunConfig(
             name=run.name,
             storage_path=str(run.folder / CHECKPOINTS),
-            failure_config=FailureConfig(max_failures=run.resources.max_failures),
+            failure_config=FailureConfig(max_failures=run.resources.max_failures if len(sizes) == 1 else -1),
             checkpoint_config=CheckpointConfig(num_to_keep=run.keep_checkpoints),
             callbacks=callbacks,
             **environment,
@@ -112,5 +112,5 @@ def _trainer(run: RankedRun) -> Any:
         return trainer
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
 
-    told = ElasticRun(run.folder, run.run_folder, asks_for_nodes=is_joined)
+    told = ElasticRun(run.folder, run.run_folder, is_joined, run.resources.max_failures)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ray.train.v2._internal.execution.context import TrainRunContext, get_train_context
-from ray.train.v2._internal.execution.controller.state import ReschedulingState
+from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision, ScalingPolicy
+from ray.train.v2.api.exceptions import PreemptionError
 
 from adapt.train.checkpoints.retain import newest_whole
 from adapt.train.elastic.sizing import Sizing
 from adapt.train.elastic.slots import free_slots
 from adapt.train.elastic.wish import WishFile
+from adapt.train.failure import as_ours
 from adapt.train.tracking.notice import tell
 
 _AGAIN_S = 0.5
@@ -35,6 +37,8 @@ class ElasticRun:
     """Where its checkpoints are stored."""
     asks_for_nodes: bool
     """Whether there may be an autoscaler, which is asked for as many workers as there may be."""
+    max_failures: int
+    """How often workers may fail, of themselves."""
 
 
 class ElasticPolicy(ScalingPolicy):
@@ -49,6 +53,7 @@ class ElasticPolicy(ScalingPolicy):
     def __init__(self, scaling_config: Any, sizing: Sizing, run: ElasticRun) -> None:
         super().__init__(scaling_config)
         self._sizing, self._run, self._wish = sizing, run, WishFile(run.folder)
+        self._failures = 0
         self._size = 0
         """How many workers the group that was started last has."""
         self._held: Counter[str] | None = Counter()
@@ -64,9 +69,18 @@ class ElasticPolicy(ScalingPolicy):
             super().after_controller_start(train_run_context)
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """A group that could not be started holds no place."""
+        """Takes note of groups that failed.
+
+        Raises:
+            TrainingError: they did so too often. Ray Train, which counts lost nodes too, is told not to count.
+        """
         if isinstance(current_state, ReschedulingState):
-            self._held = Counter()
+            self._held = Counter()  # a group that could not be started holds no place
+        if isinstance(current_state, RestartingState):
+            error = current_state.training_failed_error
+            self._failures += not (isinstance(error, PreemptionError) or self._has_lost_a_node())
+            if self._failures > self._run.max_failures:
+                raise as_ours(error, self._run.folder)
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         """At the start, and where workers or nodes were lost."""
@@ -104,15 +118,22 @@ class ElasticPolicy(ScalingPolicy):
             return self._resized(larger)
         return NoopDecision()
 
+    def _has_lost_a_node(self) -> bool:
+        return not free_slots(self._bundle).keys() >= set(self._held or ())
+
     def _room(self) -> int:
-        free = free_slots(self.scaling_config._resources_per_worker_not_none)
+        free = free_slots(self._bundle)
         if self._held is None:  # it failed before it was looked at, and its places are not free yet
             return max(self._size, sum(free.values()))
         return sum(free.values()) + sum(count for node, count in self._held.items() if node in free)
 
     def _resized(self, size: int) -> ResizeDecision:
         self._size, self._held = size, None
-        return ResizeDecision(num_workers=size, resources_per_worker=self.scaling_config._resources_per_worker_not_none)
+        return ResizeDecision(num_workers=size, resources_per_worker=self._bundle)
+
+    @property
+    def _bundle(self) -> dict[str, float]:
+        return dict(self.scaling_config._resources_per_worker_not_none)
 
     def _range(self) -> str:
         return f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from ray.train import ScalingConfig
 from ray.train.v2._internal.execution.context import TrainContext
-from ray.train.v2._internal.execution.controller.state import ReschedulingState, RunningState
+from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState, RunningState
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
+from ray.train.v2.api.preemption import PreemptionInfo
 
+from adapt.errors import TrainingError
 from adapt.train.checkpoints.retain import folder_name, seal
 from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
@@ -51,7 +54,7 @@ class World:
         monkeypatch.setattr(module, "free_slots", lambda bundle: self.free)
         scaling = ScalingConfig(num_workers=(1, 3), resources_per_worker={"CPU": 1.0})
         sizing = Sizing((1, 2, 3), Patience(settle_s=5, look_s=5, looks=2))
-        self.policy = ElasticPolicy(scaling, sizing, ElasticRun(folder, folder / "run", asks_for_nodes=False))
+        self.policy = ElasticPolicy(scaling, sizing, ElasticRun(folder, folder / "run", False, max_failures=2))
         self.policy.after_controller_start(SimpleNamespace())  # no cluster is there that it could ask
 
     def _sleep(self, seconds: float) -> None:
@@ -163,6 +166,31 @@ def never_started(world: World) -> None:
 def test_it_goes_on_with_the_places_that_are_left(world: World, happened: Callable[[World], None]) -> None:
     happened(world)
     assert world.started() == 1
+
+
+def failed(world: World, error: Exception) -> None:
+    state = RestartingState(training_failed_error=error)  # type: ignore[arg-type]
+    world.policy.after_controller_state_update(None, state)
+
+
+def test_workers_fail_so_often_and_no_more(world: World) -> None:
+    world.running("a", seconds=1)
+    world.free = {"a": 0}
+    error = WorkerGroupError("", {1: ValueError("no luck")})
+    for _ in range(2):
+        failed(world, error)
+    with pytest.raises(TrainingError, match="rank 1: ValueError: no luck"):
+        failed(world, error)
+
+
+def test_nodes_may_go_as_often_as_they_like(world: World) -> None:
+    world.running("a", "b", seconds=1)
+    world.free = {"a": 0}
+    for _ in range(9):
+        failed(world, WorkerGroupError("", {1: ValueError("its node has died")}))
+    world.free = {"a": 0, "b": 0}
+    for _ in range(9):
+        failed(world, PreemptionError(PreemptionInfo(None, {"b": [1]}), drain_timed_out=True))
 
 
 def test_a_wish_of_a_run_that_was_killed_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
