@@ -18,7 +18,7 @@ from ray import tune
 from ray._private import auto_init_hook
 from ray.tune.search import Searcher
 
-from adapt.runtime import hush
+from adapt.runtime import hush, user_errors
 from adapt.tuning.propose import Proposals, Values
 
 Answer = Mapping[str, float] | None
@@ -32,6 +32,7 @@ WAITING = {"node:__internal_head__": 0.001}
 
 TURN = "turn"
 """What Tune's schedulers take for time: lengths of `Board`."""
+GOES_ON = "free memory on the machines, then run the same command: the search goes on where it was"
 DEATHS = 3
 """How often the process of a trial is started again."""
 
@@ -108,7 +109,7 @@ def dispatch(
         look: called again and again; gives the turns that have ended since.
 
     Raises:
-        AdaptError: as `begin` and `look`.
+        AdaptError: as `begin` and `look`; or a machine ran out of memory, and Ray has killed processes that only wait.
     """
     mailbox: Any = ray.remote(num_cpus=0)(_Mailbox).remote()
     errors: list[BaseException] = []
@@ -117,7 +118,9 @@ def dispatch(
         thread.start()  # in the main thread, Tune would take over the signals
         try:
             while thread.is_alive():
-                for asked in ray.get(mailbox.take.remote()):
+                with user_errors(GOES_ON):
+                    taken = ray.get(mailbox.take.remote())
+                for asked in taken:
                     begin(asked)
                 for asked, answer in look().items():
                     board.heard[asked] = answer
@@ -128,7 +131,8 @@ def dispatch(
             mailbox.close.remote()
             raise
     if errors:
-        raise errors[0]
+        with user_errors(GOES_ON):
+            raise errors[0]
     _leftover(board, begin, look)
 
 

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from adapt.config import TuneConfig
-from adapt.errors import ClusterError
+from adapt.errors import ClusterError, DeviceMemoryError
 from adapt.tuning.propose import Proposals, proposals
 
 OBJECTIVES = ["dev_score"]
@@ -49,6 +51,30 @@ def free_cores_within(seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def test_a_search_whose_processes_were_killed_for_memory_says_that_it_can_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.exceptions import OutOfMemoryError
+
+    from adapt.tuning import dispatch as module
+
+    def killed(*_: Any) -> Any:
+        raise OutOfMemoryError("10 worker(s) were killed due to the node running low on memory")
+
+    def waits(board: Any, *_: Any) -> None:
+        while not board.is_over:
+            time.sleep(0.01)
+
+    mailbox = MagicMock()
+    monkeypatch.setattr(module, "ray", SimpleNamespace(remote=lambda **_: lambda of: mailbox, get=killed))
+    monkeypatch.setattr(module, "_tune", waits)
+    board, worker = module.Board(asked_of(TuneConfig()), OBJECTIVES, lambda number: True), Worker()
+    with pytest.raises(DeviceMemoryError, match="ran out of memory, and Ray killed") as caught:
+        module.dispatch(board, 1, None, worker.begin, worker.look)
+    assert "goes on where it was" in caught.value.fix
+    assert board.is_over
 
 
 @pytest.mark.slow
