@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
+from adapt.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import Training, config_of, importance_batches, step_of
 from benchmarks.ours import alone, settled
@@ -131,7 +132,8 @@ def main() -> None:
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     plan = Plan.of(arguments.size, Options(arguments.quick, arguments.data, arguments.models))
     report(f"das_cost ({arguments.size})", TARGETS, measure(plan), arguments.json)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from adapt.config import Config, MethodConfig, TrainingConfig
+from adapt.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import method_step
 from benchmarks.ours import alone, settled
@@ -116,7 +117,8 @@ def main() -> None:
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     plan = MethodsPlan.of(arguments.size, Options(arguments.quick, arguments.data, arguments.models))
     report(f"methods ({arguments.size})", TARGETS, measure(plan), arguments.json)
 

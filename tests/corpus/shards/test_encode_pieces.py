@@ -75,6 +75,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_shards_are_those_of_the_library(pretrained: Pretrained, kind: str, tmp_path: Path) -> None:
     options = {"entity_field": "names"} if kind == "entity" else {}
