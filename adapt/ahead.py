@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-_begun: list[Any] = []
-"""Tasks of Ray that import."""
+_begun: tuple[Any, ...] = ()
+"""Tasks of Ray that import, begun last. Stages that run side by side look at it from threads of their own."""
 
 
 def import_meanwhile(modules: Collection[str]) -> None:
@@ -26,18 +26,19 @@ def import_in_idle_processes(modules: Collection[str], processes: int) -> None:
     """
     import ray
 
+    global _begun
+    _begun = ()
     if modules and not ray.cluster_resources().get("GPU"):
         task: Any = ray.remote(num_cpus=0)(_import)
-        _begun.extend(task.remote(modules) for _ in range(processes))
+        _begun = tuple(task.remote(modules) for _ in range(processes))
 
 
 def await_idle_processes() -> None:
     """Waits until what they import is imported. Work that came before would go to others, and import all once more."""
     import ray
 
-    if _begun:
-        ray.wait(_begun, num_returns=len(_begun), fetch_local=False)
-        _begun.clear()
+    if begun := _begun:
+        ray.wait(list(begun), num_returns=len(begun), fetch_local=False)
 
 
 def _import(modules: Collection[str]) -> None:

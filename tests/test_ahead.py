@@ -4,6 +4,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_work_comes_to_the_idle_process_that_has_imported() -> None:
     ahead.await_idle_processes()
     assert ray.get(ray.remote(num_cpus=1)(is_imported).remote(SELDOM))
     assert not is_imported(SELDOM)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_stages_side_by_side_wait_each() -> None:
+    ahead.import_in_idle_processes(["json"], 2)
+    with ThreadPoolExecutor(8) as threads:
+        for each in [threads.submit(ahead.await_idle_processes) for _ in range(50)]:
+            each.result()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_an_earlier_ray_was_asked_is_not_waited_for() -> None:
+    ahead.import_in_idle_processes(["json"], 1)
+    ahead.import_in_idle_processes([], 0)
+    assert not ahead._begun
 
 
 @pytest.mark.parametrize("kind", [Finetune, PrepareTask, Scores, Train])

@@ -27,9 +27,8 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
 
     import_meanwhile(_modules(stage.imports for stage in waiting))
     most = room(resources, len(stages))
-    if address_of(resources) is None:
-        there = [stage.imports_there for stage in waiting if stage.imports_there]
-        import_in_idle_processes(_modules(there), min(len(there), os.cpu_count() or 1))
+    there = [stage.imports_there for stage in waiting if stage.imports_there and address_of(resources) is None]
+    import_in_idle_processes(_modules(there), min(len(there), os.cpu_count() or 1))
     return ensure_all(stages, store, *most)
 
 
