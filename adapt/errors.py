@@ -65,12 +65,15 @@ class DeviceMemoryError(TrainingError):
         fix: as `AdaptError`.
         micro_batch: sequences that passed it at once.
         steps: that had gone well since the ranks began, or began again.
+        field: that makes passes smaller.
     """
 
-    def __init__(self, what: str, fix: str = "", micro_batch: int = 1, steps: int = 0) -> None:
+    def __init__(
+        self, what: str, fix: str = "", micro_batch: int = 1, steps: int = 0, field: str = "training.micro_batch"
+    ) -> None:
         super().__init__(what, fix)
-        self.micro_batch, self.steps = micro_batch, steps
-        self.args = (self.what, self.fix, micro_batch, steps)  # which survive pickling
+        self.micro_batch, self.steps, self.field = micro_batch, steps, field
+        self.args = (self.what, self.fix, micro_batch, steps, field)  # which survive pickling
 
 
 class StageError(AdaptError):

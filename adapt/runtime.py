@@ -220,12 +220,15 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
 
 
 @contextmanager
-def user_errors(takes_less: str = TAKES_LESS, sequences: int = 1) -> Iterator[None]:
+def user_errors(
+    takes_less: str = TAKES_LESS, sequences: int = 1, field: str = "training.micro_batch"
+) -> Iterator[None]:
     """Lets an error of ours, raised in a Ray process, out as itself, and a lack of memory there as one of ours.
 
     Args:
         takes_less: what to change where memory runs out.
-        sequences: that pass a device at once, where a smaller training.micro_batch would take less; else 1.
+        sequences: that pass a device at once, where fewer would take less; else 1.
+        field: that says how many do.
     """
     try:
         yield
@@ -234,9 +237,9 @@ def user_errors(takes_less: str = TAKES_LESS, sequences: int = 1) -> Iterator[No
             raise ours from error
         if was_killed_for_memory(error):
             what = "a machine ran out of memory, and Ray killed the process that worked there"
-            raise DeviceMemoryError(what, takes_less, sequences) from error
+            raise DeviceMemoryError(what, takes_less, sequences, field=field) from error
         if any(lacks_memory(cause) for cause in causes(error)):
-            raise DeviceMemoryError("a device ran out of memory", takes_less, sequences) from error
+            raise DeviceMemoryError("a device ran out of memory", takes_less, sequences, field=field) from error
         raise
 
 

@@ -40,7 +40,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
         problem = Problem.load(folder, MAX_LENGTH, [])
     tuning = Tuning(model.base_model, problem, settings, 0, place)
     cpu = time.process_time()
-    history = train(Course(tuning.classifier, tuning.loss, lambda: 0.0, steps * BATCH), settings, 0)
+    history = train(Course(tuning.classifier, tuning.loss, lambda: 0.0, np.ones(steps * BATCH)), settings, 0)
     return time.process_time() - cpu, history.seconds
 
 

@@ -131,7 +131,19 @@ def test_a_new_version_changes_the_keys_of_its_stages_and_of_what_needs_them(
 
 # --- packages
 
-CLEANED = {"prepare", "dedup", "select", "evidence", "embedder", "embed", "vocabulary", "extend", "trim", "scratch"}
+CLEANED = {
+    "prepare",
+    "dedup",
+    "select",
+    "evidence",
+    "embedder",
+    "embed",
+    "enough",
+    "vocabulary",
+    "extend",
+    "trim",
+    "scratch",
+}
 USED: dict[str, set[str]] = {
     "ftfy": CLEANED,
     "py3langid": CLEANED,

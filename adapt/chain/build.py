@@ -19,6 +19,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select
 from adapt.stage.train import Train
+from adapt.tuning.check import check_test_files
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search
 
@@ -84,6 +85,8 @@ def build_chain(nodes: Sequence[Node]) -> Chain:
     chain, offered = Chain([], Store(root_of(first)), first.resources), Offered()
     for node in nodes:
         if {*node.needed} & {*offered.unknown}:
+            if node.job.kind.task:
+                check_test_files(node.config)
             offered.unknown.append(node.label)
             chain.later.append(node.label)
         else:

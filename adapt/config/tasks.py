@@ -132,6 +132,8 @@ class FinetuneConfig:
     """AdamW's decoupled weight decay, on matrices only."""
     batch_size: PositiveInt = 16
     """Examples in one step."""
+    micro_batch: PositiveInt | None = how(None)
+    """Examples that pass a device at once; null is all of a step. Fewer take less memory."""
     max_length: PositiveInt = 512
     """Longer examples are cut to this many tokens (or to the longest that the model takes, if that is less), and
     counted."""
@@ -156,3 +158,8 @@ class FinetuneConfig:
     save_model: bool = how(False)
     """`fine_tune`: keep the fine-tuned model of each seed, in the form that transformers loads (BERT and RoBERTa).
     Seeds that were finished without keeping their model run again."""
+
+    @property
+    def passing(self) -> int:
+        """Examples that pass a device at once."""
+        return min(self.micro_batch or self.batch_size, self.batch_size)

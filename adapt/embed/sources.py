@@ -17,7 +17,7 @@ from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
-from adapt.corpus.screening.tally import Tally, check_few_bad
+from adapt.corpus.screening.tally import Tally, check_few_bad, check_some_left
 from adapt.corpus.shards.prepare import numbered_items
 from adapt.corpus.watch import Pace
 from adapt.errors import DataError
@@ -82,11 +82,7 @@ class PoolSource:
             DataError: see `TextSource.check`.
         """
         check_few_bad(tally, self.corpus.max_bad_fraction, "records of the pool")
-        if tally.seen and not tally.kept:
-            raise DataError(
-                f"no document of the pool is left: of its {tally.seen} records all were left out ({tally.left_out})",
-                "check the paths of the pool, its text_field and its cleaning",
-            )
+        check_some_left(tally, self.manifest.files)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ def probe(
         predicted = [loss.probabilities(head(part.to(place.device).float())).cpu() for part in parts]
         return torch.cat(predicted).numpy()
 
-    course = Course(head, batch_loss, lambda: problem.score("dev", predict("dev")), len(examples["train"]))
+    masses = loss.masses(examples["train"])
+    course = Course(head, batch_loss, lambda: problem.score("dev", predict("dev")), masses)
     return Learned(predict, train(course, settings, seed), trained_numbers(head))
 
 

@@ -30,8 +30,8 @@ class Course:
     """Gives the mean loss of the train examples with these indices."""
     dev_score: Callable[[], float]
     """Gives the score on dev; higher is better."""
-    examples: int
-    """The number of train examples."""
+    masses: np.ndarray
+    """How much each train example weighs in the mean loss of several, float64 [E]."""
 
 
 @dataclass
@@ -55,7 +55,8 @@ def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: b
     """Trains, and leaves the module in evaluation mode with the weights of its best epoch.
 
     AdamW; the learning rate rises over the warm-up and falls linearly to 0; gradients are clipped to norm 1. Every
-    epoch sees each example once, in an order that seed and epoch determine.
+    epoch sees each example once, in an order that seed and epoch determine. The examples of a step pass the device at
+    once, or `micro_batch` at a time, which changes nothing but rounding and the dropout that is drawn.
 
     Raises:
         TrainingError: the loss is not finite.
@@ -63,20 +64,19 @@ def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: b
     optimizer = build_optimizer(course.module, settings.optimization)
     scaler = torch.amp.GradScaler(enabled=loss_scaling)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    batch = settings.finetune.batch_size
-    steps = math.ceil(course.examples / batch)
+    batch, examples = settings.finetune.batch_size, len(course.masses)
+    steps = math.ceil(examples / batch)
     history, best = History(), [parameter.detach().clone() for parameter in parameters]
     for epoch in range(settings.epochs):
-        order = np.random.default_rng([seed, epoch]).permutation(course.examples)
+        order = np.random.default_rng([seed, epoch]).permutation(examples)
         course.module.train()
         begin, losses = time.perf_counter(), []
         for step in range(steps):
             rate = learning_rate(settings.optimization, epoch * steps + step, settings.epochs * steps)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            loss = course.loss(order[step * batch : (step + 1) * batch])
+            loss = _add_gradients(course, order[step * batch : (step + 1) * batch], settings.finetune.passing, scaler)
             losses.append(_finite(loss, epoch * steps + step + 1))
-            scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
             scaler.step(optimizer)
@@ -95,8 +95,18 @@ def train(course: Course, settings: FinetuneSettings, seed: int, loss_scaling: b
     return history
 
 
-def _finite(loss: Tensor, step: int) -> float:
-    value = loss.item()
+def _add_gradients(course: Course, chosen: np.ndarray, at_once: int, scaler: torch.amp.GradScaler) -> float:
+    """The mean loss of some examples, whose gradients are added up, so many examples at a time."""
+    mass, value = float(course.masses[chosen].sum()) or 1.0, 0.0
+    for start in range(0, len(chosen), at_once):
+        some = chosen[start : start + at_once]
+        loss = course.loss(some) * (float(course.masses[some].sum()) / mass)
+        scaler.scale(loss).backward()
+        value += loss.item()
+    return value
+
+
+def _finite(value: float, step: int) -> float:
     if not math.isfinite(value):
         raise TrainingError(
             f"the loss of fine-tuning is {value} at step {step}",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from adapt.finetune.examples import Examples
 from adapt.task.data import IGNORED
 
 
@@ -30,6 +31,17 @@ class TaskLoss:
         if self.multi_label:
             return binary_cross_entropy_with_logits(logits, targets, pos_weight=self.weights)
         return cross_entropy(logits, targets, self.weights)
+
+    def masses(self, examples: Examples) -> np.ndarray:
+        """How much each example weighs in a mean of losses: its units, each as its class weighs, float64 [E]."""
+        if self.multi_label or self.weights is None:
+            return examples.units.astype(float)
+        counts, weights = examples.targets != IGNORED, self.weights.cpu().double().numpy()
+        of_targets = np.where(counts, weights[np.where(counts, examples.targets, 0)], 0.0)
+        if not examples.by_token:
+            return of_targets
+        before = np.concatenate(([0.0], of_targets.cumsum()))
+        return np.asarray(before[examples.ends[1:]] - before[examples.ends[:-1]])
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Probabilities, float32 [U, classes]. They sum to 1; for `multi_label` each class has its own."""

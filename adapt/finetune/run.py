@@ -16,7 +16,10 @@ from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.train.threads import use_threads
 
 SMALLEST_GPU_SHARE = 0.1
-TAKES_LESS = "lower finetune.batch_size or finetune.max_length"
+TAKES_LESS = "lower finetune.max_length, or take a larger device"
+MICRO_BATCH = "finetune.micro_batch"
+TRAINED = ("fine_tune", "lora")
+"""Modes in which the model is trained, so that smaller passes take less memory."""
 GPU_PARTS = 10_000
 """Ray divides a GPU into so many parts. Shares are rounded down to them: rounded up, they would not fit together."""
 
@@ -56,10 +59,17 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     await_idle_processes()
-    with user_errors(TAKES_LESS):
+    with user_errors(*takes_less(run.config.finetune), MICRO_BATCH):
         found: RunFound = ray.get(task.remote(run, folder.absolute()))
     found.write(folder)
     return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
+
+
+def takes_less(finetune: FinetuneConfig) -> tuple[str, int]:
+    """What to change where memory runs out, and how many examples pass a device at once where fewer would help."""
+    if finetune.mode in TRAINED and finetune.passing > 1:
+        return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing
+    return TAKES_LESS, 1
 
 
 def gpus_per_seed(finetune: FinetuneConfig) -> float:

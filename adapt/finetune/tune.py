@@ -58,6 +58,7 @@ class Tuning:
         classifier = new_classifier(encoder, finetune, settings.pooling, facts.kind, len(facts.labels))
         self.classifier = classifier.to(place.device)
         self._loss = loss_of(problem, finetune, place)
+        self.masses = self._loss.masses(problem.examples["train"])
 
     def loss(self, chosen: np.ndarray) -> Tensor:
         """The mean loss of the train examples with these indices."""
@@ -88,7 +89,7 @@ def tune(
         tuning.classifier,
         tuning.loss,
         lambda: problem.score("dev", tuning.predict("dev")),
-        len(problem.examples["train"]),
+        tuning.masses,
     )
     history = train(course, settings, seed, place.loss_scaling)
     trained = trained_numbers(tuning.classifier)

@@ -11,6 +11,7 @@ from adapt.select.table import SelectionStep
 from adapt.stage.context import Context
 from adapt.stage.selecting.embed import Embed
 from adapt.stage.selecting.embedding import Embedding, PoolTexts, StageTexts
+from adapt.stage.selecting.enough import CountEnough
 from adapt.stage.selecting.index import BuildIndex
 from adapt.stage.selecting.learn_embedder import LearnEmbedder
 from adapt.stage.selecting.target import Target
@@ -67,5 +68,7 @@ def vector_stages(
         resources=resources,
     )
     return VectorStages(
-        index, Embed(f"{name}-target", embedding, learnt, wanted, resources) if "target" in asked else None
+        enough=CountEnough(f"{config.name}-pool", documents, select.per_example) if select.per_example else None,
+        pool=index,
+        target=Embed(f"{name}-target", embedding, learnt, wanted, resources) if "target" in asked else None,
     )

@@ -130,4 +130,5 @@ class Finetune(Stage[Finetuned]):
         connect(resources)
         measured = run_finetuning(FinetuneRun(self.config, start, str(done[self.task].path), self.seed), folder)
         finetuned = Finetuned(**measured, transductive=self.start.knows(done))
-        return Outcome(finetuned, cost_of(finetuned.device_seconds, resources.price_per_device_hour))
+        cost = cost_of(finetuned.device_seconds, resources.price_per_device_hour)
+        return Outcome(finetuned, cost, {"micro_batch": self.config.finetune.passing})

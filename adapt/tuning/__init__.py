@@ -9,6 +9,7 @@
 - `search`: the stage that holds all trials.
 - `ahead`: what they will take.
 - `place`: whether a cluster can hold one.
+- `fitting`: micro-batches of trials that ran out of memory.
 - `trials`: their stages, as one heap of work.
 - `watched`: these as a table on a terminal.
 - `tracked`: these in MLflow and TensorBoard.

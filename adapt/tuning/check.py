@@ -100,13 +100,11 @@ def check_objectives(config: Config, trial: Trial) -> None:
 
 
 def check_test_files(config: Config) -> None:
-    """Refuses a test split without files where the best trial is to be tested. They are looked for, and not read.
+    """Refuses a test split without files. They are looked for, and not read.
 
     Raises:
         AdaptError: names the path.
     """
-    if not config.tune.fresh_seeds:
-        return
     for task in tasks_in(config):
         split_files(task, "test")
 

@@ -31,7 +31,6 @@ from adapt.tuning.values import named_by_values, settings_of, values_in
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
-MICRO_BATCH = "training.micro_batch"
 SUMS = ("export", "scores", "sequence", "trial")
 """Kinds of stages whose cost is that of stages that they read."""
 
@@ -54,13 +53,14 @@ class TrialRow:
     """Steps after which it was measured last; None where it is not judged on its way."""
     turns: dict[int, float] = field(default_factory=dict)
     """The first objective by the steps after which it was judged; empty where it is not judged on its way."""
-    micro_batch: int | None = None
-    """training.micro_batch after a device had run out of memory with more; None where it ran as configured."""
+    fitting: dict[str, int] = field(default_factory=dict)
+    """Micro-batches after a device had run out of memory with larger ones, by field; empty where it ran as configured.
+    """
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its values, and what it took to fit a device's memory."""
-        return self.values if self.micro_batch is None else {**self.values, MICRO_BATCH: self.micro_batch}
+        return {**self.values, **self.fitting}
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,8 @@ class Search(Stage[Searched]):
             DataError: the test split is not there.
         """
         check_fresh_seeds(self.config)
-        check_test_files(self.config)
+        if self.config.tune.fresh_seeds:  # the best trial is tested
+            check_test_files(self.config)
         space = read_space(self.space)
         check_turns(self.config, space)
         check_objectives(self.config, self.trial({}))

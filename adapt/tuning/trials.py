@@ -13,13 +13,12 @@ from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room
-from adapt.stage.train import Train
-from adapt.train.schedule import micro_batch, smaller_micro_batch
 from adapt.tuning.check import is_lower_better
 from adapt.tuning.dispatch import Answer, Asked, Board, dispatch
+from adapt.tuning.fitting import taken, with_fewer
 from adapt.tuning.place import check_place
 from adapt.tuning.propose import Proposals
-from adapt.tuning.search import MICRO_BATCH, SUMS, Search, TrialRow
+from adapt.tuning.search import SUMS, Search, TrialRow
 from adapt.tuning.tracked import SearchTrackers
 from adapt.tuning.trial import Figure, Trial
 from adapt.tuning.turns import lengths_of, scheduler_of, steps_after
@@ -54,8 +53,8 @@ class Trials:
     begun: dict[Asked, Trial] = field(default_factory=dict)
     rows: dict[Asked, TrialRow] = field(default_factory=dict)
     """Turns that have ended."""
-    micro_batches: dict[int, int] = field(default_factory=dict)
-    """training.micro_batch of trials whose device ran out of memory with more."""
+    fewer: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Micro-batches, by field, of trials whose device ran out of memory with larger ones."""
     first_error: BaseException | None = None
 
     def begin(self, asked: Asked, values: Mapping[str, Any]) -> None:
@@ -72,15 +71,15 @@ class Trials:
 
     def _trial(self, asked: Asked) -> Trial:
         number, turn = asked
-        fewer = {MICRO_BATCH: self.micro_batches[number]} if number in self.micro_batches else {}
-        return self.search.trial({**self.values[number], **fewer}, turn)
+        return self.search.trial({**self.values[number], **self.fewer.get(number, {})}, turn)
 
     def _begin_smaller(self, asked: Asked, error: DeviceMemoryError) -> None:
         """Begins a turn again with the next smaller micro-batch, which changes no key: what is finished stays."""
-        number, config = asked[0], self.search.configure(self.values[asked[0]])
-        smaller = smaller_micro_batch(config.training, config.resources.workers, error.micro_batch)
-        log(f"trial {number}: {error.what}; it goes on with {MICRO_BATCH} {smaller}")
-        self.micro_batches[number] = smaller
+        number = asked[0]
+        smaller = with_fewer(self.search.configure(self.values[number]), error)
+        told = ", ".join(f"{name} {value}" for name, value in smaller.items())
+        log(f"trial {number}: {error.what}; it goes on with {told}")
+        self.fewer[number] = {**self.fewer.get(number, {}), **smaller}
         self.begun[asked] = self._trial(asked)
         with self.work.changed:
             for stage in everything([self.begun[asked]]):
@@ -126,38 +125,15 @@ class Trials:
 
     def _row(self, asked: Asked, key: str, figures: dict[str, Figure], error: str) -> TrialRow:
         number, turn = asked
-        steps, fewer = steps_after(self.search.config, turn), self.micro_batches.get(number)
-        return TrialRow(number, self.values[number], key, figures, error, steps, micro_batch=fewer)
+        return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
 
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
         error = f"it reports no {missing[0]}, for want of held-out text" if missing else ""
-        return replace(
-            self._row(asked, trial.key, {} if missing else figures, error), micro_batch=self._fitting(asked[0], trial)
-        )
-
-    def _fitting(self, number: int, trial: Trial) -> int | None:
-        """The micro-batch that a trial ran with where that is less than it was given, also before a kill of the driver.
-
-        What `auto` has chosen by itself is not looked at: it is the machine's.
-        """
-        if fewer := self.micro_batches.get(number):
-            return fewer
         given = {stage.key for stage in everything(self.search.inputs.values())}
-        for stage in everything([trial]):
-            record = self.store.known(stage.kind, stage.name, stage.key) if isinstance(stage, Train) else None
-            if record is None or not isinstance(stage, Train) or stage.key in given:
-                continue
-            training, ran = stage.config.training, record.resources.get("micro_batch")
-            configured, had = stage.config.resources.workers, record.resources["workers"]
-            workers = had if isinstance(configured, int) else configured
-            asked = record.resources.get("micro_batch_asked", training.micro_batch)
-            if not ran or asked == "auto":
-                continue
-            if training.micro_batch == "auto" or ran < micro_batch(training, workers)[0]:
-                return int(ran)
-        return None
+        fitting = {**taken(trial, given, self.store), **self.fewer.get(asked[0], {})}
+        return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)
 
     def _answer(self, row: TrialRow) -> Answer:
         names = self.search.config.tune.objectives

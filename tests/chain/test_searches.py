@@ -10,7 +10,7 @@ import yaml
 from adapt.chain.build import Chain, ahead, build_chain, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, DataError
 from adapt.runner import Record
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
@@ -139,6 +139,18 @@ def test_the_best_trial_of_a_search_is_run_with_fresh_seeds_and_then_tested(cont
     content["common"]["tune"]["fresh_seeds"] = []
     assert "search_confirm[one]" not in labels(chain_of(content))
     assert "search_confirm[two]" not in chain_of(content).later
+
+
+def test_a_test_split_that_others_need_later_is_missed_before_the_search(content: dict[str, Any]) -> None:
+    content["common"]["tune"]["fresh_seeds"] = []  # the stages below bring their own
+    assert chain_of(content).later
+    Path(TASK["test"]).write_text("nobody reads this")
+    chain_of(content)
+    Path(TASK["test"]).unlink()
+    with pytest.raises(DataError, match=r"task\.test: data/test\.jsonl matches no file"):
+        chain_of(content)
+    del content["stages"]["winner"], content["stages"]["tapt"]
+    assert chain_of(content).searches
 
 
 def test_a_search_starts_from_the_model_of_another_stage(content: dict[str, Any]) -> None:

@@ -13,7 +13,9 @@ INPUTS = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 4)).astype(n
 TARGETS = torch.from_numpy(np.random.default_rng(1).normal(size=(20, 1)).astype(np.float32))
 
 
-def run(scores: list[float], patience: int = 3, rate: float = 0.1) -> tuple[nn.Linear, list[torch.Tensor], History]:
+def run(
+    scores: list[float], patience: int = 3, rate: float = 0.1, at_once: int | None = None
+) -> tuple[nn.Linear, list[torch.Tensor], History]:
     torch.manual_seed(0)
     module, seen = nn.Linear(4, 1), []
 
@@ -24,11 +26,14 @@ def run(scores: list[float], patience: int = 3, rate: float = 0.1) -> tuple[nn.L
 
     def loss(chosen: np.ndarray) -> torch.Tensor:
         assert module.training
+        assert len(chosen) <= min(at_once or 8, 8)
         return nn.functional.mse_loss(module(INPUTS[chosen]), TARGETS[chosen])
 
-    finetune = FinetuneConfig(batch_size=8, learning_rate=rate, patience=patience, warmup_fraction=0.2)
+    finetune = FinetuneConfig(
+        batch_size=8, micro_batch=at_once, learning_rate=rate, patience=patience, warmup_fraction=0.2
+    )
     settings = FinetuneSettings(finetune, epochs=len(scores), pooling="first", max_length=1)
-    return module, seen, train(Course(module, loss, dev_score, len(INPUTS)), settings, seed=5)
+    return module, seen, train(Course(module, loss, dev_score, np.ones(len(INPUTS))), settings, seed=5)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +53,9 @@ def test_the_best_epochs_weights_are_left(scores: list[float], ran: int, best: i
     assert not module.training
 
 
-def test_against_a_plain_loop() -> None:
-    module, _, history = run([0.1, 0.2])
+@pytest.mark.parametrize("at_once", [None, 1, 3, 8, 100])
+def test_against_a_plain_loop(at_once: int | None) -> None:
+    module, _, history = run([0.1, 0.2], at_once=at_once)
     torch.manual_seed(0)
     plain = nn.Linear(4, 1)
     groups = [{"params": [plain.weight], "weight_decay": 0.01}, {"params": [plain.bias], "weight_decay": 0.0}]

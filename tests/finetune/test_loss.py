@@ -1,5 +1,7 @@
 """Losses and class weights are what scikit-learn and torch say."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight, compute_sample_weight
 
 from adapt.finetune.loss import TaskLoss, balanced
+from adapt.finetune.problem import Problem
 from adapt.task.data import IGNORED
+from tests.finetune.toy import toy
 
 LOGITS = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 3)))
 TARGETS = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
@@ -58,3 +62,23 @@ def test_a_batch_without_labelled_tokens() -> None:
     loss = TaskLoss("tokens")(logits, torch.zeros(0, dtype=torch.int64))
     loss.backward()
     assert loss.item() == 0
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
+def test_losses_of_parts_add_up_by_their_masses(kind: str, weighted: bool, tmp_path: Path) -> None:
+    """To the mean of all, though parts have units of other classes, or more of them."""
+    toy(tmp_path, kind)
+    examples = Problem.load(tmp_path, 128, []).examples["train"]
+    loss = TaskLoss(kind, balanced(examples.targets, 3) if weighted else None)
+    logits = torch.from_numpy(np.random.default_rng(2).normal(size=(int(examples.units.sum()), 3)))
+    begins, masses = np.concatenate(([0], examples.units.cumsum())), loss.masses(examples)
+
+    def mean(chosen: np.ndarray) -> float:
+        units = np.concatenate([np.arange(begins[each], begins[each + 1]) for each in chosen])
+        return loss(logits[units], examples.batch(chosen, torch.device("cpu")).targets).item()
+
+    some = np.arange(2, 19)
+    parts = np.split(some, [1, 6])
+    together = sum(mean(part) * masses[part].sum() for part in parts) / masses[some].sum()
+    assert together == pytest.approx(mean(some), rel=1e-5)

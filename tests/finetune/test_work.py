@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, FinetuneConfig
 from adapt.errors import ClusterError, DataError, TrainingError
-from adapt.finetune.run import GPU_PARTS, FinetuneRun, gpus_per_seed, run_finetuning
+from adapt.finetune.run import GPU_PARTS, FinetuneRun, gpus_per_seed, run_finetuning, takes_less
 from adapt.finetune.work import finetune_work
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
@@ -141,6 +141,22 @@ def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path:
     with pytest.raises(ClusterError, match=r"1000 [CG]PU") as caught:
         run_finetuning(run, tmp_path)
     assert "finetune.cpus_per_seed" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("asked", "fix", "sequences"),
+    [
+        ({}, "set finetune.micro_batch to 8", 16),
+        ({"micro_batch": 6, "mode": "lora"}, "set finetune.micro_batch to 3", 6),
+        ({"micro_batch": 100, "batch_size": 5}, "set finetune.micro_batch to 2", 5),
+        ({"micro_batch": 1}, "lower finetune.max_length", 1),
+        ({"mode": "linear_probe"}, "lower finetune.max_length", 1),
+    ],
+)
+def test_what_takes_less_memory(asked: dict, fix: str, sequences: int) -> None:
+    told, passing = takes_less(FinetuneConfig(**asked))
+    assert told.startswith(fix)
+    assert passing == sequences
 
 
 @pytest.mark.parametrize("seeds", range(1, 10))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray import tune
 
-from adapt.config import Config, TuneConfig
+from adapt.config import Config, FinetuneConfig, TuneConfig
 from adapt.errors import DataError
 from adapt.runner import Done, Outcome, Store
 from adapt.tuning.propose import proposals
@@ -37,7 +37,7 @@ def ended(search: Any, values: Mapping[str, Any], root: Path) -> Trials:
 def test_a_trial_is_measured_as_its_stage_says(tmp_path: Path) -> None:
     search = ScriptedSearch(score, tmp_path / "notes")
     row = ended(search, {"a.x": 0.01, "a.y": 2}, tmp_path / "runs").rows[1, 0]
-    assert (row.figures["dev_score"].value, row.error, row.micro_batch) == (1.0, "", None)
+    assert (row.figures["dev_score"].value, row.error, row.fitting) == (1.0, "", {})
 
 
 def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
@@ -45,7 +45,7 @@ def test_a_trial_that_runs_out_of_memory_goes_on_with_fewer_sequences(
 ) -> None:
     search = ScriptedSearch(score, tmp_path / "notes", fitting=3)
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
-    assert (row.micro_batch, row.error) == (2, "")
+    assert (row.fitting, row.error) == ({"training.micro_batch": 2}, "")
     assert row.settings == {"a.x": 0.01, "training.micro_batch": 2}
     assert "trial 1: a device ran out of memory with 8 sequences a pass; it goes on with training.micro_batch 4" in (
         capsys.readouterr().err
@@ -75,14 +75,37 @@ def test_the_micro_batch_that_a_finished_training_took_is_kept(
             ran = {"workers": 1, "micro_batch": 2, **({"micro_batch_asked": asked} if asked else {})}
             return replace(super().run(folder, done), resources=ran)
 
-    monkeypatch.setattr("adapt.tuning.trials.Train", Trained)
+    monkeypatch.setattr("adapt.tuning.fitting.Train", Trained)
     search = ScriptedSearch(score, tmp_path / "notes")
     training = Trained("training", {}, score, 8, 64, tmp_path / "notes")
     own = search.trial
     monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": training}))
     row = ended(search, {"a.x": 0.01}, tmp_path / "runs").rows[1, 0]
-    assert row.micro_batch == kept
     assert row.settings == {"a.x": 0.01, **({"training.micro_batch": kept} if kept else {})}
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, 3), (8, 3), (3, None), (2, None)])
+def test_the_micro_batch_that_finished_fine_tuning_took_is_kept(
+    given: int | None, kept: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dataclass(frozen=True, eq=False)
+    class Taught(Scripted):
+        kind = "finetune"
+
+        @property
+        def config(self) -> Config:
+            return Config(finetune=FinetuneConfig(micro_batch=given))
+
+        def run(self, folder: Path, done: Done) -> Outcome[TrialMeasured]:
+            return replace(super().run(folder, done), resources={"micro_batch": 3})
+
+    monkeypatch.setattr("adapt.tuning.fitting.Finetune", Taught)
+    search = ScriptedSearch(score, tmp_path / "notes")
+    run = Taught("run", {}, score, 8, 64, tmp_path / "notes")
+    own = search.trial
+    monkeypatch.setattr(search, "trial", lambda values, turn=-1: replace(own(values, turn), runs={"its": run}))
+    row = ended(search, {}, tmp_path / "runs").rows[1, 0]
+    assert row.settings == ({"finetune.micro_batch": kept} if kept else {})
 
 
 def test_a_trial_that_does_not_fit_with_one_sequence_has_failed(tmp_path: Path) -> None:

@@ -43,6 +43,11 @@ class Manifest:
     parts: list[Part]
 
     @property
+    def files(self) -> list[str]:
+        """Paths of the parts."""
+        return [part.path for part in self.parts]
+
+    @property
     def digest(self) -> str:
         """Identity of the content: formats and the order enter, other than that no names and places do."""
         lines = (f"{part.digest} {part.format}" for part in self.parts)

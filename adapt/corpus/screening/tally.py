@@ -1,9 +1,13 @@
 """Counts of the records that were read, and how many of them may be unreadable."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adapt.corpus.cleaning.block import count_change
 from adapt.errors import DataError
+
+NAMED = 3
+"""Files that a message names."""
 
 
 @dataclass
@@ -62,3 +66,24 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
             f"{bad} of {tally.seen} {records} are unreadable: {tally.unreadable}",
             f"mend the files, or raise corpus.max_bad_fraction (now {most})",
         )
+
+
+def check_some_left(tally: Tally, files: Sequence[str]) -> None:
+    """Refuses files of which no document is left to choose, or to compare with.
+
+    Args:
+        tally: counts of all records that were read.
+        files: what was read.
+
+    Raises:
+        DataError: there is none; says for which reasons the records were left out.
+    """
+    if tally.kept:
+        return
+    named = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
+    raise DataError(
+        f"no document of {named} is left: of {tally.seen} records all were left out ({tally.left_out})"
+        if tally.seen
+        else f"{named}: there is no record at all",
+        "check the paths, the text field and corpus.cleaning; a pool must hold other text than dev and test",
+    )

@@ -58,11 +58,7 @@ class Nearby:
         Raises:
             DataError: there are fewer documents, or the index finds too few of the nearest ones.
         """
-        if k > self.documents:
-            raise DataError(
-                f"{k} neighbours of each text are wanted, and the pool has {self.documents} documents",
-                "lower the budget (select.per_example), or give a larger pool",
-            )
+        check_neighbours(k, self.documents)
         if k not in self._widths:
             self._widths[k] = width_for(self._index, rows, k, self._min_recall)
         width = self._widths[k]
@@ -86,6 +82,19 @@ def documents_of(given: Given) -> int:
     if not count:
         raise DataError("no document is left to choose from", "let the selections before this one pass on more")
     return count
+
+
+def check_neighbours(k: int, documents: int) -> None:
+    """Refuses to look for more neighbours of a text than there are documents.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    if k > documents:
+        raise DataError(
+            f"{k} neighbours of each text are wanted, and the pool has {documents} documents",
+            "lower the budget (select.per_example; in a list of selections also select.keep), or give a larger pool",
+        )
 
 
 class TargetRows(NamedTuple):

@@ -19,7 +19,7 @@ from adapt.stage.text.reading import without
 from adapt.stage.text.task_texts import TaskTexts
 
 if TYPE_CHECKING:
-    from adapt.embed.sources import TextSource
+    from adapt.embed.sources import PoolSource, TextSource
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PoolTexts:
         """How it is read."""
         return self.files.what()
 
-    def source(self, done: Done) -> "TextSource":
+    def source(self, done: Done) -> "PoolSource":
         """Where tasks read it."""
         from adapt.embed.sources import PoolSource
 

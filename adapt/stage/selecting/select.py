@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, CorpusConfig
+from adapt.config import Config
 from adapt.corpus.identity import dedup_identity
 from adapt.errors import DataError
 from adapt.model.start import Start
@@ -115,7 +115,7 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.screening.tally import check_few_bad
+        from adapt.corpus.screening.tally import check_few_bad, check_some_left
         from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
@@ -136,9 +136,9 @@ class Select(Stage[Selected]):
         vectors = self.vectors.made(done) if self.vectors else None
         choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens.made(done), budget)
         tally = pool.tally
-        if tally.kept:
-            check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
-        _check_enough(choice, tally, budget, corpus, self.like is not None)
+        check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
+        check_some_left(tally, self.pool.manifest.files)
+        _check_enough(choice, tally.kept, budget, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
         return Outcome(
@@ -185,23 +185,13 @@ def _choose(given: "Given", tokens: Tokens, budget: "Budget") -> "Choice":
     return choose(selections, given, budget, config.select.keep, alike, count)
 
 
-def _check_enough(choice: "Choice", tally: Any, budget: "Budget", corpus: CorpusConfig, is_control: bool) -> None:
-    """Refuses a pool of which nothing, or all that there is, would be taken."""
-    from adapt.corpus.files.manifest import expand_paths
-
-    if not tally.kept:
-        raise DataError(
-            f"no document of the pool can be chosen: of its {tally.seen} records all were left out ({tally.left_out})"
-            if tally.seen
-            else f"the pool is empty: {', '.join(expand_paths(corpus.paths))} hold no record",
-            "check select.pool_paths, select.pool_text_field and corpus.cleaning; a pool must hold other text than dev"
-            " and test",
-        )
+def _check_enough(choice: "Choice", documents: int, budget: "Budget", is_control: bool) -> None:
+    """Refuses a pool of so many documents of which all that there is would be taken."""
     if choice.is_full or (is_control and choice.taken):
         return
     wanted = f"{budget.documents} documents" if budget.documents is not None else f"{budget.tokens} tokens"
     raise DataError(
-        f"{wanted} are wanted, but of the {tally.kept} documents of the pool {len(choice.taken)} can be taken"
+        f"{wanted} are wanted, but of the {documents} documents of the pool {len(choice.taken)} can be taken"
         f" ({choice.tokens} tokens; {choice.near} are near copies of these)",
         "lower the budget (select.per_example, select.documents or select.tokens), give a larger pool, or train on all"
         " of it (tapt.pool_paths)",

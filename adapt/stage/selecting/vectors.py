@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from adapt.runner import Done
 from adapt.stage.selecting.embed import Embed
+from adapt.stage.selecting.enough import CountEnough
 from adapt.stage.selecting.index import BuildIndex
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 class VectorStages:
     """Vectors of pool and target in one space."""
 
+    enough: CountEnough | None
+    """Comes first, since it takes a moment; None where the budget says nothing of neighbours."""
     pool: BuildIndex
     target: Embed | None
     """None where no selection reads those of the target."""

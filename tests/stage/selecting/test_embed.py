@@ -133,7 +133,7 @@ def test_texts_that_cannot_be_compared_are_refused(
     [
         (["broken"] * 3, r"3 of 3 records of the pool are unreadable: 3 malformed JSON \(first: .*, record 1\)"),
         (["broken", *POOL[:9]], "1 of 10 records of the pool are unreadable"),
-        (["!", "?"], r"of its 2 records all were left out \(2 too short\)"),
+        (["!", "?"], r"of 2 records all were left out \(2 too short\)"),
     ],
 )
 def test_a_pool_that_cannot_be_read_is_refused_with_its_counts(

@@ -1,0 +1,49 @@
+"""Work over rows on a cluster: who dies while it works is begun again, and a lack of memory says what takes less."""
+
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.exceptions import OutOfMemoryError
+
+from adapt.config import Config, ResourcesConfig, TrainingConfig
+from adapt.errors import DeviceMemoryError
+from adapt.train.over_rows import Share, batches_of, over_rows
+
+CONFIG = Config(training=TrainingConfig(global_batch_size=24, precision="fp32"), resources=ResourcesConfig(workers=2))
+BATCHES = batches_of(np.arange(10), 3)
+
+
+def dying_once(folder: Path, device: Any, precision: str, share: Share) -> list[int]:
+    """The second process is killed in the middle of its work, as by hand or with its machine."""
+    numbers = [number for number, _ in share]
+    mark = folder / "died"
+    if numbers[0] and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return numbers
+
+
+def test_who_is_killed_begins_again(ray_cluster: None, tmp_path: Path) -> None:
+    parts, seconds = over_rows(partial(dying_once, tmp_path), BATCHES, CONFIG)
+    assert (tmp_path / "died").exists()
+    assert parts == [[0, 2], [1, 3]]
+    assert seconds > 0
+
+
+def test_whom_the_memory_monitor_kills_ran_out_of_memory_with_so_many_sequences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(_: Any) -> Any:
+        raise OutOfMemoryError("Task was killed due to the node running low on memory.")
+
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr("ray.remote", lambda **_: lambda task: type("Task", (), {"remote": lambda *given: None}))
+    monkeypatch.setattr("ray.get", killed)
+    with pytest.raises(DeviceMemoryError, match="Ray killed") as caught:
+        over_rows(partial(dying_once, Path()), BATCHES, CONFIG, sequences=8)
+    assert (caught.value.micro_batch, caught.value.fix) == (8, "set training.micro_batch to 6")
