@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config
+from adapt.config import Config, CorpusConfig
 from adapt.corpus.identity import dedup_identity
 from adapt.errors import DataError
 from adapt.model.start import Start
@@ -20,6 +20,7 @@ from adapt.stage.text.reading import without
 from adapt.stage.text.task_texts import TaskTexts, write_texts
 
 if TYPE_CHECKING:
+    from adapt.corpus.screening.tally import Tally
     from adapt.select.base import Given
     from adapt.select.choose import Budget, Choice
 
@@ -115,7 +116,6 @@ class Select(Stage[Selected]):
             ConfigError, DataError: the selection cannot select here, the pool is too small, or files have changed since
                 they were listed.
         """
-        from adapt.corpus.screening.tally import check_few_bad, check_some_left
         from adapt.corpus.spread import Cluster
         from adapt.select.base import Given
         from adapt.select.guards import MeasuredText, guards
@@ -129,6 +129,8 @@ class Select(Stage[Selected]):
             [MeasuredText(path, text.manifest, text.corpus) for path, text in files.items()],
         )
         pool = Pool(self.pool.manifest, corpus, guard.sieve, cluster=Cluster(self.config.resources))
+        if next(iter(pool), None) is None:  # what learns from a pool would only say that it has no words
+            self._check_usable(pool.tally, corpus)
         target = self.target.texts(done)
         budget = self._budget(done, len(target))
         starts = {**({"": self.start} if self.start else {}), **self.others}
@@ -136,8 +138,7 @@ class Select(Stage[Selected]):
         vectors = self.vectors.made(done) if self.vectors else None
         choice = _choose(Given(pool, target, self.config, models, vectors), self.tokens.made(done), budget)
         tally = pool.tally
-        check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
-        check_some_left(tally, self.pool.manifest.files)
+        self._check_usable(tally, corpus)
         _check_enough(choice, tally.kept, budget, self.like is not None)
         in_order = sorted(choice.taken, key=lambda taken: taken.document.id)
         write_texts(folder, (taken.line(pool.place(taken.document)) for taken in in_order))
@@ -154,6 +155,13 @@ class Select(Stage[Selected]):
                 figures=list(choice.figures),
             )
         )
+
+    def _check_usable(self, tally: "Tally", corpus: CorpusConfig) -> None:
+        """Refuses a pool of which too many records cannot be read, or none is left."""
+        from adapt.corpus.screening.tally import check_few_bad, check_some_left
+
+        check_few_bad(tally, corpus.max_bad_fraction, "records of the pool")
+        check_some_left(tally, self.pool.manifest.files)
 
     def _budget(self, done: Done, texts: int) -> "Budget":
         from adapt.select.choose import Budget

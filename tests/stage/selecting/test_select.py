@@ -222,10 +222,11 @@ def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tm
         ensure(stage, store)
 
 
-def test_a_pool_of_evaluation_text_only_is_refused(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["random", "dsir", "classifier"])
+def test_a_pool_of_evaluation_text_only_is_refused(kind: str, config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [{"text": TEST[1]}, {"text": DEV[0]}, {"text": "x"}])
     with pytest.raises(DataError, match=r"of 3 records all were left out \(.*2 in evaluation set dev-and-test"):
-        select(config)
+        select(choosing(config, kind=kind))
 
 
 def test_a_pool_with_too_many_broken_records_is_refused(config: Config, tmp_path: Path) -> None:
