@@ -3,12 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from adapt.config import Config, FinetuneConfig
-from adapt.errors import ClusterError, DataError, TrainingError
+from adapt.errors import ClusterError, DataError, DeviceMemoryError, TrainingError
 from adapt.finetune.run import GPU_PARTS, FinetuneRun, gpus_per_seed, run_finetuning, takes_less
 from adapt.finetune.work import finetune_work
 from adapt.model.locate import Pretrained
@@ -157,6 +159,21 @@ def test_what_takes_less_memory(asked: dict, fix: str, sequences: int) -> None:
     told, passing = takes_less(FinetuneConfig(**asked))
     assert told.startswith(fix)
     assert passing == sequences
+
+
+def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def lacks(_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("adapt.finetune.run._await_room", lambda *_: None)
+    monkeypatch.setattr("adapt.finetune.run.await_idle_processes", lambda: None)
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr("ray.remote", lambda **_: lambda task: SimpleNamespace(remote=lambda *given: None))
+    monkeypatch.setattr("ray.get", lacks)
+    with pytest.raises(DeviceMemoryError, match="ran out of memory") as caught:
+        run_finetuning(FinetuneRun(Config(), Pretrained(tmp_path, tmp_path), "", 0), tmp_path)
+    assert (caught.value.field, caught.value.micro_batch) == ("finetune.micro_batch", 16)
+    assert caught.value.fix == "set finetune.micro_batch to 8"
 
 
 @pytest.mark.parametrize("seeds", range(1, 10))

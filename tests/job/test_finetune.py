@@ -42,6 +42,7 @@ FINETUNE: dict[str, tuple[Any, set[str]]] = {
     "lora_rank": (2, {"run"}),
     "lora_alpha": (2.0, {"run"}),
     "seeds": ([7], set()),
+    "micro_batch": (4, set()),
     "cpus_per_seed": (0.5, set()),
     "gpus_per_seed": (0.5, set()),
     "save_model": (True, {"run"}),
