@@ -87,7 +87,7 @@ OBJECTIVES = {
 
 RESULTS_NOTE = (
     "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
-    "In brackets the 95% interval."
+    "In brackets the 95% interval. Nats a byte of text compare with models that have other tokens."
 )
 
 
@@ -108,6 +108,9 @@ class LossChange:
     """after - before, paired by document."""
     change_low: float | None
     change_high: float | None
+    per_byte_before: float | None = None
+    """Nats a byte of text; None where the length of texts is not known."""
+    per_byte_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,8 @@ def results_table(results: Sequence[LossChange]) -> str:
     """Loss and perplexity before and after, a row for each kind of text."""
     if not results:
         return "Not measured."
-    header = ("text", "predictions", "loss before", "loss after", "change", "perplexity before", "perplexity after")
+    losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
+    header = ("text", "predictions", *losses, "a byte before", "a byte after")
     rows = [
         (
             row.text,
@@ -215,6 +219,7 @@ def results_table(results: Sequence[LossChange]) -> str:
             interval(row, "change", signed=True),
             perplexity(row, "before"),
             perplexity(row, "after"),
+            *("" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)),
         )
         for row in results
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from adapt.config.vocabulary import tokens_wanted
 from adapt.errors import DataError, ModelError
 from adapt.model.additions.config import KEY, additions_of
 from adapt.model.additions.exbert import add_exbert
@@ -24,8 +25,6 @@ from adapt.vocabulary.rows import add_rows, embedding_rows
 from adapt.vocabulary.trim import Trimmed, keep_rows, with_new_ids
 from adapt.vocabulary.words import CountedWord, WordReader
 
-SHARE = 0.01
-"""Share of the vocabulary that is added where no size is given."""
 CHECKED = 1000
 """Tokens whose pieces are looked at once a tokenizer was written."""
 ROUNDS = 3
@@ -42,7 +41,8 @@ def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary
     """
     if size == "elbow":
         return elbow([word.saved for word in candidates])
-    return size if isinstance(size, int) else max(1, round(SHARE * vocabulary))
+    assert not isinstance(size, str)
+    return tokens_wanted(size, vocabulary)
 
 
 @dataclass(frozen=True)

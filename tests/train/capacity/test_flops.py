@@ -10,6 +10,7 @@ from adapt.method.base import Added
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.options import DasOptions
 from adapt.method.table import method_of
+from adapt.model.additions.exbert import add_exbert
 from adapt.model.layers.units import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
@@ -70,6 +71,16 @@ def test_training(name: str, documents: int, size_of) -> None:
     predicted = LENGTH if name in CAUSAL else 10
     size, work = size_of(model), Workload(LENGTH / documents, predicted / LENGTH)
     found = counted(model.train(), rows(predicted, documents), backward=True) / (ROWS * LENGTH)
+    assert training_flops(size, work) == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_layers_beside(name: str, size_of) -> None:
+    model = random_model(name).eval()
+    add_exbert(model, 0.5, VOCABULARY, 0)
+    keep_documents_apart(model)
+    size, work = size_of(model), Workload(LENGTH, 10 / LENGTH)
+    found = counted(model.train(), rows(10), backward=True) / (ROWS * LENGTH)
     assert training_flops(size, work) == pytest.approx(found, rel=0.02)
 
 
