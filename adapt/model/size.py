@@ -30,6 +30,8 @@ TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
 """What a linear layer calls its copies for single domains, of which one computes in its place: a token passes one."""
+OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
+"""Parts of a layer whose work the method that trains them counts, since a token passes those of one domain."""
 EXBERT = "exbert"
 """The addition that puts a smaller layer beside each (`adapt.model.additions.exbert`)."""
 UNUSED = ("pooler.", "seq_relationship.")
@@ -83,6 +85,10 @@ class ModelSize:
             vocabulary=self.vocabulary + added,
         )
 
+    def with_matrices(self, added: float) -> ModelSize:
+        """The same with so many elements more, in matrices of the layers that are held beside the model."""
+        return replace(self, layer_parameters=self.layer_parameters + round(added))
+
     def with_layers_beside(self, share: float) -> ModelSize:
         """The same with exBERT's module, whose layers have a share of the heads and inner neurons of the model's."""
         heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
@@ -115,7 +121,7 @@ def model_size(folder: Path) -> ModelSize | None:
     matrices = {
         name: math.prod(shape)
         for name, shape in shapes.items()
-        if len(shape) == 2 and name not in tables and f".{EXPERTS}." not in name
+        if len(shape) == 2 and name not in tables and not OF_METHODS.search(name)
     }
     repeated = {name: size for name, size in matrices.items() if IN_LAYER.search(name)}
     if not repeated:
