@@ -205,11 +205,12 @@ def part(row: LossChange) -> str:
 
 
 def results_table(results: Sequence[LossChange]) -> str:
-    """Loss and perplexity before and after, a row for each kind of text."""
+    """Loss and perplexity before and after, a row for each kind of text; losses a byte where they are known."""
     if not results:
         return "Not measured."
     losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
-    header = ("text", "predictions", *losses, "a byte before", "a byte after")
+    are_sized = any(row.per_byte_before is not None for row in results)
+    header = ("text", "predictions", *losses, *(("a byte before", "a byte after") if are_sized else ()))
     rows = [
         (
             row.text,
@@ -219,11 +220,16 @@ def results_table(results: Sequence[LossChange]) -> str:
             interval(row, "change", signed=True),
             perplexity(row, "before"),
             perplexity(row, "after"),
-            *("" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)),
+            *(_per_byte(row) if are_sized else ()),
         )
         for row in results
     ]
     return f"{RESULTS_NOTE}\n\n{table(header, rows)}"
+
+
+def _per_byte(row: LossChange) -> list[str]:
+    """Nats a byte of text before and after."""
+    return ["" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)]
 
 
 def interval(row: LossChange, name: str, signed: bool = False) -> str:
