@@ -105,7 +105,8 @@ def check_training(config: Config) -> None:
     Raises:
         ConfigError: names the fields.
     """
-    check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
+    if not config.training.max_flops:  # its steps depend on the model
+        check_warmup(config.training, length_of(config.training, sys.maxsize).steps)
     offload, stage = config.resources.offload, config.resources.zero_stage
     stages = {"none": (0, 1, 2, 3), "optimizer": (2, 3), "all": (3,)}[offload]
     if stage not in stages:

@@ -14,6 +14,9 @@ KEYS = "key"
 """Column of a token shard: what each document is known by, a hash of its normalised text
 (`adapt.corpus.screening.heldout`)."""
 
+BYTES = "bytes"
+"""Column of a token shard: how long each document's text is, as UTF-8. Older shards lack it."""
+
 STARTS = "starts"
 """Column of a batch: where documents start, which a shard's offsets say."""
 

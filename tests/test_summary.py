@@ -23,6 +23,8 @@ METRICS = {
     "heldout_loss_before_high": 3.5,
     "heldout_loss_after": 2.0,
     "heldout_loss_change": -1.25,
+    "heldout_loss_per_byte_before": 0.8125,
+    "heldout_loss_per_byte_after": 0.5,
     "general_loss_before": None,
     "steps": 600,
     "tokens": 4_915_200,
@@ -85,6 +87,7 @@ def shown_summary(
 def test_the_summary_shows_losses_cost_and_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shown = shown_summary(capsys, tmp_path)
     assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250")
+    assert "domain: 0.8125 nats a byte before, 0.5000 after\n" in shown
     assert "general" not in shown  # it was not measured
     assert "600 steps, 4,915,200 tokens, 20,000 tokens/s, data wait 1.2%, 4 min 05 s of device time" in shown
     assert ", MFU 23%, at most 1.5 GiB a device\n" in shown

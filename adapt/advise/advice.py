@@ -129,6 +129,6 @@ def _of_selection(case: Case) -> list[str]:
 
 def _of_tapt(case: Case) -> list[str]:
     """TAPT's own length and rate, in place of those that the configuration gives for DAPT."""
-    limits = [name for name in ("max_steps", "max_tokens") if getattr(case.config.training, name)]
+    limits = [name for name in ("max_steps", "max_tokens", "max_flops") if getattr(case.config.training, name)]
     own = [f"--{name}={value:g}" for name, value in TAPT_LENGTH.items()]
     return [*own, *(f"--training.{name}=null" for name in limits)]

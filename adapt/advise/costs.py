@@ -12,6 +12,7 @@ from adapt.config.kinds import TAPT_LENGTH
 from adapt.method.table import method_of
 from adapt.model.size import ModelSize
 from adapt.runner.store import Store
+from adapt.train.capacity.compute import with_flops_as_steps
 from adapt.train.capacity.flops import Workload, forward_flops, training_flops, workload
 from adapt.train.capacity.forecast import forecast
 from adapt.train.schedule import length_of
@@ -96,7 +97,7 @@ def costs(config: Config, evidence: Evidence, dimensions: ModelSize | None, stor
 
 def is_limited(training: TrainingConfig) -> bool:
     """Whether a length is configured. If none is, one pass is costed, and asked for by the command."""
-    return any((training.max_steps, training.max_tokens, training.epochs))
+    return any((training.max_steps, training.max_tokens, training.max_flops, training.epochs))
 
 
 def _sum(parts: Sequence[CostAhead], rate: float | None, price: float | None) -> CostAhead:
@@ -161,9 +162,12 @@ def _dapt(config: Config, evidence: Evidence, dimensions: ModelSize | None) -> C
         training = replace(training, epochs=1.0)
     if tokens is None and training.epochs:
         return _training(config, None, None, dimensions)
+    length = tokens / documents if tokens and documents else None
+    if training.max_flops and dimensions is None:
+        return CostAhead(None)
+    training = with_flops_as_steps(replace(config, training=training), dimensions, length).training
     trained = sys.maxsize if tokens is None else max(1, round(tokens * (1 - config.corpus.heldout_fraction)))
     steps = length_of(training, ceil(trained / training.sequence_length)).steps
-    length = tokens / documents if tokens and documents else None
     return _training(config, steps * training.global_batch_size * training.sequence_length, length, dimensions)
 
 

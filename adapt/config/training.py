@@ -73,10 +73,14 @@ class TrainingConfig:
     """Length, optimizer and batch of the training run."""
 
     max_steps: PositiveInt | None = None
-    """Optimizer steps. Training ends at the first limit that it reaches of max_steps, max_tokens and epochs; with none
-    given, at 12,500 steps."""
+    """Optimizer steps. Training ends at the first limit that it reaches of max_steps, max_tokens, max_flops and epochs;
+    with none given, at 12,500 steps."""
     max_tokens: PositiveInt | None = None
     """Training tokens (rounded up to whole steps)."""
+    max_flops: PositiveFloat | None = None
+    """Floating point operations of the training's forward and backward passes, by the model's dimensions and what the
+    method adds (rounded up to whole steps). So models of different sizes, or with different tokens, train at equal
+    compute."""
     epochs: PositiveFloat | None = None
     """Passes over the prepared corpus (rounded up to whole steps)."""
     learning_rate: PositiveFloat = 5e-4

@@ -58,3 +58,17 @@ class VocabularyConfig:
     dimensions: Literal["tiny", "mini", "small", "medium", "base"] | None = None
     """`scratch`: layers x width of the model: `tiny` 2 x 128, `mini` 4 x 256, `small` 4 x 512, `medium` 8 x 512, `base`
     12 x 768; null is as model.path has them."""
+
+
+SHARE = 0.01
+"""Share of the vocabulary that is added where no size is given."""
+
+
+def tokens_wanted(size: int | None, vocabulary: int) -> int:
+    """How many tokens are added, where that does not hang on the words.
+
+    Args:
+        size: `vocabulary.size`, a number or None.
+        vocabulary: tokens that there are.
+    """
+    return max(1, round(SHARE * vocabulary)) if size is None else size

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -38,7 +39,13 @@ class Piece(NamedTuple):
 
 def text_bytes(chunk: pa.Table) -> int:
     """How much text a chunk holds, as UTF-8."""
-    return pc.sum(pc.binary_length(chunk.column("texts")[0].values)).as_py() or 0
+    return int(text_sizes(chunk).sum())
+
+
+def text_sizes(chunk: pa.Table) -> np.ndarray:
+    """Length of each text of a chunk, as UTF-8 [bytes], int64 [documents]."""
+    sizes: np.ndarray = pc.binary_length(chunk.column("texts")[0].values).to_numpy(zero_copy_only=False)
+    return sizes
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """A matrix over domains, or over models and domains, as a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,18 @@ MATRICES = {
     "model_loss": "held-out loss of the models [nats]",
     "loss": "held-out loss [nats a predicted token]",
     "change": "change against the first model [nats]",
+    "byte_loss": "held-out loss [nats a byte]",
+    "byte_change": "change against the first model [nats a byte]",
 }
 """Name -> title."""
-SIGNED = ("change",)
+SIGNED = ("change", "byte_change")
 """Matrices whose cells are better or worse than 0."""
+FINE = ("byte_loss", "byte_change")
+"""Matrices of small numbers."""
 
 
 def draw_heatmap(
-    matrices: dict[str, Sequence[Sequence[float]]],
+    matrices: Mapping[str, Sequence[Sequence[float]]],
     domains: Sequence[str],
     file: Path,
     models: Sequence[str] | None = None,
@@ -42,7 +46,7 @@ def draw_heatmap(
         1, len(matrices), figsize=(width * len(matrices), height), layout="constrained", squeeze=False
     )
     for axis, (name, matrix) in zip(axes[0], matrices.items(), strict=True):
-        _draw_cells(axis, matrix, name in SIGNED)
+        _draw_cells(axis, matrix, name in SIGNED, 3 if name in FINE else 2)
         axis.set_xticks(range(len(domains)), domains, rotation=45, ha="right")
         axis.set_yticks(range(len(rows)), rows)
         axis.set_title(MATRICES[name], fontsize=10)
@@ -52,7 +56,7 @@ def draw_heatmap(
     pyplot.close(figure)
 
 
-def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool) -> None:
+def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool, digits: int) -> None:
     """Draws colours and numbers. If these have a sign, 0 is white, better (lower) ones are blue and worse ones red."""
     most = max((abs(value) for values in matrix for value in values), default=0) or 1
     image = axis.imshow(matrix, **({"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Blues"}))
@@ -60,5 +64,5 @@ def _draw_cells(axis: Any, matrix: Sequence[Sequence[float]], signed: bool) -> N
         for column, value in enumerate(values):
             depth = image.norm(value)  # from 0, the first colour, to 1, the last
             dark = abs(2 * depth - 1) > 0.6 if signed else depth > 0.5
-            text = f"{value:+.2f}" if signed else f"{value:.2f}"
+            text = f"{value:{'+' if signed else ''}.{digits}f}"
             axis.text(column, row, text, ha="center", va="center", color="white" if dark else "black", fontsize=9)

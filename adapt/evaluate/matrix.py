@@ -2,14 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.evaluate.heatmap import draw_heatmap
-from adapt.evaluate.measure import read_losses
-from adapt.evaluate.results import Ends, ModelsCompared, Rows
+from adapt.evaluate.measure import read_losses, read_text_losses
+from adapt.evaluate.per_byte import TextLosses, byte_change, byte_loss
+from adapt.evaluate.results import Ends, ModelsCompared, Rows, Unit
 from adapt.evaluate.statistics import Estimate, change, mean_loss
 from adapt.runner.files import write_atomically
 
@@ -20,36 +23,31 @@ Grid = list[list[Estimate]]
 
 
 def compare_models(
-    evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path
+    evaluations: Mapping[str, Path], domains: Sequence[str], samples: int, folder: Path, unit: Unit = "token"
 ) -> ModelsCompared:
     """Lays the losses of models side by side; the first model is what the others are compared to.
 
     The change on a domain that the models were not adapted to, such as general text, is what they have forgotten of it.
 
     Args:
-        evaluations: folders of `evaluate` stages by the model's name, all on the same documents and masks.
+        evaluations: folders of `evaluate` stages by the model's name, all on the same documents, and where losses are
+            of tokens on the same masks.
         domains: names of the corpora in them.
         samples: bootstrap resamples.
         folder: gets matrix.json and matrix.png.
+        unit: what losses are of.
 
     Raises:
-        DataError: a domain has no held-out text.
+        DataError: a domain has no held-out text, or losses of bytes are wanted of texts whose length is not known.
     """
-    losses = {
-        model: [read_losses(evaluation, domain) for domain in domains] for model, evaluation in evaluations.items()
-    }
-    first = next(iter(losses.values()))
-    documents = {domain: len(counts) for domain, (_, counts) in zip(domains, first, strict=True)}
-    _check_sizes(documents)
-    loss: Grid = [[mean_loss(totals, counts, samples) for totals, counts in row] for row in losses.values()]
-    difference: Grid = [
-        [change(before, after, counts, samples) for (before, counts), (after, _) in zip(first, row, strict=True)]
-        for row in losses.values()
-    ]
+    columns = [(_of_tokens if unit == "token" else _of_bytes)(evaluations, domain, samples) for domain in domains]
+    documents = {domain: column.documents for domain, column in zip(domains, columns, strict=True)}
+    loss: Grid = [list(row) for row in zip(*(column.loss for column in columns), strict=True)]
+    difference: Grid = [list(row) for row in zip(*(column.change for column in columns), strict=True)]
     low, high = _ends(loss)
     change_low, change_high = _ends(difference)
     compared = ModelsCompared(
-        models=list(losses),
+        models=list(evaluations),
         domains=list(domains),
         documents=documents,
         loss=_values(loss),
@@ -58,20 +56,65 @@ def compare_models(
         change=_values(difference),
         change_low=change_low,
         change_high=change_high,
+        unit=unit,
     )
     measured = {name: value for name, value in asdict(compared).items() if value}  # what is no loss is measured later
     write_atomically(folder / FILE, json.dumps(measured, indent=1))
-    draw_heatmap({"loss": compared.loss, "change": compared.change}, domains, folder / PICTURE, list(losses))
+    prefix = "" if unit == "token" else "byte_"
+    matrices = {f"{prefix}loss": compared.loss, f"{prefix}change": compared.change}
+    draw_heatmap(matrices, domains, folder / PICTURE, compared.models)
     return compared
 
 
-def _check_sizes(documents: Mapping[str, int]) -> None:
+@dataclass(frozen=True)
+class _Column:
+    """A domain: what was measured on it of each model."""
+
+    documents: int
+    loss: list[Estimate]
+    change: list[Estimate]
+
+
+def _of_tokens(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
+    measured = [read_losses(evaluation, domain) for evaluation in evaluations.values()]
+    first, counts = measured[0]
+    _check_size(domain, len(counts))
+    loss = [mean_loss(losses, counts, samples) for losses, counts in measured]
+    return _Column(len(counts), loss, [change(first, losses, counts, samples) for losses, _ in measured])
+
+
+def _of_bytes(evaluations: Mapping[str, Path], domain: str, samples: int) -> _Column:
+    """The documents that all models were measured on: samples have a limit of tokens, so they end at different ones."""
+    measured = [_text_losses(evaluation, domain) for evaluation in evaluations.values()]
+    documents = min(len(each.sizes) for each in measured)
+    _check_size(domain, documents)
+    first, *others = common = [each[:documents] for each in measured]
+    if not all(np.array_equal(first.sizes, other.sizes) for other in others):
+        raise DataError(
+            f"the models were not measured on the same documents of {domain}",
+            "compare models on the same files, with the same corpus.heldout_fraction and evaluation.max_documents",
+        )
+    changes = [byte_change(first, each, samples) for each in common]
+    return _Column(documents, [byte_loss(each, samples) for each in common], changes)
+
+
+def _text_losses(evaluation: Path, domain: str) -> TextLosses:
+    found = read_text_losses(evaluation, domain)
+    if found is None:
+        raise DataError(
+            f"models with different tokens are compared by losses a byte, and {evaluation} does not know how long the"
+            f" texts of {domain} are, since an older version prepared them",
+            f"delete {evaluation} and the corpora that it measured on (folders prepare/), and run the job again",
+        )
+    return found
+
+
+def _check_size(domain: str, documents: int) -> None:
     fix = "raise corpus.heldout_fraction: a corpus that is only measured on may be held out almost whole"
-    for domain, count in documents.items():
-        if not count:
-            raise DataError(f"{domain} has no held-out text to compare models on", fix)
-        if count < FEW_DOCUMENTS:
-            log(f"{domain} has {count} held-out documents, too few for a sound interval; {fix}")
+    if not documents:
+        raise DataError(f"{domain} has no held-out text to compare models on", fix)
+    if documents < FEW_DOCUMENTS:
+        log(f"{domain} has {documents} held-out documents, too few for a sound interval; {fix}")
 
 
 def _values(grid: Grid) -> Rows:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,12 @@ from adapt.evaluate.results import TextLoss
 from adapt.model.locate import Pretrained
 from adapt.runner.files import write_atomically
 
+if TYPE_CHECKING:
+    from adapt.evaluate.per_byte import TextLosses
+
 LOSSES_FILE = "losses.json"
-"""For each corpus: summed loss and number of predictions of each document of the sample."""
+"""For each corpus, and each document of the sample: summed loss, number of predictions, tokens that could be predicted,
+and where that is known bytes of text."""
 EXAMPLES_FILE = "examples.json"
 """Held-out sentences of the domain with a word for the model to guess."""
 
@@ -49,7 +53,10 @@ def measure(measurement: Measurement, folder: Path) -> dict[str, TextLoss]:
 def _summed(values: dict[str, list[float]], overlap: int | None, routes: Routes) -> TextLoss:
     predictions = sum(values["counts"])
     loss = sum(values["losses"]) / predictions if predictions else None
-    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes)
+    per_byte = None
+    if loss is not None and "sizes" in values:
+        per_byte = loss * sum(values["predictable"]) / sum(values["sizes"])
+    return TextLoss(loss, len(values["counts"]), int(predictions), overlap, *routes, loss_per_byte=per_byte)
 
 
 def _measure(
@@ -61,7 +68,7 @@ def _measure(
 
     from adapt.evaluate.by_domain import losses_by_domain
     from adapt.evaluate.fill import filled_masks, next_words
-    from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout
+    from adapt.evaluate.mlm_loss import SAMPLE_SEED, Heldout, predictable_tokens
     from adapt.objective.build import make
 
     objective = make(config.objective, tokenizer, SAMPLE_SEED)
@@ -73,6 +80,9 @@ def _measure(
         own = measurement.domains.get(name)
         found = losses_by_domain(model, objective, sample, config.evaluation, device, own)
         losses[name] = {"losses": found.losses.tolist(), "counts": found.counts.tolist()}
+        if sample.sizes is not None:
+            predictable = predictable_tokens(objective, sample, config.evaluation)
+            losses[name] |= {"predictable": predictable.tolist(), "sizes": np.array(sample.sizes).tolist()}
         routes[name] = found.routed, found.routed_right, found.mixed
         if not examples:
             show = next_words if config.objective.kind == "causal" else filled_masks
@@ -84,3 +94,13 @@ def read_losses(folder: Path, corpus: str) -> tuple[np.ndarray, np.ndarray]:
     """What `measure` wrote for a corpus: summed losses and counts of its documents."""
     values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
     return np.array(values["losses"]), np.array(values["counts"])
+
+
+def read_text_losses(folder: Path, corpus: str) -> "TextLosses | None":
+    """All that `measure` wrote for a corpus; None where the length of its texts was not known."""
+    from adapt.evaluate.per_byte import TextLosses
+
+    values = json.loads((folder / LOSSES_FILE).read_text())[corpus]
+    if "sizes" not in values:
+        return None
+    return TextLosses(*(np.array(values[name]) for name in ("losses", "counts", "predictable", "sizes")))

@@ -29,11 +29,13 @@ class Heldout:
         documents: numbers of the documents in their corpus.
         tokens: the tokens of each.
         marks: further columns by name, for each document a truth value a token.
+        sizes: length of the text of each [bytes]; None where that is not known.
     """
 
     documents: list[int]
     tokens: list[np.ndarray]
     marks: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    sizes: list[int] | None = None
 
     @classmethod
     def sample(cls, folder: Path, evaluation: EvaluationConfig, marks: Iterable[str] = ()) -> "Heldout":
@@ -49,13 +51,16 @@ class Heldout:
             total += len(tokens[-1])
             if total >= evaluation.max_tokens:
                 break
-        return cls(numbers, tokens, {mark: [stream.document(number, mark) for number in numbers] for mark in marks})
+        columns = {mark: [stream.document(number, mark) for number in numbers] for mark in marks}
+        sizes = [size for number in numbers if (size := stream.text_size(number)) is not None]
+        return cls(numbers, tokens, columns, sizes if len(sizes) == len(numbers) else None)
 
     def only(self, places: Iterable[int]) -> "Heldout":
         """Some of the documents, by their places in the sample."""
         chosen = list(places)
         marks = {mark: [values[place] for place in chosen] for mark, values in self.marks.items()}
-        return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks)
+        sizes = [self.sizes[place] for place in chosen] if self.sizes else None
+        return Heldout([self.documents[n] for n in chosen], [self.tokens[n] for n in chosen], marks, sizes)
 
     def batches(self, sequence_length: int, micro_batch: int) -> Iterator[tuple[np.ndarray, Batch]]:
         """Pieces of at most `sequence_length` tokens, similar lengths together.
@@ -91,6 +96,14 @@ def _padded(rows: list[np.ndarray]) -> torch.Tensor:
     for row, values in zip(filled, rows, strict=True):
         row[: len(values)] = values
     return torch.from_numpy(filled)
+
+
+def predictable_tokens(objective: Objective, sample: Heldout, evaluation: EvaluationConfig) -> np.ndarray:
+    """How many tokens of each document could be predicted, int64 [documents]; `heldout_losses` asks for some."""
+    found = np.zeros(len(sample.tokens), np.int64)
+    for index, batch in sample.batches(evaluation.sequence_length, evaluation.micro_batch):
+        np.add.at(found, index, objective.predictable(batch).sum(1).numpy())
+    return found
 
 
 def heldout_losses(

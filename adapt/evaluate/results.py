@@ -1,7 +1,9 @@
 """What was measured of models and texts, as records keep it. Nothing here takes long to load."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+Unit = Literal["token", "byte"]
 Rows = list[list[float]]
 Ends = list[list[float | None]]
 
@@ -24,6 +26,8 @@ class TextLoss:
     """The share of documents that are nearest to their own domain; None where the model has no parts for it."""
     mixed: float | None = None
     """Where the model has experts: its loss with their mixture (`adapt.evaluate.mixture`) [nats a predicted token]."""
+    loss_per_byte: float | None = None
+    """Nats a byte of text (`adapt.evaluate.per_byte`), for models with other tokens; None where no length is known."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class ModelsCompared:
     documents: dict[str, int]
     """Measured, by domain."""
     loss: Rows
-    """Nats a predicted token."""
+    """Nats a predicted token, or a byte of text."""
     loss_low: Ends
     loss_high: Ends
     change: Rows
@@ -65,6 +69,8 @@ class ModelsCompared:
     """How many test texts of each task were left out."""
     pseudo_perplexity: dict[str, dict[str, float | None]] | None = None
     """Pseudo-perplexity by domain and model; empty if nobody asked for it."""
+    unit: Unit = "token"
+    """What the losses are of: a byte of text where the models have different tokens."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Token-weighted losses with bootstrap intervals over documents."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,10 @@ from adapt.statistics.seeds import CONFIDENCE
 
 FEWEST = 6
 """Documents that an interval needs: n of them all lie on one side of their median with probability 2^(1 - n)."""
+
+
+Statistic = Callable[..., np.ndarray]
+"""What is estimated: a function of columns with a value a document, and of the `axis` along which they lie."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +33,20 @@ def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
         counts: predictions in each document.
         samples: bootstrap resamples.
     """
-    value = float(_ratio(losses, counts))
-    if len(losses) < FEWEST:
+    return estimate(_ratio, (losses, counts), samples)
+
+
+def estimate(statistic: Statistic, columns: Sequence[np.ndarray], samples: int) -> Estimate:
+    """A statistic of columns with a value a document."""
+    value = float(statistic(*columns))
+    if len(columns[0]) < FEWEST:
         return Estimate(value, None, None)
     interval = bootstrap(
-        (losses, counts),
-        _ratio,
+        columns,
+        statistic,
         paired=True,
         n_resamples=samples,
-        batch=max(1, 10_000_000 // len(losses)),
+        batch=max(1, 10_000_000 // len(columns[0])),
         confidence_level=CONFIDENCE,
         method="percentile",
         rng=np.random.default_rng(0),

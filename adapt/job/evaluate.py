@@ -32,20 +32,35 @@ def evaluate(context: Context) -> Compare:
     The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
     `domain` where it has none, and `general`. Where there are tasks with one label a text, features are judged too.
 
+    A model with other tokens is measured on the same texts in its own, and then losses are those of a byte.
+
     Raises:
-        ConfigError: a name is given twice, or cannot name a folder.
-        ModelError: a model has another tokenizer.
+        ConfigError: a name is given twice, or cannot name a folder; or pseudo-perplexities of different tokens are
+            asked for.
+        ModelError: a model cannot be measured as configured.
     """
     config, others = context.config, context.config.comparison.models or []
+    _check_names("comparison.models", [FIRST, *(model.name for model in others)])
+    models = {FIRST: context, **{model.name: starting_at(context, model.path) for model in others}}
+    different = [model.name for model in others if not _same_tokens(context, models[model.name])]
+    texts = _texts(context)
+    measured = {
+        name: _measured(model, name, *(_texts(model) if name in different else texts)) for name, model in models.items()
+    }
+    if different and config.comparison.pseudo_perplexity:
+        raise ConfigError(
+            f"comparison.pseudo_perplexity is that of a token, and {different[0]} has other tokens than {FIRST}",
+            "set comparison.pseudo_perplexity to false; losses are compared by bytes of text",
+        )
+    return Compare(config.name, measured, config.evaluation.bootstrap_samples, "byte" if different else "token")
+
+
+def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:
+    """What models are measured on, in the tokens of the context: corpora and tasks by name."""
     general = general_text(context)
     text = domain_text(context, general)
     _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
-    corpora: dict[str, Stage[Prepared]] = {**text.sources, **({"general": general} if general else {})}
-    tasks = _tasks(context)
-    _check_names("comparison.models", [FIRST, *(model.name for model in others)])
-    models = {FIRST: context, **{model.name: with_model(context, model.path) for model in others}}
-    measured = {name: _measured(model, name, corpora, tasks) for name, model in models.items()}
-    return Compare(config.name, measured, config.evaluation.bootstrap_samples)
+    return {**text.sources, **({"general": general} if general else {})}, _tasks(context)
 
 
 def _measured(
@@ -72,13 +87,26 @@ def with_model(context: Context, path: str) -> Context:
     Raises:
         ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
     """
-    config, digests = context.config, context.digests
-    start = context.made.get(path) or located(replace(config.model, path=path), digests)
-    ours, theirs = context.start.pretrained.tokenizer, start.pretrained.tokenizer
-    is_same = digests.of_all(tokenizer_files(ours)) == digests.of_all(tokenizer_files(theirs))
-    if not is_same or context.start.vocabulary != start.vocabulary:
-        what = f"{path} has another tokenizer than {config.model.path}"
-        raise ModelError(what, "compare models that share one")
+    other = starting_at(context, path)
+    if not _same_tokens(context, other):
+        what = f"{path} has another tokenizer than {context.config.model.path}"
+        raise ModelError(what, "name models that share one")
+    return other
+
+
+def _same_tokens(one: Context, other: Context) -> bool:
+    ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
+    return ours == theirs and one.start.vocabulary == other.start.vocabulary
+
+
+def starting_at(context: Context, path: str) -> Context:
+    """A context that begins with another model: one of the chain, or the one at the path.
+
+    Raises:
+        ConfigError, ModelError: it cannot be measured as configured.
+    """
+    config = context.config
+    start = context.made.get(path) or located(replace(config.model, path=path), context.digests)
     check_architecture(start.pretrained.model, config.objective.kind == "causal")
     check_sequence_length(start.pretrained.model, config.evaluation.sequence_length, "evaluation.sequence_length")
     return replace(context, start=start)

@@ -97,7 +97,7 @@ def _each_alone(setup: Setup) -> Iterator[Step]:
 def _all_at_once(setup: Setup) -> Iterator[Step]:
     """One training on the mixed domains, with as many steps as all domains have together."""
     config, training = setup.context.config, setup.context.config.training
-    given = {name: getattr(training, name) for name in ("max_steps", "max_tokens")}
+    given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
     limits = {name: value * len(setup.order) for name, value in given.items() if value}
     sources = [source for source in config.corpus.sources if source.name in setup.order]
     corpus = replace(config.corpus, sources=sources)

@@ -14,7 +14,10 @@ from adapt.model.additions.config import refuse_additions
 from adapt.model.locate import CONFIG, Pretrained, read_json
 from adapt.model.size import ALIASES
 
-FIX = "merge models that were trained from one base, with its vocabulary"
+FIX = (
+    "merge models that were trained from one base, with its vocabulary; where that was extended, model.path is the"
+    " extended model, and all began with it: its new rows are their base"
+)
 DECIDING = {
     "model_type": ("model_type",),
     "vocabulary size": ("vocab_size",),

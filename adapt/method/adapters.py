@@ -79,8 +79,16 @@ class Adapters(Method):
         """Says which adapters there are."""
         enter_sets(config, self.kind, self._names, self._made)
 
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """A token passes the adapters of one domain."""
+        return size.with_matrices(self._elements(size))
+
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """The adapters of a domain; gradients and optimizer state are of these alone."""
-        blocks = 2 if self.options.placement == "both" else 1
-        added = float(size.layers * blocks * 2 * size.hidden * self.options.width)
+        added = self._elements(size)
         return AddedMemory(held=4 * added, trained=min(1.0, added / size.parameters))
+
+    def _elements(self, size: ModelSize) -> float:
+        """Those of the adapters' matrices, for one domain."""
+        blocks = 2 if self.options.placement == "both" else 1
+        return float(size.layers * blocks * 2 * size.hidden * self.options.width)

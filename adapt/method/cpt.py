@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.hat.method import plugins_memory
+from adapt.method.hat.method import plugin_elements, plugins_memory
 from adapt.method.sets import check_domain_sets, enter_sets, take_set
 from adapt.model.size import ModelSize
 
@@ -110,6 +110,10 @@ class Cpt(Method):
     def resize(self, config: Any) -> None:
         """Says which plugins and masks there are."""
         enter_sets(config, PLUGIN_KIND, self._names, self._made)
+
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """A token passes the plugins."""
+        return size.with_matrices(plugin_elements(size, self.options.width))
 
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """The plugins, and what the domain began with."""

@@ -106,13 +106,22 @@ class Lora(Method):
             if not any(part in name for part in ADDED)
         }
 
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """A token passes the additions beside each part."""
+        return size.with_matrices(self._elements(size))
+
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """Gradients and optimizer state are of the additions alone; the additions themselves are held beside."""
-        width = 5 * size.hidden + 3 * size.attention + (2 + size.gated) * size.inner  # in and out of all parts, about
-        added = float(self.options.rank * size.layers * width)
+        added = self._elements(size)
         held = {"osf": 2.0}.get(self.options.kind, 1.0)  # with what the directions were at first
         trained = {"mica": 0.5}.get(self.options.kind, 1.0)
         return AddedMemory(held=4 * held * added, trained=min(1.0, trained * added / size.parameters))
+
+    def _elements(self, size: ModelSize) -> float:
+        """Those of A and B, beside all linear parts."""
+        parts = 6 + size.gated, 4, 2 + size.gated  # in and out of all parts; about, where these are fused or grouped
+        width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
+        return float(self.options.rank * size.layers * width)
 
 
 def parts_with_units(pattern: Any) -> list[str]:

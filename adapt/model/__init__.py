@@ -17,7 +17,7 @@
 - `layers/`: the parts of a transformer's layers, by architecture.
 - `additions/`: what a model carries that cannot be merged into it.
 - `apart`: makes a model ready for packed sequences.
-- `load`: loads a model with its head.
+- `alone`: one thread at a time builds models; `load`: loads a model with its head.
 - `base`: loads it without.
 - `export`: saves it.
 - `card`: describes it.

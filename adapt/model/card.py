@@ -87,7 +87,7 @@ OBJECTIVES = {
 
 RESULTS_NOTE = (
     "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
-    "In brackets the 95% interval."
+    "In brackets the 95% interval. Nats a byte of text compare with models that have other tokens."
 )
 
 
@@ -108,6 +108,9 @@ class LossChange:
     """after - before, paired by document."""
     change_low: float | None
     change_high: float | None
+    per_byte_before: float | None = None
+    """Nats a byte of text; None where the length of texts is not known."""
+    per_byte_after: float | None = None
 
 
 @dataclass(frozen=True)
@@ -202,10 +205,12 @@ def part(row: LossChange) -> str:
 
 
 def results_table(results: Sequence[LossChange]) -> str:
-    """Loss and perplexity before and after, a row for each kind of text."""
+    """Loss and perplexity before and after, a row for each kind of text; losses a byte where they are known."""
     if not results:
         return "Not measured."
-    header = ("text", "predictions", "loss before", "loss after", "change", "perplexity before", "perplexity after")
+    losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
+    are_sized = any(row.per_byte_before is not None for row in results)
+    header = ("text", "predictions", *losses, *(("a byte before", "a byte after") if are_sized else ()))
     rows = [
         (
             row.text,
@@ -215,10 +220,16 @@ def results_table(results: Sequence[LossChange]) -> str:
             interval(row, "change", signed=True),
             perplexity(row, "before"),
             perplexity(row, "after"),
+            *(_per_byte(row) if are_sized else ()),
         )
         for row in results
     ]
     return f"{RESULTS_NOTE}\n\n{table(header, rows)}"
+
+
+def _per_byte(row: LossChange) -> list[str]:
+    """Nats a byte of text before and after."""
+    return ["" if value is None else f"{value:.4f}" for value in (row.per_byte_before, row.per_byte_after)]
 
 
 def interval(row: LossChange, name: str, signed: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ TABLE = re.compile(r"(embeddings|embed_tokens|embed_positions|embed_in|wte|wpe)\
 IN_LAYER = re.compile(r"\.(\d+)\.")
 EXPERTS = "domain_experts"
 """What a linear layer calls its copies for single domains, of which one computes in its place: a token passes one."""
+OF_METHODS = re.compile(rf"\.({EXPERTS}|adapters|plugins|unit_masks)\.")
+"""Parts of a layer whose work the method that trains them counts, since a token passes those of one domain."""
+EXBERT = "exbert"
+"""The addition that puts a smaller layer beside each (`adapt.model.additions.exbert`)."""
 UNUSED = ("pooler.", "seq_relationship.")
 """Parts of a checkpoint that pre-training does not run."""
 REAL = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
@@ -64,6 +68,41 @@ class ModelSize:
     """Dropout of the attention weights, which some kernels cannot do."""
     embedding_parameters: int
     """Elements of the embeddings of tokens."""
+    is_tied: bool = True
+    """Whether embeddings and language-model head are one table."""
+    beside: int = 1
+    """Layers that stand side by side in each place: 2 with exBERT's module, whose heads and neurons count with those of
+    the model."""
+
+    def with_tokens(self, added: int) -> ModelSize:
+        """The same with so many tokens more."""
+        row = added * self.embedding_parameters // self.vocabulary
+        return replace(
+            self,
+            parameters=self.parameters + row * (1 if self.is_tied else 2),
+            head_parameters=self.head_parameters + row,
+            embedding_parameters=self.embedding_parameters + row,
+            vocabulary=self.vocabulary + added,
+        )
+
+    def with_matrices(self, added: float) -> ModelSize:
+        """The same with so many elements more, in matrices of the layers that are held beside the model."""
+        return replace(self, layer_parameters=self.layer_parameters + round(added))
+
+    def with_layers_beside(self, share: float) -> ModelSize:
+        """The same with exBERT's module, whose layers have a share of the heads and inner neurons of the model's."""
+        heads, inner = (max(1, round(share * number)) for number in (self.heads, self.inner))
+        attention = heads * self.attention // self.heads
+        matrices = self.layers * self.hidden * (4 * attention + (3 if self.gated else 2) * inner + 1)  # and the gate
+        return replace(
+            self,
+            parameters=self.parameters + matrices,
+            layer_parameters=self.layer_parameters + matrices,
+            attention=self.attention + attention,
+            heads=self.heads + heads,
+            inner=self.inner + inner,
+            beside=2,
+        )
 
 
 def model_size(folder: Path) -> ModelSize | None:
@@ -82,7 +121,7 @@ def model_size(folder: Path) -> ModelSize | None:
     matrices = {
         name: math.prod(shape)
         for name, shape in shapes.items()
-        if len(shape) == 2 and name not in tables and f".{EXPERTS}." not in name
+        if len(shape) == 2 and name not in tables and not OF_METHODS.search(name)
     }
     repeated = {name: size for name, size in matrices.items() if IN_LAYER.search(name)}
     if not repeated:
@@ -95,21 +134,26 @@ def model_size(folder: Path) -> ModelSize | None:
     projections = sum(size for name, size in outside.items() if "embed" in name)
     transforms = sum(size for name, size in outside.items() if name not in output and "embed" not in name)
     copies = sum(output.values()) if _tied(config) else 0  # some checkpoints hold the tied matrix twice
+    inner, width = dimensions["inner"] or 4 * hidden, config.get("head_dim") or hidden // heads
+    module = next((entry for entry in config.get("additions") or () if entry.get("kind") == EXBERT), None)
+    further = (module["heads"], module["inner"]) if module else (0, 0)
     return ModelSize(
         parameters=sum(map(math.prod, shapes.values())) - copies,
         layer_parameters=sum(repeated.values()) * layers // _distinct_layers(repeated) + projections,
         head_parameters=transforms + math.prod(words),
         layers=layers,
         hidden=hidden,
-        attention=heads * (config.get("head_dim") or hidden // heads),
-        heads=heads,
-        inner=dimensions["inner"] or 4 * hidden,
+        attention=(heads + further[0]) * width,
+        heads=heads + further[0],
+        inner=inner + further[1],
         vocabulary=config["vocab_size"],
-        gated=_is_gated(repeated, shapes, hidden, dimensions["inner"] or 4 * hidden),
+        gated=_is_gated(repeated, shapes, hidden, inner),
         activation=dimensions["activation"] or "gelu",
         root_mean_square="rms_norm_eps" in config,
         attention_dropout=_attention_dropout(config, dimensions["attention_dropout"]),
         embedding_parameters=math.prod(words),
+        is_tied=_tied(config),
+        beside=2 if module else 1,
     )
 
 

@@ -112,6 +112,10 @@ class Objective(ABC):
     def corrupt(self, batch: Batch) -> Corrupted:
         """Draws what is to be predicted, by (seed, epoch, row)."""
 
+    def predictable(self, batch: Batch) -> torch.Tensor:
+        """bool [B, L]: where a prediction may be asked; that is where it is, if nothing is drawn."""
+        return self.corrupt(batch).positions
+
     def loss(self, model: torch.nn.Module, corrupted: Corrupted) -> torch.Tensor:
         """Summed cross entropy of the predictions [nats], float32 scalar, to be minimized."""
         return loss_at(model, corrupted.packed(), corrupted.asked(), corrupted.answers())

@@ -66,10 +66,14 @@ class Masking(Objective):
         taken = take_units(order, size, self.budget(eligible), self.draw(CROSSING, batch)[:, 0])
         return at_least_one(taken, order, size).gather(1, heads) & eligible
 
+    def predictable(self, batch: Batch) -> Tensor:
+        """Ordinary tokens. A row of special tokens only still gives a target."""
+        eligible = self._is_ordinary[batch.tokens] & batch.real
+        return eligible | (batch.real & ~eligible.any(1, keepdim=True))
+
     def corrupt(self, batch: Batch) -> Corrupted:
         """Chooses and replaces tokens."""
-        eligible = self._is_ordinary[batch.tokens] & batch.real
-        eligible |= batch.real & ~eligible.any(1, keepdim=True)  # a row of special tokens only still gives a target
+        eligible = self.predictable(batch)
         heads = self.heads(batch, eligible)
         positions = self.choose(batch, eligible, heads)
         inputs = self._shown(batch, positions, heads)

@@ -153,9 +153,9 @@ def _default_sections(kind: Kind) -> set[str]:
 
 
 def _gives_length(sections: Mapping[str, Any]) -> bool:
-    """Whether a run is as long as some epochs or tokens; a job's default number of steps then gives way."""
+    """Whether a run is as long as some epochs, tokens or FLOPs; a job's default number of steps then gives way."""
     training = sections.get("training")
-    return isinstance(training, Mapping) and any(training.get(name) for name in ("epochs", "max_tokens"))
+    return isinstance(training, Mapping) and any(training.get(name) for name in ("epochs", "max_tokens", "max_flops"))
 
 
 @lru_cache

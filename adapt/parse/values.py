@@ -144,7 +144,7 @@ def _check_streaming(config: Config) -> None:
     training = config.training
     if not config.corpus.streaming:
         return
-    if not (training.max_steps or training.max_tokens):
+    if not (training.max_steps or training.max_tokens or training.max_flops):
         raise ConfigError(
             "corpus.streaming is set, but the length of the run is not",
             "set training.max_steps or training.max_tokens: the schedule of the learning rate needs the length",

@@ -19,18 +19,19 @@ def compared_models(record: Record) -> list[Table]:
     """Tables of a `compare` stage: held-out losses (Don't Stop Pretraining, table 12), and what else it measured."""
     metrics = record.metrics
     models, domains = metrics["models"], metrics["domains"]
+    unit, digits = ("byte", 3) if metrics.get("unit") == "byte" else ("predicted token", 2)
     rows = []
     for number, model in enumerate(models):
         shades = [low_is_dark([row[column] for row in metrics["loss"]])[number] for column in range(len(domains))]
         cells = [
-            Cell(f"{loss:.2f}", _interval(metrics, number, column, "loss"), shade=shade)
+            Cell(f"{loss:.{digits}f}", _interval(metrics, number, column, "loss", digits), shade=shade)
             for column, (loss, shade) in enumerate(zip(metrics["loss"][number], shades, strict=True))
         ]
         rows.append([model, *cells])
-    note = "Nats a predicted token, 95% intervals over documents; the stronger the colour, the lower within its column."
+    note = f"Nats a {unit}, 95% intervals over documents; the stronger the colour, the lower within its column."
     tables = [Table(["model, text", *domains], rows, "Held-out loss", note)]
     if len(models) > 1 and metrics.get("change"):
-        tables.append(_changes(metrics))
+        tables.append(_changes(metrics, digits))
     if knn := metrics.get("knn"):
         tables.append(_by_model("Nearest neighbours", knn, models, 100, "Accuracy x 100 of frozen features."))
     if pseudo := metrics.get("pseudo_perplexity"):
@@ -38,7 +39,7 @@ def compared_models(record: Record) -> list[Table]:
     return tables
 
 
-def _changes(metrics: Mapping[str, Any]) -> Table:
+def _changes(metrics: Mapping[str, Any], digits: int) -> Table:
     """Each model's loss against the first model's.
 
     They are paired by document, so more is seen than from the losses' intervals.
@@ -48,7 +49,7 @@ def _changes(metrics: Mapping[str, Any]) -> Table:
         [
             model,
             *(
-                Cell(nats(change), _interval(metrics, number, column, "change"))
+                Cell(nats(change, digits), _interval(metrics, number, column, "change", digits))
                 for column, change in enumerate(changes)
             ),
         ]
@@ -85,12 +86,12 @@ def low_is_dark(values: Sequence[float]) -> list[float]:
     return [(high - value) / (high - low) if high > low else 0.0 for value in values]
 
 
-def _interval(metrics: Mapping[str, Any], row: int, column: int, name: str) -> str:
+def _interval(metrics: Mapping[str, Any], row: int, column: int, name: str, digits: int) -> str:
     low, high = (metrics.get(f"{name}_{end}") for end in ("low", "high"))
     if not low or not high or low[row][column] is None:
         return ""
     ends = low[row][column], high[row][column]
-    return " to ".join(nats(end) if name == "change" else f"{end:.2f}" for end in ends)
+    return " to ".join(nats(end, digits) if name == "change" else f"{end:.{digits}f}" for end in ends)
 
 
 def _by_model(

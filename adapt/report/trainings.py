@@ -24,7 +24,8 @@ def training_label(entry: Entry) -> str:
 
 def pretraining(study: Study) -> Table:
     """One row a model: text, length, held-out loss, price."""
-    header = ["model", "text", "steps", "tokens", "loss on its domain", "loss on general text", "device time"]
+    losses = ["loss on its domain", "loss on general text", "nats a byte"]
+    header = ["model", "text", "steps", "tokens", *losses, "device time"]
     rows: list[list[Cell | str]] = []
     for entry in exports_of(study):
         record, metrics = entry.record, entry.record.metrics
@@ -36,12 +37,14 @@ def pretraining(study: Study) -> Table:
                 _large(metrics.get("tokens")),
                 _loss(metrics, "heldout"),
                 _loss(metrics, "general"),
+                _per_byte(metrics),
                 hours(record.cost.get("device_hours")),
             ]
         )
     note = (
         "Loss on held-out text in nats a predicted token, before → after; below it the change with its 95% interval "
-        "over documents, for this one training. Lower is better."
+        "over documents, for this one training. Lower is better. Nats a byte of the domain's text compare models with "
+        "different tokens."
     )
     return Table(header, rows, "Pre-training", note)
 
@@ -62,6 +65,12 @@ def _loss(metrics: Mapping[str, Any], name: str) -> Cell:
     low, high = metrics.get(f"{name}_loss_change_low"), metrics.get(f"{name}_loss_change_high")
     interval = "" if low is None or high is None else f" ({nats(low)} to {nats(high)})"
     return Cell(f"{before:.2f} → {after:.2f}", nats(change) + interval)
+
+
+def _per_byte(metrics: Mapping[str, Any]) -> str:
+    """On the text of its domain, before and after."""
+    before, after = (metrics.get(f"heldout_loss_per_byte_{when}") for when in ("before", "after"))
+    return NONE if before is None or after is None else f"{before:.3f} → {after:.3f}"
 
 
 def _large(value: float | None) -> str:

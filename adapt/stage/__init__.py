@@ -3,7 +3,8 @@
 - `context`: what the stages of a job are made from.
 - `text/`: from files to token shards.
 - `selecting/`: the part of a pool that is worth training on.
-- `length`: how long a training is; `train`: a training; `export`: its model.
+- `dimensions`: how large the model is that a stage begins with; `length`: how long a training is.
+- `train`: a training; `export`: its model.
 - `domains/`: what comes after each domain of a sequence.
 - `merge`: models made of others.
 - `task`, `finetune`: a labelled task, and a model that is taught it.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from adapt.evaluate.results import ModelsCompared
+from adapt.evaluate.results import ModelsCompared, Unit
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.neighbours import Neighbours
@@ -29,8 +29,10 @@ class Compare(Stage[ModelsCompared]):
 
     name: str
     models: Mapping[str, ModelMeasured]
-    """All measured on the same corpora."""
+    """All measured on the same corpora, each in its own tokens."""
     bootstrap_samples: int
+    unit: Unit = "token"
+    """What losses are of: a byte of text where the models have different tokens."""
 
     @property
     def domains(self) -> list[str]:
@@ -43,6 +45,7 @@ class Compare(Stage[ModelsCompared]):
             "models": list(self.models),
             "domains": self.domains,
             "bootstrap_samples": self.bootstrap_samples,
+            **({"unit": self.unit} if self.unit != "token" else {}),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -59,7 +62,7 @@ class Compare(Stage[ModelsCompared]):
 
         losses = {name: done[model.losses] for name, model in self.models.items()}
         evaluations = {name: loss.path for name, loss in losses.items()}
-        compared = compare_models(evaluations, self.domains, self.bootstrap_samples, folder)
+        compared = compare_models(evaluations, self.domains, self.bootstrap_samples, folder, self.unit)
         overlap = {
             name: {domain: loss.result.texts[domain].overlap for domain in self.domains}
             for name, loss in losses.items()

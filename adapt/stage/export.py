@@ -1,7 +1,7 @@
 """Stage `export`: the deliverable of an adaptation, and what it gained and lost on held-out text."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,11 @@ class Exported(Trained):
     general_loss_change: float | None = None
     general_loss_change_low: float | None = None
     general_loss_change_high: float | None = None
+    heldout_loss_per_byte_before: float | None = None
+    """Nats a byte of text, which models with other tokens can be compared by."""
+    heldout_loss_per_byte_after: float | None = None
+    general_loss_per_byte_before: float | None = None
+    general_loss_per_byte_after: float | None = None
     heldout_overlap: int | None = None
     """Held-out documents that were trained on; None: not known."""
     general_overlap: int | None = None
@@ -99,9 +104,13 @@ class Export(Stage[Exported]):
         """Changes of loss, on the texts with enough documents."""
         from adapt.evaluate.export import loss_change
 
-        samples, after = self.config.evaluation.bootstrap_samples, done[self.after]
+        samples, before, after = self.config.evaluation.bootstrap_samples, done[self.before], done[self.after]
         return [
-            loss_change(name, done[self.before].path, after.path, samples)
+            replace(
+                loss_change(name, before.path, after.path, samples),
+                per_byte_before=before.result.texts[name].loss_per_byte,
+                per_byte_after=text.loss_per_byte,
+            )
             for name, text in after.result.texts.items()
             if text.documents >= FEWEST_DOCUMENTS
         ]
@@ -109,9 +118,6 @@ class Export(Stage[Exported]):
 
 def _losses(changes: list["LossChange"]) -> dict[str, float | None]:
     """The figures under the names that `Exported` has for them."""
-    return {
-        f"{PREFIXES[each.text]}_loss_{name}{end}": getattr(each, f"{name}{end}")
-        for each in changes
-        for name in ("before", "after", "change")
-        for end in ("", "_low", "_high")
-    }
+    measured = [f"{name}{end}" for name in ("before", "after", "change") for end in ("", "_low", "_high")]
+    names = [*measured, "per_byte_before", "per_byte_after"]
+    return {f"{PREFIXES[each.text]}_loss_{name}": getattr(each, name) for each in changes for name in names}

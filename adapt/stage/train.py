@@ -1,6 +1,6 @@
 """Stage `train`: a training run over prepared or streamed text."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,16 +9,18 @@ from adapt.config import Config, TrainingConfig, most_of, what
 from adapt.console import log
 from adapt.method.table import method_of
 from adapt.model.instruct import warn_of_instruct
-from adapt.model.size import model_size
+from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.known import objective_what
 from adapt.preflight import check_memory, check_space
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
+from adapt.stage.dimensions import first_size
 from adapt.stage.domains.noted import Noted
 from adapt.stage.length import length_over, mixed, sized, weights_of
 from adapt.stage.text.prepare import Prepared, Streamed
+from adapt.train.capacity.compute import with_flops_as_steps
 from adapt.train.capacity.fit import size_of_training
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.checkpoints.branch import start_from_branch
@@ -146,7 +148,7 @@ class Train(Stage[Trained]):
             "model": self.start.digest,
             "attention_dropout": config.model.attention_dropout,
             "objective": objective_what(config),
-            "training": {**what(config.training), **batch},
+            "training": {**_given_length(what(config.training)), **batch},
             "seed": config.seed,
             "method": method_of(config).what(),
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
@@ -165,7 +167,7 @@ class Train(Stage[Trained]):
         texts = {name: done[text].result for name, text in self.corpora.items()}
         recalled = {name: done[text].result for name, text in self.recalled.items()}
         replay = done[self.replay].result if self.replay else None
-        config = sized(self.config, self.batch_examples, list(texts.values()))
+        config = self._sized(list(texts.values()), done)
         start, mixture = self.start.made(done), mixed(config, texts, replay, recalled)
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
@@ -177,7 +179,7 @@ class Train(Stage[Trained]):
         connect(config.resources)
         sources = self.sources
         sizes = summed_sizes(done[text].record.metrics for text in sources)
-        check_memory(config, self.start.pretrained.model, sizes, self.number)
+        check_memory(config, self.start.with_tokenizer(done).model, sizes, self.number)
         job = TrainingRun(
             config=replace(config, tracking=anchored(config.tracking)),
             key=self.key,
@@ -211,24 +213,40 @@ class Train(Stage[Trained]):
         """
         from adapt.train.capacity.forecast import forecast
 
-        dimensions = model_size(self.start.pretrained.model)
+        done = Done(records)
+        dimensions = self._size(done)
         if dimensions is None:
             return None
-        dimensions = size_of_training(self.config, dimensions, self.number)
-        done = Done(records)
-        config, known, length = self.config, all(text in done for text in self.sources), None
+        config, known, length = self._sized([], done), all(text in done for text in self.sources), None
         if known:
             texts, recalled = (
                 {name: done[text].result for name, text in given.items()} for given in (self.corpora, self.recalled)
             )
             replay = done[self.replay].result if self.replay else None
-            config = sized(config, self.batch_examples, list(texts.values()))
+            config = self._sized(list(texts.values()), done)
             length = length_over(config, mixed(config, texts, replay, recalled))
         elif not config.training.epochs:  # then the length does not depend on the corpus
             length = length_of(config.training, 2**63 - 1)
         tokens = length.steps * config.training.global_batch_size * config.training.sequence_length if length else None
-        mean = mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
-        return forecast(config, dimensions, tokens, mean, Store(root_of(config)))
+        return forecast(config, dimensions, tokens, self._mean_length(done), Store(root_of(config)))
+
+    def _sized(self, texts: Sequence[Prepared], done: Done) -> Config:
+        """The configuration with its global batch and its length in numbers, as far as they follow from the texts."""
+        batched = sized(self.config, self.batch_examples, texts) if texts else self.config
+        return with_flops_as_steps(batched, self._size(done), self._mean_length(done), bool(self.past))
+
+    def _size(self, done: Done) -> ModelSize | None:
+        """The dimensions of the model that it trains."""
+        first = first_size(self.start, done)
+        return first and size_of_training(self.config, first, self.number)
+
+    def _mean_length(self, done: Done) -> float | None:
+        return mean_length(summed_sizes(done[text].record.metrics for text in self.sources if text in done))
+
+
+def _given_length(training: dict[str, Any]) -> dict[str, Any]:
+    """Without a limit that older keys do not know, where there is none."""
+    return {name: value for name, value in training.items() if name != "max_flops" or value is not None}
 
 
 def outcome_of(

@@ -13,14 +13,15 @@ def show_comparison(record: Record) -> None:
     """Losses by model and domain, with what changed against the first model; features; perplexity; the picture."""
     metrics = record.metrics
     models, domains = metrics["models"], metrics["domains"]
-    log("loss on held-out text, nats a predicted token, lower is better; below it the 95% interval")
-    _show(domains, {model: _cells(metrics, "loss", row, ".3f") for row, model in enumerate(models)})
+    unit, digits = ("byte", 4) if metrics.get("unit") == "byte" else ("predicted token", 3)
+    log(f"loss on held-out text, nats a {unit}, lower is better; below it the 95% interval")
+    _show(domains, {model: _cells(metrics, "loss", row, f".{digits}f") for row, model in enumerate(models)})
     if len(models) > 1:
         log(
             f"change against {models[0]}, paired by document; on text a model was not adapted to, what it has forgotten"
         )
         rows = list(enumerate(models))[1:]
-        _show(domains, {model: _cells(metrics, "change", row, "+.3f") for row, model in rows})
+        _show(domains, {model: _cells(metrics, "change", row, f"+.{digits}f") for row, model in rows})
     if metrics.get("knn"):
         left = {task: count for task, count in metrics["knn_left_out"].items() if count}
         log("accuracy of nearest neighbours, by the cosine of mean features")

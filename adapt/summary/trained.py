@@ -23,10 +23,13 @@ def show_summary(record: Record) -> None:
         table.add_column(column)
     for text, prefix in (("domain, held out", "heldout"), ("general", "general")):
         if metrics.get(f"{prefix}_loss_before") is not None:
-            table.add_row(
-                text, *(_interval(metrics, f"{prefix}_loss_{column}") for column in ("before", "after", "change"))
-            )
+            losses = (_interval(metrics, f"{prefix}_loss_{column}") for column in ("before", "after", "change"))
+            table.add_row(text, *losses)
     show(table)
+    for text, prefix in (("domain", "heldout"), ("general", "general")):
+        per_byte = [metrics.get(f"{prefix}_loss_per_byte_{when}") for when in ("before", "after")]
+        if None not in per_byte:
+            log(f"{text}: {per_byte[0]:.4f} nats a byte before, {per_byte[1]:.4f} after")
     _show_examples(record)
     log(
         f"{metrics['steps']} steps, {metrics['tokens']:,} tokens, {metrics['tokens_per_s']:,.0f} tokens/s, "

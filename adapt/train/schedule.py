@@ -30,7 +30,7 @@ def length_of(training: TrainingConfig, epoch: int, most: int | None = None) -> 
     A corpus smaller than a batch fills it with further epochs of its rows.
 
     Args:
-        training: has the limits.
+        training: has the limits; `max_flops` is one in steps by now (`adapt.train.capacity.compute`).
         epoch: rows of an epoch.
         most: rows after which the run ends in any case (rounded up to whole steps).
 

@@ -12,7 +12,7 @@ from adapt.config import Config, TuneConfig
 from adapt.errors import ConfigError
 
 STEPS = "training.max_steps"
-LENGTHS = (STEPS, "training.max_tokens", "training.epochs")
+LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs")
 """Fields that say how long a training is."""
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from adapt.config.vocabulary import tokens_wanted
 from adapt.errors import DataError, ModelError
 from adapt.model.additions.config import KEY, additions_of
 from adapt.model.additions.exbert import add_exbert
+from adapt.model.alone import alone
 from adapt.model.export import save_model
 from adapt.model.load import load_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
@@ -24,8 +26,6 @@ from adapt.vocabulary.rows import add_rows, embedding_rows
 from adapt.vocabulary.trim import Trimmed, keep_rows, with_new_ids
 from adapt.vocabulary.words import CountedWord, WordReader
 
-SHARE = 0.01
-"""Share of the vocabulary that is added where no size is given."""
 CHECKED = 1000
 """Tokens whose pieces are looked at once a tokenizer was written."""
 ROUNDS = 3
@@ -42,7 +42,8 @@ def wanted(size: int | str | None, candidates: Sequence[CountedWord], vocabulary
     """
     if size == "elbow":
         return elbow([word.saved for word in candidates])
-    return size if isinstance(size, int) else max(1, round(SHARE * vocabulary))
+    assert not isinstance(size, str)
+    return tokens_wanted(size, vocabulary)
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
     raise DataError("no candidate can become a token that the tokenizer uses", "choose another way, or a larger corpus")
 
 
+@alone
 def write_extended(
     pretrained: Pretrained,
     rebuilt: Rebuilt,
@@ -161,6 +163,7 @@ def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
 
 
+@alone
 def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
     """Writes the model and the tokenizer without the tokens that are dropped; arguments as above.
 

@@ -58,6 +58,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "method.kind": ("das", TRAINED),
     "training.max_steps": (7, TRAINED),
     "training.max_tokens": (7, TRAINED),
+    "training.max_flops": (7.0, TRAINED),
     "training.epochs": (7.0, TRAINED),
     "training.learning_rate": (1e-4, TRAINED),
     "training.schedule": ("wsd", TRAINED),

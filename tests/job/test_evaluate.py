@@ -19,7 +19,7 @@ from adapt.config import (
     TaskConfig,
     TrainingConfig,
 )
-from adapt.errors import ConfigError, ModelError
+from adapt.errors import ConfigError
 from adapt.job.dapt import dapt
 from adapt.job.evaluate import evaluate
 from adapt.job.similarity import similarity
@@ -116,11 +116,43 @@ def test_a_source_cannot_have_the_name_of_the_general_text(config: Config) -> No
         built(replace(config, corpus=replace(config.corpus, sources=sources)))
 
 
-def test_a_model_of_another_tokenizer_is_refused(config: Config) -> None:
+def with_another_tokenizer(config: Config) -> Config:
+    """The second model's tokenizer has two tokens under each other's ids."""
     file = Path(config.comparison.models[0].path) / "tokenizer.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "changed": True}))
-    with pytest.raises(ModelError, match="has another tokenizer"):
-        built(config)
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["model"], vocabulary["loss"] = vocabulary["loss"], vocabulary["model"]
+    file.write_text(json.dumps(content))
+    return config
+
+
+def test_a_model_of_another_tokenizer_is_measured_in_its_own_tokens(config: Config) -> None:
+    before = built(config)
+    stage = built(with_another_tokenizer(config))
+    assert (before.unit, stage.unit) == ("token", "byte")
+    base, other = (model.losses for model in stage.models.values())
+    assert base == before.models["base"].losses
+    assert all(base.corpora[name] != other.corpora[name] for name in stage.domains)
+
+
+def test_pseudo_perplexities_of_different_tokens_are_refused(config: Config) -> None:
+    asked = replace(config, comparison=replace(config.comparison, pseudo_perplexity=True))
+    with pytest.raises(ConfigError, match=r"comparison\.pseudo_perplexity is that of a token, and DAPT has other"):
+        built(with_another_tokenizer(asked))
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    context = Context.of(with_another_tokenizer(config))
+    done = ensure(evaluate(context), context.store)
+    assert done.result.unit == "byte"
+    base = done.result.loss[0]
+    assert all(0.2 < loss < 4 for loss in base)  # about log(154) a token of some 4 letters
+    for name, path in ((each["stage"], each["path"]) for each in done.record.inputs.values()):
+        texts = json.loads((Path(path) / "stage.json").read_text())["metrics"]["texts"]
+        assert all(text["loss_per_byte"] for text in texts.values()), name
+    show_comparison(done.record)
+    assert "nats a byte" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("ray_cluster")

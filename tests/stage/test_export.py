@@ -78,7 +78,7 @@ class ToyEvaluation(Stage[Evaluated]):
             sums = counts * np.random.default_rng(size).normal(self.mean, 0.2, size)
             losses[name] = {"losses": sums.tolist(), "counts": counts.tolist()}
             loss = float(sums.sum() / counts.sum()) if size else None
-            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap)
+            texts[name] = TextLoss(loss, size, int(counts.sum()), self.overlap, loss_per_byte=self.mean / 4)
         (folder / LOSSES_FILE).write_text(json.dumps(losses))
         return Outcome(Evaluated(texts))
 
@@ -106,6 +106,8 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
             found = [done.record.metrics[f"{prefix}_loss_{name}{end}"] for end in ("", "_low", "_high")]
             assert found == [estimate.value, estimate.low, estimate.high]
     assert (done.result.heldout_overlap, done.result.general_overlap) == (0, 0)
+    assert (done.result.heldout_loss_per_byte_before, done.result.general_loss_per_byte_after) == (0.5, 0.4)
+    assert "| 0.5000 | 0.4000 |" in (done.path / "README.md").read_text()
     assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
     assert done.result.sources == TRAINED.sources
     assert done.record.cost["cost"] == 0.04

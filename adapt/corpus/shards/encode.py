@@ -16,7 +16,7 @@ from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
 from adapt.corpus.shards.tokens import write_flat_shard
-from adapt.corpus.watch import text_bytes
+from adapt.corpus.watch import text_sizes
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.portable import TextTokenizer, text_tokenizer, tokenizer_of, written_tokenizer
 from adapt.model.tokenize.quick import QuickTokenizer
@@ -39,16 +39,16 @@ class Encode:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
-        heldout = self.heldout(keys)
+        heldout, sizes = self.heldout(keys), text_sizes(table)
         for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
             some = documents.where(chosen)
             counts[f"{kind}_documents"] = len(some.bounds) - 1
             counts[f"{kind}_tokens"] = int(some.bounds[-1])
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
-                write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen])
+                write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen], sizes[chosen])
         result = {"item": row["item"], "tally": row["tally"], "counts": json.dumps(counts)}
-        return {**{name: [value] for name, value in result.items()}, "text_bytes": [text_bytes(table)]}
+        return {**{name: [value] for name, value in result.items()}, "text_bytes": [int(sizes.sum())]}
 
     @property
     def _source(self) -> "_Source":

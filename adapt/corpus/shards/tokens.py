@@ -21,7 +21,7 @@ from adapt.errors import DataError
 from adapt.model.tokenize.ragged import Ragged
 from adapt.runner.files import file_aside
 from adapt.runner.record import load_record
-from adapt.schema import KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
+from adapt.schema import BYTES, KEYS, STARTS, TOKENS, TOKENS_IN, token_schema
 
 Documents = Sequence[Sequence[int]] | Sequence[np.ndarray]
 
@@ -32,6 +32,7 @@ def write_shard(
     vocabulary_size: int,
     marks: Mapping[str, Documents] | None = None,
     keys: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
 ) -> None:
     """Writes tokenized documents aside and renames the file into place.
 
@@ -41,15 +42,20 @@ def write_shard(
         vocabulary_size: decides their type.
         marks: further columns by name; of each document as many truth values as it has tokens.
         keys: what each document is known by.
+        sizes: length of each document's text [bytes].
     """
     given = {TOKENS: documents, **(marks or {})}
     bounds = np.cumsum([0, *map(len, documents)], dtype=np.int64)
     flat = {name: np.concatenate([np.zeros(0, bool), *values]) for name, values in given.items()}
-    write_flat_shard(path, Ragged(bounds, flat), vocabulary_size, keys)
+    write_flat_shard(path, Ragged(bounds, flat), vocabulary_size, keys, sizes)
 
 
 def write_flat_shard(
-    path: Path, documents: Ragged, vocabulary_size: int, keys: Sequence[int] | np.ndarray | None = None
+    path: Path,
+    documents: Ragged,
+    vocabulary_size: int,
+    keys: Sequence[int] | np.ndarray | None = None,
+    sizes: Sequence[int] | np.ndarray | None = None,
 ) -> None:
     """The same of documents whose tokens and marks lie one after another already, as columns under their names."""
     schema = token_schema(vocabulary_size, tuple(name for name in documents.columns if name != TOKENS))
@@ -58,8 +64,9 @@ def write_flat_shard(
         pa.ListArray.from_arrays(offsets, pa.array(documents.columns[field.name]).cast(field.type.value_type))
         for field in schema
     ]
-    if keys is not None:
-        schema, columns = schema.append(pa.field(KEYS, pa.uint64())), [*columns, pa.array(keys, pa.uint64())]
+    for name, values in ((KEYS, keys), (BYTES, sizes)):
+        if values is not None:
+            schema, columns = schema.append(pa.field(name, pa.uint64())), [*columns, pa.array(values, pa.uint64())]
     with file_aside(path) as aside, pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
 
@@ -151,9 +158,19 @@ class TokenStream:
 
     def document(self, number: int, column: str = TOKENS) -> np.ndarray:
         """One document: its tokens or marks."""
+        shard, place = self._place(number)
+        return shard.slice(int(shard.offsets[place]), int(shard.offsets[place + 1]), column)
+
+    def text_size(self, number: int) -> int | None:
+        """Length of a document's text [bytes]; None if its shard does not say."""
+        shard, place = self._place(number)
+        return shard.batch.column(BYTES)[place].as_py() if BYTES in shard.batch.schema.names else None
+
+    def _place(self, number: int) -> tuple["_Shard", int]:
+        """The shard of a document, and its number there."""
         for shard in self._shards:
             if number < len(shard.offsets) - 1:
-                return shard.slice(int(shard.offsets[number]), int(shard.offsets[number + 1]), column)
+                return shard, number
             number -= len(shard.offsets) - 1
         raise IndexError(number)
 

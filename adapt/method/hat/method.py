@@ -106,6 +106,10 @@ class Hat(Method):
         kind, made = self._addition
         enter_sets(config, kind, self._names, made)
 
+    def trained_size(self, size: ModelSize, trainings: range) -> ModelSize:
+        """A token passes the plugins, where masks are not on the model itself."""
+        return size.with_matrices(0 if self.options.on == "model" else plugin_elements(size, self.options.width))
+
     def added_memory(self, size: ModelSize, shared_by: int = 1) -> AddedMemory:
         """What is masked stands twice: as the domain began with it, too, and made anew in each pass."""
         if self.options.on == "model":
@@ -114,8 +118,13 @@ class Hat(Method):
         return plugins_memory(size, self.options.width)
 
 
+def plugin_elements(size: ModelSize, width: int) -> float:
+    """Those of the matrices of two plugins a layer."""
+    return 4.0 * size.layers * size.hidden * width
+
+
 def plugins_memory(size: ModelSize, width: int) -> AddedMemory:
     """The memory of two masked plugins a layer, without which nothing has gradients."""
-    added = 4.0 * size.layers * size.hidden * width
+    added = plugin_elements(size, width)
     values = 2.0 * (3 * width + 2 * size.hidden)
     return AddedMemory(held=8 * added, kept=4 * added, layer_values=values, trained=min(1.0, added / size.parameters))

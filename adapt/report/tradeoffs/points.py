@@ -10,7 +10,7 @@ from adapt.runner.key import canonical
 from adapt.runner.record import Record, load_record
 
 VARIED = (
-    *(("training", name) for name in ("max_steps", "max_tokens", "epochs")),
+    *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
     ("mixture", "replay_fraction"),
 )
 """What trainings that one law describes may differ in."""
@@ -138,7 +138,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """Each model of a comparison on one domain and general text."""
     metrics, inputs = entry.record.metrics, entry.record.inputs
     names, domains = metrics["models"], metrics["domains"]
-    if len(domains) != 2 or domains[1] != GENERAL:
+    if len(domains) != 2 or domains[1] != GENERAL or metrics.get("unit") == "byte":  # others are losses of tokens
         return
     looks = {name: look for name in names if (look := _load(inputs.get(f"models.{name}.losses")))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
+from adapt.config.vocabulary import tokens_wanted
 from adapt.console import log
 from adapt.errors import DataError
+from adapt.model.size import ModelSize
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.redact import redact
@@ -70,6 +72,17 @@ class ExtendVocabulary(Stage[Extended]):
             "max_megabytes": asked.max_megabytes,
             "seed": self.config.seed,
         }
+
+    def size_ahead(self, size: ModelSize) -> ModelSize:
+        """The dimensions of the model with its new tokens, and its module. Of an elbow nobody knows how many there are.
+
+        Args:
+            size: of the model before.
+        """
+        asked = self.config.vocabulary
+        tokens = 0 if asked.size == "elbow" or self.listed else tokens_wanted(asked.size, size.vocabulary)
+        larger = size.with_tokens(tokens)
+        return larger.with_layers_beside(asked.module_share) if asked.module else larger
 
     def needs(self) -> Mapping[str, float]:
         """It takes one CPU."""

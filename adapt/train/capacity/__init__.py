@@ -3,6 +3,7 @@
 - `device`: what a worker computes on.
 - `probe`: looks at it from another process.
 - `flops`: the work of a training.
+- `compute`: a limit of that work in steps.
 - `utilization`: how much of what a device could do a run uses.
 - `memory`: what a worker needs, part by part.
 - `fit`: how many sequences that leaves room for.

@@ -180,7 +180,7 @@ def layer_bytes(size: ModelSize, precision: str, attended: float, on_gpu: bool) 
     a, b = _RMS_NORM if size.root_mean_square else _LAYER_NORM
     inner = _INNER_WRITTEN_OUT if size.activation in _WRITTEN_OUT else _INNER[size.gated]
     weight = 0 if on_gpu else _weight_bytes(size, number, attended)
-    return (a * number + b) * size.hidden + inner * number * size.inner + weight * size.heads * attended
+    return size.beside * (a * number + b) * size.hidden + inner * number * size.inner + weight * size.heads * attended
 
 
 def _weight_bytes(size: ModelSize, number: int, attended: float) -> int:

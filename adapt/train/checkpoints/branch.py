@@ -22,7 +22,7 @@ from adapt.train.tracking.progress import as_inherited
 
 BRANCHES = "branch"
 """Folder of a training stage with the state at the start of its cooldown; it is never pruned."""
-_LENGTH = ("max_steps", "max_tokens", "epochs", "cooldown_fraction")
+_LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from adapt.corpus.shards.prepare import _row
 from adapt.model.literal import load_text_tokenizer
 from adapt.model.locate import Pretrained
 from adapt.model.tokenize.quick import QuickTokenizer
-from adapt.schema import KEYS, TOKENS, token_schema
+from adapt.schema import BYTES, KEYS, TOKENS, token_schema
 from tests.model.tokenize.adversaries import adversaries
 from tests.objective.rows import wrapped
 from tests.samples import sentences
@@ -66,7 +66,8 @@ def by_the_library(pretrained: Pretrained, form: Form, path: Path) -> None:
     columns = [pa.array(documents, schema.field(TOKENS).type)]
     columns += [pa.array([each[name].tolist() for each in marks], schema.field(name).type) for name in form.marks]
     columns += [pa.array([key_of(text) for text in TEXTS], pa.uint64())]
-    schema = schema.append(pa.field(KEYS, pa.uint64()))
+    columns += [pa.array([len(text.encode()) for text in TEXTS], pa.uint64())]
+    schema = schema.append(pa.field(KEYS, pa.uint64())).append(pa.field(BYTES, pa.uint64()))
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(columns, schema=schema))
 

@@ -6,10 +6,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from adapt.config import Config, MethodConfig, ObjectiveConfig
-from adapt.method.base import Added
+from adapt.method.adapters import AdaptersOptions
+from adapt.method.base import Added, Setting
+from adapt.method.cpt import CptOptions
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.options import DasOptions
+from adapt.method.hat.options import HatOptions
+from adapt.method.lora import LoraOptions
 from adapt.method.table import method_of
+from adapt.model.additions.adapters import attach_adapters
+from adapt.model.additions.exbert import add_exbert
+from adapt.model.additions.masks import attach_plugins
 from adapt.model.layers.units import Gates, ones
 from adapt.model.load import keep_documents_apart
 from adapt.model.size import ModelSize, model_size
@@ -71,6 +78,53 @@ def test_training(name: str, documents: int, size_of) -> None:
     size, work = size_of(model), Workload(LENGTH / documents, predicted / LENGTH)
     found = counted(model.train(), rows(predicted, documents), backward=True) / (ROWS * LENGTH)
     assert training_flops(size, work) == pytest.approx(found, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_layers_beside(name: str, size_of) -> None:
+    model = random_model(name).eval()
+    add_exbert(model, 0.5, VOCABULARY, 0)
+    keep_documents_apart(model)
+    size, work = size_of(model), Workload(LENGTH, 10 / LENGTH)
+    found = counted(model.train(), rows(10), backward=True) / (ROWS * LENGTH)
+    assert training_flops(size, work) == pytest.approx(found, rel=0.02)
+
+
+def with_adapters(model: torch.nn.Module) -> None:
+    attach_adapters(model, 3, 16, "sequential", "both", 1.0)
+
+
+def with_plugins(model: torch.nn.Module) -> None:
+    attach_plugins(model, 3, 16, "parallel", 400.0, is_hard=True)
+
+
+def with_lora(model: torch.nn.Module) -> None:
+    method_of(LORA).prepare_model(model, Setting())
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)  # what is frozen counts as if it were trained
+
+
+LORA = Config(method=MethodConfig("lora"), method_options=LoraOptions(rank=16))
+ADDED = [
+    (with_adapters, Config(method=MethodConfig("adapters"), method_options=AdaptersOptions(width=16))),
+    (with_plugins, Config(method=MethodConfig("cpt"), method_options=CptOptions(width=16))),
+    (with_plugins, Config(method=MethodConfig("hat"), method_options=HatOptions(width=16))),
+    (with_lora, LORA),
+]
+
+
+@pytest.mark.parametrize(("change", "config"), ADDED, ids=lambda each: getattr(each, "__name__", ""))
+def test_what_a_method_puts_into_layers(change, config: Config, size_of) -> None:
+    """A token passes the parts of one domain, also where the model that it began with has those of others."""
+    model = random_model("bert").eval()
+    size = size_of(model)
+    change(model)
+    keep_documents_apart(model)
+    found = counted(model.train(), rows(10), backward=True) / (ROWS * LENGTH)
+    trained = method_of(config).trained_size(size, range(1, 4))
+    plain = training_flops(size, Workload(LENGTH, 10 / LENGTH))
+    assert found > 1.03 * plain
+    assert training_flops(trained, Workload(LENGTH, 10 / LENGTH)) == pytest.approx(found, rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

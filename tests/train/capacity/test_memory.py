@@ -14,6 +14,7 @@ from adapt.method.das.method import Das
 from adapt.method.das.options import DasOptions
 from adapt.method.das.soft_mask import SoftMask
 from adapt.method.gather import without_others
+from adapt.model.additions.exbert import add_exbert
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.units import Gates, ones
 from adapt.model.size import ModelSize, model_size
@@ -123,6 +124,19 @@ def test_activations_are_what_autograd_keeps(name: str, changes: dict, precision
     model.save_pretrained(tmp_path)
     size = model_size(tmp_path)
     keep_documents_apart(model.eval())
+    found = kept(model.train(), precision)
+    expected = estimate(size, setting(precision=precision)).activations * size.layers / (size.layers + 1)
+    assert expected == pytest.approx(found, rel=0.25)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("name", "changes"), [("bert", {}), ("bert", DROPOUT), ("modernbert", {})])
+def test_so_are_those_of_layers_beside(name: str, changes: dict, precision: str, tmp_path) -> None:
+    model = random_model(name, **changes)
+    add_exbert(model.eval(), 0.5, VOCABULARY, 0)
+    model.save_pretrained(tmp_path)
+    size = model_size(tmp_path)
+    keep_documents_apart(model)
     found = kept(model.train(), precision)
     expected = estimate(size, setting(precision=precision)).activations * size.layers / (size.layers + 1)
     assert expected == pytest.approx(found, rel=0.25)

@@ -1,0 +1,126 @@
+"""What a finished study of vocabularies found, as the Markdown tables of docs/replication.md.
+
+Loss a byte of held-out text by compute, for each way to give a model the domain's words, and what it saves; scores with
+gains on the model as it came and on DAPT, paired by seed; and which share of DAPT's gain new words alone bring.
+
+python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options as of jobs/chain.py]
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from adapt.chain.arguments import read_command
+from adapt.chain.build import build_chain, study
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.report.entry import Study
+from adapt.report.page.blocks import NONE, Cell, Section, Table
+from adapt.report.page.markdown import render_markdown
+from adapt.statistics.paired import paired
+from adapt.statistics.seeds import CONFIDENCE
+from benchmarks.selection_study import Found, gains
+
+BASE, DAPT = "base", "DAPT"
+SAMPLES = 10_000
+
+
+def losses(finished: Study) -> Table | None:
+    """Nats a byte before training and after each budget: a row for each way and domain."""
+    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for entry in finished.entries:
+        if entry.record.stage == "export":
+            values = entry.values
+            found.setdefault((values["domain"], values["way"]), {})[values["budget"]] = entry.record.metrics
+    if not found:
+        return None
+    budgets = list(dict.fromkeys(budget for by_budget in found.values() for budget in by_budget))
+    rows: list[list[Cell | str]] = []
+    for (domain, way), by_budget in found.items():
+        first = next(iter(by_budget.values()))
+        cells = [_after(by_budget[budget]) if budget in by_budget else Cell(NONE) for budget in budgets]
+        rows.append([domain, way, f"{first['parameters']:,}", _nats(first["heldout_loss_per_byte_before"]), *cells])
+    note = "Nats a byte of held-out text of the domain; below it tokens that were trained on, and general text."
+    return Table(["domain", "way", "parameters", "before", *budgets], rows, "Loss by compute", note)
+
+
+def _after(metrics: Mapping[str, Any]) -> Cell:
+    general = _nats(metrics["general_loss_per_byte_after"])
+    return Cell(_nats(metrics["heldout_loss_per_byte_after"]), f"{metrics['tokens']:,}; {general}")
+
+
+def _nats(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4f}"
+
+
+def saved(finished: Study) -> Table | None:
+    """How much shorter the text has become, for each domain: initial rows make no difference to it."""
+    rows: dict[str, list[Cell | str]] = {}
+    for entry in finished.entries:
+        if entry.record.stage == "extend":
+            metrics = entry.record.metrics
+            pieces = (f"{metrics[f'fertility_{when}']:.3f}" for when in ("before", "after"))
+            rows[entry.values["domain"]] = [
+                *(entry.values["domain"], f"{metrics['words']:,}", *pieces),
+                f"{metrics['length_saved']:.1%}",
+            ]
+    header = ["domain", "words", "pieces a word before", "after", "shorter by"]
+    return Table(header, list(rows.values()), "What the words save") if rows else None
+
+
+def scores(finished: Study) -> Found:
+    """Test scores by recipe, domain and seed."""
+    found = Found()
+    for entry in finished.entries:
+        if entry.record.stage == "finetune":
+            values = entry.values
+            by_domain = found.scores.setdefault(values["recipe"], {})
+            by_domain.setdefault(values["domain"], {})[values["seed"]] = entry.record.metrics["score"]
+    return found
+
+
+def shares(found: Found) -> Table | None:
+    """Which share of what DAPT gains a recipe gains; nothing where it is not sure that DAPT gains at all."""
+    if not {BASE, DAPT} <= found.scores.keys():
+        return None
+    rows: list[list[Cell | str]] = []
+    for recipe in found.scores:
+        if recipe not in (BASE, DAPT):
+            rows.append([recipe, *(_share(found, recipe, domain) for domain in found.tasks)])
+    note = (
+        f"Mean gain over {BASE}, as a share of that of {DAPT}, with a 95% interval by drawing seeds anew. It is not "
+        f"said where the interval of {DAPT}'s own gain holds 0."
+    )
+    return Table(["recipe", *found.tasks], rows, f"Share of the gain of {DAPT}", note)
+
+
+def _share(found: Found, recipe: str, domain: str) -> Cell:
+    gained, by_dapt = (found.differences(name, BASE, domain) for name in (recipe, DAPT))
+    seeds = [seed for seed in gained if seed in by_dapt]
+    low = paired(list(by_dapt.values())).low if by_dapt else None
+    if not seeds or low is None or low <= 0:
+        return Cell(NONE)
+    pairs = np.array([(gained[seed], by_dapt[seed]) for seed in seeds])
+    drawn = pairs[np.random.default_rng(0).integers(0, len(seeds), (SAMPLES, len(seeds)))].mean(1)
+    ends = np.quantile(drawn[:, 0] / drawn[:, 1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    mean = pairs.mean(0)
+    return Cell(f"{mean[0] / mean[1]:.0%}", f"{ends[0]:.0%} to {ends[1]:.0%}")
+
+
+def main() -> None:
+    command = read_command(["report", *sys.argv[1:]])
+    recipe = read_chain(command.file, command.let, command.common)
+    finished = study(recipe.name, recipe.baseline, build_chain(expand_chain(recipe, command.only)))
+    if not finished.entries:
+        raise SystemExit(f"nothing of {command.file} has run: {len(finished.missing)} stages are left")
+    found = scores(finished)
+    against = [gains(found, baseline) for baseline in (BASE, DAPT) if baseline in found.scores]
+    tables = [losses(finished), saved(finished), *against, shares(found)]
+    about = f"{len(finished.entries)} stages, {len(finished.missing)} not run"
+    print(render_markdown(recipe.name, about, [Section("Vocabularies", [table for table in tables if table])]))
+
+
+if __name__ == "__main__":
+    main()

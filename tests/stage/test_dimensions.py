@@ -1,0 +1,87 @@
+"""Dimensions of models that are still to be extended, against those of the extended ones; lengths by compute."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
+from adapt.config.vocabulary import VocabularyConfig
+from adapt.job.dapt import dapt
+from adapt.job.vocabulary import change_vocabulary
+from adapt.model.size import model_size
+from adapt.runner import Done, ensure
+from adapt.stage.context import Context
+from adapt.stage.dimensions import first_size
+from adapt.stage.train import Train
+from adapt.train.capacity.compute import with_flops_as_steps
+from tests.samples import sentences, write
+
+WORDS = ("hepatitis", "nephritis", "hepatomegaly")
+
+
+@pytest.fixture
+def config(tmp_path: Path, tiny_bert: Path) -> Config:
+    texts = [f"{text} {word} and {word}" for text in sentences(10) for word in WORDS]
+    return Config(
+        name="more",
+        model=ModelConfig(path=str(tiny_bert)),
+        corpus=CorpusConfig(paths=write(tmp_path / "domain.jsonl", [{"text": text} for text in texts])),
+        vocabulary=VocabularyConfig(action="extend", size=3, min_count=1),
+        training=TrainingConfig(sequence_length=64, max_flops=1e11, global_batch_size=4),
+        evaluation=EvaluationConfig(sequence_length=64),
+        storage=StorageConfig(root=str(tmp_path / "runs")),
+    )
+
+
+def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
+    """A training that starts from an extended model, and the stage that extends it."""
+    context = Context.of(replace(config, vocabulary=replace(config.vocabulary, **asked)))
+    extended = change_vocabulary(context)
+    start = context.start.after(extended, own_tokenizer=True)
+    return dapt(Context.of(config, start)).training, extended
+
+
+@pytest.mark.parametrize("asked", [{}, {"module": "exbert"}, {"module": "exbert", "module_share": 0.5}])
+def test_they_are_known_before_the_model_is_made(config: Config, asked: dict[str, Any]) -> None:
+    training, extended = training_after(config, **asked)
+    ahead = first_size(training.start, Done({}))
+    done = ensure(extended, Context.of(config).store)
+    made = first_size(training.start, Done({extended.key: done.record}))
+    assert made == model_size(done.path)
+    assert ahead
+    assert made
+    for name in ("vocabulary", "heads", "inner", "attention", "layer_parameters", "beside", "embedding_parameters"):
+        assert getattr(ahead, name) == getattr(made, name), name
+    assert ahead.parameters == pytest.approx(made.parameters, rel=0.02)  # biases and norms of the module are left out
+    assert made.beside == (2 if asked else 1)
+
+
+def test_of_an_elbow_nobody_knows_before(config: Config, tiny_bert: Path) -> None:
+    training, _ = training_after(config, size="elbow")
+    assert first_size(training.start, Done({})) == model_size(tiny_bert)
+
+
+def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
+    """By the model that it trains: with a module beside each layer, fewer steps."""
+    plain, (module, _) = dapt(Context.of(config)).training, training_after(config, module="exbert")
+    steps = []
+    for training in (plain, module):
+        forecast = training.forecast({})
+        assert forecast
+        assert forecast.flops
+        assert 1e11 <= forecast.flops < 1.1e11  # whole steps
+        limited = with_flops_as_steps(config, first_size(training.start, Done({})), None)
+        assert forecast.tokens == (limited.training.max_steps or 0) * 4 * 64
+        steps.append(limited.training.max_steps)
+    assert steps[1] < steps[0]
+
+
+def test_keys_without_such_a_limit_are_those_of_before(config: Config) -> None:
+    limited, free = (
+        dapt(Context.of(replace(config, training=replace(config.training, max_flops=flops)))).training
+        for flops in (1e11, None)
+    )
+    assert limited.what()["training"]["max_flops"] == 1e11
+    assert "max_flops" not in free.what()["training"]
