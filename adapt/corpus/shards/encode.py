@@ -1,5 +1,6 @@
 """The tokenizing task of `prepare`: a chunk of texts in, its shards out."""
 
+import gc
 import json
 import os
 from collections import Counter
@@ -151,6 +152,7 @@ class _Written(NamedTuple):
 
 def _load(pretrained: Pretrained, marks: bool, find_out: bool) -> _Written | None:
     tokenizer = text_tokenizer(pretrained)
+    gc.freeze()  # what was imported stays; the collector would go through all of it, again and again
     written = written_tokenizer(tokenizer)
     if written is None:
         return None

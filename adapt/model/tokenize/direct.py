@@ -24,7 +24,7 @@ class Plain:
     """Which pieces are plain words, and what the model is handed of them."""
 
     pattern: str = r"(?!)"
-    """Of a whole piece; by default none is plain."""
+    """Matches a whole piece that is plain; by default none is."""
     bare: str = ""
     """What stands before a word in what the model is handed, where there is no blank before it."""
     blank: str = ""
