@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ SETTLED_S = 2.0
 """After the first report, until its speed is told."""
 LEAST = ("speed", "share", "ETA")
 """Parts of a report, the least telling first."""
-Row = dict[str, Any]
+R = TypeVar("R")
 
 
 class Piece(NamedTuple):
@@ -141,7 +141,7 @@ def reading(stage: str) -> Iterator[Line]:
         yield Line(stage, shown)
 
 
-def watched(rows: Iterable[Row], pace: Pace, stage: str, piece_of: Callable[[Row], Piece]) -> list[Row]:
+def watched(rows: Iterable[R], pace: Pace, stage: str, piece_of: Callable[[R], Piece]) -> list[R]:
     """All rows in the order in which they come, shown as they come."""
     seen = []
     with reading(stage) as line:

@@ -13,7 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from adapt.model.tokenize.cuts import cut, table_of
-from adapt.model.tokenize.direct import direct_words
+from adapt.model.tokenize.direct import plain_of
 from adapt.model.tokenize.probes import plain_words, probes
 from adapt.model.tokenize.trial import allowed_rules
 
@@ -195,13 +195,13 @@ def by_piece(chunks: Mapping[str, int], reader: WordReader) -> Counter[str] | No
     rules = allowed_rules(reader.backend, texts)
     if not rules:
         return None
-    plain = direct_words(reader.backend, plain_words(texts))
+    plain = plain_of(reader.backend, plain_words(texts))
     found = cut([reader.lead + chunk for chunk in chunks], table_of(rules))
     times = np.fromiter(chunks.values(), np.int64, len(chunks)).repeat(np.diff(found.firsts))
     totals = np.bincount(found.pieces.indices.to_numpy(), weights=times).astype(np.int64).tolist()
     counts: Counter[str] = Counter()
     for piece, count in zip(found.pieces.dictionary.to_pylist(), totals, strict=True):
-        text = str(piece, "utf-32-le")
+        text = piece.decode()
         word = plain.word_of(text)
         for each in reader.split(text) if word is None else [word]:
             counts[each] += count

@@ -1,15 +1,17 @@
 """The tokenizing task of `prepare`: a chunk of texts in, its shards out."""
 
+import gc
 import json
 import os
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from tokenizers import Tokenizer
 
 from adapt.corpus.entities import tagged
 from adapt.corpus.screening.heldout import in_share, keys_of
@@ -18,10 +20,22 @@ from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
 from adapt.corpus.shards.tokens import write_flat_shard
 from adapt.corpus.watch import text_sizes
 from adapt.model.locate import Pretrained
+from adapt.model.tokenize.library import WordsOf
 from adapt.model.tokenize.portable import TextTokenizer, text_tokenizer, tokenizer_of, written_tokenizer
 from adapt.model.tokenize.quick import QuickTokenizer
 from adapt.model.tokenize.ragged import BEGINS, ENDS, IDS, SPECIAL, WORDS, Ragged
+from adapt.model.tokenize.trial import Cuts, find_cuts
 from adapt.schema import TOKENS, WORD_STARTS
+
+
+class Encoded(NamedTuple):
+    """What is known of a chunk whose tokens were written."""
+
+    item: int
+    counts: Counter[str]
+    text_bytes: int
+    tally: str
+    """Counts of the item, as JSON, where this is its last chunk; else empty."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,7 @@ class Encode:
     shared: Any = None
     """The tokenizer in Ray's object store, from `share_tokenizer`; without it each process loads its own."""
 
-    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
+    def __call__(self, table: pa.Table) -> Encoded:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
@@ -47,8 +61,7 @@ class Encode:
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
                 write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen], sizes[chosen])
-        result = {"item": row["item"], "tally": row["tally"], "counts": json.dumps(counts)}
-        return {**{name: [value] for name, value in result.items()}, "text_bytes": [int(sizes.sum())]}
+        return Encoded(row["item"], counts, int(sizes.sum()), row["tally"])
 
     @property
     def _source(self) -> "_Source":
@@ -104,43 +117,72 @@ class _Source:
     shared: Any = field(compare=False)
 
 
-def share_tokenizer(pretrained: Pretrained) -> Any:
-    """Starts a Ray task that loads a tokenizer for all tasks that tokenize; they begin to read meanwhile.
+def share_tokenizer(pretrained: Pretrained, marks: bool, find_out: bool) -> Any:
+    """Starts a Ray task that loads a tokenizer for all tasks that tokenize; others begin to read meanwhile.
+
+    Args:
+        pretrained: has the tokenizer.
+        marks: whether tokens are marked.
+        find_out: whether the task finds out what the tokenizer allows; else each that tokenizes does, when it has seen
+            enough text.
 
     Returns:
         for `Encode.shared`.
     """
     import ray
 
-    return _shared(pretrained, ray.get_runtime_context().get_job_id())
+    return _shared(pretrained, marks, find_out, ray.get_runtime_context().get_job_id())
 
 
 @lru_cache(maxsize=1)
-def _shared(pretrained: Pretrained, job: str) -> Any:
+def _shared(pretrained: Pretrained, marks: bool, find_out: bool, job: str) -> Any:
     """Kept from stage to stage, as long as this process is connected to Ray as the same job."""
     import ray
 
-    return ray.remote(num_cpus=0)(_load).remote(pretrained)  # those that wait for it may hold all cores
+    return ray.remote(num_cpus=0)(_load).remote(pretrained, marks, find_out)  # who waits for it may hold all cores
 
 
-def _load(pretrained: Pretrained) -> dict[str, Any] | None:
-    return written_tokenizer(text_tokenizer(pretrained))
+class _Written(NamedTuple):
+    """A tokenizer as it goes to other processes."""
+
+    tokenizer: dict[str, Any]
+    cuts: Cuts | None
+    """What it allows, if that was found out."""
+
+
+def _load(pretrained: Pretrained, marks: bool, find_out: bool) -> _Written | None:
+    tokenizer = text_tokenizer(pretrained)
+    gc.freeze()  # what was imported stays; the collector would go through all of it, again and again
+    written = written_tokenizer(tokenizer)
+    if written is None:
+        return None
+    return _Written(written, find_cuts(tokenizer.backend, _words(tokenizer.backend, marks)) if find_out else None)
+
+
+def _words(backend: Tokenizer, marks: bool) -> WordsOf | None:
+    return Marker(backend).word_starts if marks else None
 
 
 @lru_cache(maxsize=1)
 def _quick(source: _Source, marks: bool) -> QuickTokenizer:
     """Kept by the process: it remembers the pieces of texts."""
-    backend = _tokenizer(source).backend
-    return QuickTokenizer(backend, Marker(backend).word_starts if marks else None)
+    backend, written = _tokenizer(source).backend, _fetched(source)
+    return QuickTokenizer(backend, _words(backend, marks), cuts=written and written.cuts)
+
+
+def _fetched(source: _Source) -> _Written | None:
+    """The tokenizer that another process has written down."""
+    if source.shared is None:
+        return None
+    import ray
+
+    written: _Written | None = ray.get(source.shared)
+    return written
 
 
 @lru_cache(maxsize=1)
 def _tokenizer(source: _Source) -> TextTokenizer:
     """Kept by the process, which tokenizes many chunks. One thread each: the tasks are the parallelism."""
     os.environ["RAYON_NUM_THREADS"] = "1"
-    if source.shared is None:
-        return text_tokenizer(source.pretrained)
-    import ray
-
-    written = ray.get(source.shared)
-    return tokenizer_of(written) if written else text_tokenizer(source.pretrained)
+    written = _fetched(source)
+    return tokenizer_of(written.tokenizer) if written else text_tokenizer(source.pretrained)

@@ -1,4 +1,4 @@
-"""Stage `prepare`: a manifest's parts become token shards, streamed through Ray Data, in the manifest's order.
+"""Stage `prepare`: a manifest's parts become token shards, many tasks side by side, in the manifest's order.
 
 Readers cut parts into chunks of some megabytes of text; tokenizers turn each chunk into one shard named by its place.
 Memory holds a few chunks, whatever the corpus weighs, and any number of workers writes the same shards.
@@ -9,9 +9,11 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from adapt.config import CorpusConfig
@@ -19,21 +21,23 @@ from adapt.console import log
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import items_of
+from adapt.corpus.relay import relayed
 from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
 from adapt.corpus.screening.tally import Tally, check_few_bad
-from adapt.corpus.shards.encode import Encode, share_tokenizer
+from adapt.corpus.shards.encode import Encode, Encoded, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
 from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
-from adapt.runtime import data_settings, user_errors
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20
 """Text that readers may be ahead of tokenizers, so that memory does not grow with the corpus."""
+WORTH_BYTES = 8_000_000
+"""From so much text on several tasks would find out what the tokenizer allows, so one does it for all."""
 MAX_UNKNOWN_FRACTION = 0.2
 
 
@@ -64,43 +68,24 @@ def prepare(
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
     """
-    import ray
-    from ray.data import TaskPoolStrategy
-
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
     screen = screen_of(corpus, folder, duplicates, measured)
+    read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids)
+    is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)
+    encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     items = numbered_items(manifest, corpus)
-    # every chunk its own block, so that the chunks of one file are tokenized in parallel
-    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
-        encoded = (
-            ray.data.from_items(items)
-            .map_batches(
-                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
-                batch_size=1,
-                batch_format="numpy",
-                num_cpus=0.05,
-                compute=TaskPoolStrategy(size=cpus),
-            )
-            .map_batches(
-                Encode(pretrained, folder, corpus.heldout_fraction, form, share_tokenizer(pretrained)),
-                batch_size=1,
-                batch_format="pyarrow",
-                num_cpus=0.9,
-                compute=TaskPoolStrategy(size=cpus),
-            )
-        )
-        chunks = watched(encoded.iter_rows(), Pace.of(items, manifest, corpus), "prepare", _piece)
+    encoded = relayed(read, encode, map(batch_of, items), after=tokenizer)
+    chunks = watched(encoded, Pace.of(items, manifest, corpus), "prepare", _piece)
     metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
     return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
 
 
-def _piece(chunk: dict[str, Any]) -> Piece:
-    counts = json.loads(chunk["counts"])
-    documents = counts["train_documents"] + counts["heldout_documents"]
-    return Piece(int(chunk["item"]), documents, int(chunk["text_bytes"]), bool(chunk["tally"]))
+def _piece(chunk: Encoded) -> Piece:
+    documents = chunk.counts["train_documents"] + chunk.counts["heldout_documents"]
+    return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
 
 
 def _repeated(ids: Path) -> int:
@@ -114,6 +99,11 @@ def _repeated(ids: Path) -> int:
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
     """Units of reading in stream order, numbered."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
+
+
+def batch_of(item: dict[str, Any]) -> dict[str, Any]:
+    """An item as readers take it, which is as Ray Data gives it to them."""
+    return {name: np.array([value]) for name, value in item.items()}
 
 
 @dataclass(frozen=True)
@@ -164,12 +154,12 @@ def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Tab
     )
 
 
-def _summary(chunks: list[dict[str, Any]], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
+def _summary(chunks: list[Encoded], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
     tally, counts = Tally(), Counter[str]()
-    for chunk in sorted(chunks, key=lambda chunk: int(chunk["item"])):
-        counts.update(json.loads(chunk["counts"]))
-        if chunk["tally"]:
-            tally.add(Tally(**json.loads(chunk["tally"])))
+    for chunk in sorted(chunks, key=attrgetter("item")):
+        counts.update(chunk.counts)
+        if chunk.tally:
+            tally.add(Tally(**json.loads(chunk.tally)))
     if counts["refused"]:
         log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
     metrics = {

@@ -22,7 +22,7 @@ from adapt.corpus.screening.screen import screen_of
 from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.encode import Encode, share_tokenizer
 from adapt.corpus.shards.form import Form
-from adapt.corpus.shards.prepare import Read, numbered_items
+from adapt.corpus.shards.prepare import Read, batch_of, numbered_items
 from adapt.corpus.streaming.index import ItemIndex
 from adapt.corpus.streaming.window import Columns, Cut, dropped
 from adapt.model.locate import Pretrained
@@ -112,7 +112,7 @@ class Online:
     def _here(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
         tokenize = Tokenize(self.encode)
         for item in items:
-            for chunk in self.read({name: np.array([value]) for name, value in item.items()}):
+            for chunk in self.read(batch_of(item)):
                 yield tokenize(chunk)
 
     def _chunks(self, items: list[dict[str, Any]]) -> Iterator[pa.Table]:
@@ -122,7 +122,9 @@ class Online:
         if not items:
             return
         tasks = max(1, int(ray.cluster_resources().get("CPU", 1)) // 4)  # on no CPU: training may hold them all
-        encode = replace(self.encode, shared=share_tokenizer(self.encode.pretrained))
+        encode = replace(
+            self.encode, shared=share_tokenizer(self.encode.pretrained, bool(self.encode.form.marks), False)
+        )
         with user_errors(), data_settings(READ_AHEAD_BYTES, target_max_block_size=1):
             options: dict[str, Any] = {"num_cpus": 0, "compute": TaskPoolStrategy(size=tasks)}
             dataset = (

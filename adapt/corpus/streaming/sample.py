@@ -16,6 +16,7 @@ import pyarrow as pa
 from adapt.corpus.batches.order import permute
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.prepare import batch_of
 from adapt.corpus.streaming.online import Online
 from adapt.corpus.watch import reading, text_bytes
 from adapt.errors import DataError
@@ -48,11 +49,11 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
             share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
             left = share - counts["heldout_documents"]
-            for chunk in online.read({name: np.array([value]) for name, value in items[number].items()}):
+            for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
                 picked = _picked(chunk, position, fraction, left)
                 if documents := len(picked.column("texts")[0]):
-                    counts.update(json.loads(encode(picked)["counts"][0]))
+                    counts.update(encode(picked).counts)
                 left -= documents
                 done = max(counts["heldout_documents"] * len(items), position * DOCUMENTS)  # whichever ends first
                 line.update(seen, read, min(done, total - 1), total)

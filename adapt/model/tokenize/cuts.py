@@ -37,23 +37,33 @@ class TextPieces(NamedTuple):
     """Texts in pieces."""
 
     pieces: pa.DictionaryArray
-    """Every piece of all texts, as UTF-32."""
+    """Every piece of all texts, as UTF-8."""
     firsts: np.ndarray
     """The number of each text's first piece, and of all pieces at the end: int64 [texts + 1]. Empty texts have none."""
-    places: np.ndarray
-    """Where each piece begins in its text [characters]."""
+    joined: np.ndarray
+    """All texts one after another, as UTF-8: uint8."""
+    begins: np.ndarray
+    """Where each piece begins there: int64 [pieces]."""
+
+    @property
+    def places(self) -> np.ndarray:
+        """Where each piece begins in its text [characters]."""
+        inside = np.flatnonzero((self.joined & 0xC0) == 0x80)  # bytes of a character beyond its first
+        places: np.ndarray = self.begins - np.searchsorted(inside, self.begins)
+        places -= np.repeat(np.append(places, 0)[self.firsts[:-1]], np.diff(self.firsts))
+        return places
 
 
-def table_of(rules: Iterable[str]) -> np.ndarray:
-    """True where the rules together cut, by 9 x the kind before + the kind after."""
-    allowed = np.zeros(81, bool)
+def table_of(rules: Iterable[str]) -> bytes:
+    """1 where the rules together cut, by 9 x the kind before + the kind after; 0 up to what a byte holds."""
+    allowed = bytearray(256)
     for rule in rules:
         for before, after in RULES[rule]:
-            allowed[9 * before + after] = True
-    return allowed
+            allowed[9 * before + after] = 1
+    return bytes(allowed)
 
 
-def cut(texts: Sequence[str], allowed: np.ndarray) -> TextPieces:
+def cut(texts: Sequence[str], allowed: bytes) -> TextPieces:
     """Cuts texts.
 
     Args:
@@ -63,24 +73,23 @@ def cut(texts: Sequence[str], allowed: np.ndarray) -> TextPieces:
     Raises:
         UnicodeEncodeError: a text holds half a surrogate pair.
     """
-    characters = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    begins = np.flatnonzero(_beginnings(characters, ends, allowed))
-    firsts = np.searchsorted(begins, ends)
-    places = begins - np.repeat(ends[:-1], np.diff(firsts))
-    offsets = 4 * np.append(begins, len(characters))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(characters)]
+    encoded = [text.encode() for text in texts]
+    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    data = b"".join(encoded)
+    begins = np.flatnonzero(_beginnings(_kinds_in(data), ends, allowed))
+    buffers = [None, pa.py_buffer(np.append(begins, len(data))), pa.py_buffer(data)]
     pieces = pa.Array.from_buffers(pa.large_binary(), len(begins), buffers)
-    return TextPieces(pieces.dictionary_encode(), firsts, places)
+    firsts = np.searchsorted(begins, ends)
+    return TextPieces(pieces.dictionary_encode(), firsts, np.frombuffer(data, np.uint8), begins)
 
 
-def _beginnings(characters: np.ndarray, ends: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+def _beginnings(kinds: np.ndarray, ends: np.ndarray, allowed: bytes) -> np.ndarray:
     """True where a piece begins."""
-    kinds = _kinds().take(characters, mode="clip")
     begins = np.zeros(len(kinds), bool)
     if not len(kinds):
         return begins
-    allowed.take(9 * kinds[:-1] + kinds[1:], out=begins[1:], mode="clip")
+    pairs = 9 * kinds[:-1] + kinds[1:]
+    begins[1:] = np.frombuffer(pairs.tobytes().translate(allowed), bool)
     parts = kinds >= BLANK
     plain = ~parts & (kinds != NEVER)
     begins[:-1] &= ~parts[:-1] | plain[1:]
@@ -90,10 +99,34 @@ def _beginnings(characters: np.ndarray, ends: np.ndarray, allowed: np.ndarray) -
     return begins
 
 
+def _kinds_in(data: bytes) -> np.ndarray:
+    """The kind of the character that each byte of UTF-8 belongs to: uint8. No rule cuts within one that has several."""
+    table = _kinds()
+    kinds = np.frombuffer(bytearray(data.translate(_byte_kinds())), np.uint8)
+    if data.isascii():
+        return kinds
+    joined = np.frombuffer(data, np.uint8)
+    for size, least, beyond in ((2, 0xC0, 0xE0), (3, 0xE0, 0xF0)):  # those of four bytes are never cut beside
+        leads = np.flatnonzero((joined >= least) & (joined < beyond))
+        numbers: np.ndarray = (joined[leads] - np.uint8(least)).astype(np.uint16)
+        for place in range(1, size):
+            numbers = (numbers << 6) | (joined[leads + place] & 0x3F)
+        found = table[numbers]
+        for place in range(size):
+            kinds[leads + place] = found
+    return kinds
+
+
+@cache
+def _byte_kinds() -> bytes:
+    """The kind of each byte that is a character by itself; NEVER of others."""
+    return _kinds()[:128].tobytes() + bytes([NEVER]) * 128
+
+
 @cache
 def _kinds() -> np.ndarray:
-    """The kind of each character of Unicode's first plane; the last entry is for all others."""
-    kinds = np.zeros(2**16 + 1, np.uint8)
+    """The kind of each character of Unicode's first plane; no other is cut beside."""
+    kinds = np.zeros(2**16, np.uint8)
     for number in range(128, 2**16):
         kinds[number] = _kind(chr(number))
     for number in range(33, 127):

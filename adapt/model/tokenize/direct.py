@@ -4,7 +4,10 @@ What the model is handed for a word is found out on one word, and held to the li
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -16,54 +19,65 @@ PLAIN = (r" ?[!-;=-Z\\\]-~]+", r" ?[A-Za-z]+")
 _PROBE = "Zq"
 
 
+@dataclass(frozen=True)
+class Plain:
+    """Which pieces are plain words, and what the model is handed of them."""
+
+    pattern: str = r"(?!)"
+    """Matches a whole piece that is plain; by default none is."""
+    bare: str = ""
+    """What stands before a word in what the model is handed, where there is no blank before it."""
+    blank: str = ""
+    """The same in place of a blank."""
+    lower: bool = False
+    """Whether words are lower-cased."""
+
+    @cached_property
+    def _fits(self) -> Callable[[str], Any]:
+        return re.compile(self.pattern).fullmatch
+
+    def word_of(self, piece: str) -> str | None:
+        """What the model is handed of a plain word; None for all else."""
+        if not self._fits(piece):
+            return None
+        word = piece.lower() if self.lower else piece
+        return self.blank + word[1:] if word[0] == " " else self.bare + word
+
+
 class DirectWords:
     """The tokens of pieces, without special tokens.
 
     Args:
         backend: the tokenizer.
-        pattern: which pieces are plain words. None leaves all to the library.
-        bare: what stands before a word in what the model is handed, where there is no blank before it.
-        blank: the same in place of a blank.
-        lower: whether words are lower-cased.
+        plain: which pieces go to its model at once; the library has the others.
     """
 
-    def __init__(
-        self, backend: Tokenizer, pattern: str | None = None, bare: str = "", blank: str = "", lower: bool = False
-    ) -> None:
-        self._backend, self._model = backend, backend.model
-        self._is_plain = re.compile(pattern or r"(?!)").fullmatch
-        self._bare, self._blank, self._lower = bare, blank, lower
+    def __init__(self, backend: Tokenizer, plain: Plain) -> None:
+        self._backend, self._model, self._plain = backend, backend.model, plain
 
     def __call__(self, pieces: Sequence[str]) -> Ragged:
         """The tokens of pieces."""
         return of_ids([self._ids(piece) for piece in pieces])
 
-    def word_of(self, piece: str) -> str | None:
-        """What the model is handed of a plain word; None for all else."""
-        if not self._is_plain(piece):
-            return None
-        word = piece.lower() if self._lower else piece
-        return self._blank + word[1:] if word[0] == " " else self._bare + word
-
     def _ids(self, piece: str) -> list[int]:
-        word = self.word_of(piece)
+        word = self._plain.word_of(piece)
         if word is None:
             ids: list[int] = self._backend.encode(piece, add_special_tokens=False).ids
             return ids
         return [token.id for token in self._model.tokenize(word)]
 
 
-def direct_words(backend: Tokenizer, pieces: Iterable[str]) -> DirectWords:
-    """The widest that hands the model what the library would, for all of some pieces."""
+def plain_of(backend: Tokenizer, pieces: Iterable[str]) -> Plain:
+    """The widest form of plain words that hands the model what the library would, for all of some pieces."""
     wanted = {piece: handed(backend, piece) for piece in pieces}
     bare, blank = _before(backend, _PROBE), _before(backend, f" {_PROBE}")
     if bare is not None and blank is not None and bare[1] == blank[1]:
         for pattern in PLAIN:
-            direct = DirectWords(backend, pattern, bare[0], blank[0], bare[1])
-            words = {piece: direct.word_of(piece) for piece in wanted}
+            plain = Plain(pattern, bare[0], blank[0], bare[1])
+            words = {piece: plain.word_of(piece) for piece in wanted}
             if all(word is None or wanted[piece] == [word] for piece, word in words.items()):
-                return direct
-    return DirectWords(backend)
+                return plain
+    return Plain()
 
 
 def _before(backend: Tokenizer, word: str) -> tuple[str, bool] | None:

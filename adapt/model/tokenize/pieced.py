@@ -13,7 +13,7 @@ from adapt.model.tokenize.ragged import BEGINS, ENDS, SPECIAL, Ragged
 from adapt.model.tokenize.table import MOST, PieceTable
 
 BATCH_CHARACTERS = 4_000_000
-"""Cut at once, about: 20 bytes each."""
+"""Cut at once, about."""
 Encode = Callable[[list[str]], Ragged]
 
 

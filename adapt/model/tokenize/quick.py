@@ -12,7 +12,7 @@ from adapt.console import log
 from adapt.model.tokenize.library import WordsOf, by_library
 from adapt.model.tokenize.pieced import PieceTokenizer, text_batches
 from adapt.model.tokenize.ragged import Ragged
-from adapt.model.tokenize.trial import piece_tokenizer
+from adapt.model.tokenize.trial import Cuts, find_cuts
 
 WORTH_CHARACTERS = 3_000_000
 """Until a process has had so much text it asks the library, which takes less time than to find out what is allowed."""
@@ -28,10 +28,17 @@ class QuickTokenizer:
         words: says where words start (see `adapt.model.tokenize.library`). If given, there are all columns of
             `adapt.model.tokenize.ragged`; else ids alone.
         worth: characters that make it worth while to find out what the tokenizer allows.
+        cuts: what it allows, where another process has found that out.
     """
 
-    def __init__(self, backend: Tokenizer, words: WordsOf | None = None, worth: int = WORTH_CHARACTERS) -> None:
-        self._backend, self._words, self._worth = backend, words, worth
+    def __init__(
+        self,
+        backend: Tokenizer,
+        words: WordsOf | None = None,
+        worth: int = WORTH_CHARACTERS,
+        cuts: Cuts | None = None,
+    ) -> None:
+        self._backend, self._words, self._worth, self._cuts = backend, words, worth, cuts
         self._seen = 0
         self._pieces: PieceTokenizer | None = None
         self.refused = ""
@@ -51,10 +58,11 @@ class QuickTokenizer:
         return self._seen >= self._worth and _is_unicode(texts)
 
     def _find_out(self, texts: Sequence[str]) -> None:
-        found = piece_tokenizer(self._backend, self._words)
-        if found is None:
+        cuts, sample = self._cuts or find_cuts(self._backend, self._words), _sample(texts)
+        found = cuts.tokenizer(self._backend, self._words)
+        if not cuts.rules:
             self.refused = "this tokenizer does not allow to cut texts at blanks"
-        elif not found(sample := _sample(texts)).same(by_library(self._backend, sample, self._words)):
+        elif not found(sample).same(by_library(self._backend, sample, self._words)):
             self.refused = "cut at blanks, this text had other tokens"
         else:
             self._pieces = found
@@ -66,7 +74,7 @@ def _is_unicode(texts: Sequence[str]) -> bool:
     """Whether no text holds half a surrogate pair. What becomes of those, the library decides."""
     try:
         for text in texts:
-            text.isascii() or text.encode("utf-32-le")
+            text.isascii() or text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -8,8 +8,8 @@ from adapt.model.tokenize.ragged import Ragged
 
 MOST = 2**19
 """Pieces that are kept: some 130 MB of a process, when full."""
-LONGEST = 4 * 48
-"""Bytes of a piece that is kept, as UTF-32. Longer ones hardly come again."""
+LONGEST = 96
+"""Bytes of a piece that is kept, as UTF-8. Longer ones hardly come again."""
 
 
 class PieceTable:
@@ -51,7 +51,7 @@ class PieceTable:
 
     def _add(self, pieces: Sequence[bytes]) -> None:
         first = len(self._tokens.bounds) - 1
-        self._tokens = Ragged.joined([self._tokens, self._encode([str(piece, "utf-32-le") for piece in pieces])])
+        self._tokens = Ragged.joined([self._tokens, self._encode([piece.decode() for piece in pieces])])
         self._numbers.update(zip(pieces, range(first, first + len(pieces)), strict=True))
         self._uses = np.concatenate([self._uses, np.zeros(len(pieces), np.int32)])
 

@@ -6,13 +6,14 @@ tokens.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, pairwise
 
 from tokenizers import Tokenizer
 
 from adapt.model.tokenize.cuts import RULES, cut, table_of
-from adapt.model.tokenize.direct import direct_words
+from adapt.model.tokenize.direct import DirectWords, Plain, plain_of
 from adapt.model.tokenize.library import WordsOf, by_library, handed
 from adapt.model.tokenize.pieced import PieceTokenizer
 from adapt.model.tokenize.probes import plain_words, probes
@@ -21,23 +22,36 @@ MOST_ADDED = 1000
 """Added tokens of a tokenizer that is tried. They are found in a text before it is cut into words, so each is tried."""
 
 
-def piece_tokenizer(backend: Tokenizer, words: WordsOf | None = None) -> PieceTokenizer | None:
-    """A tokenizer by pieces that gives what the library gives on all probes, or None.
+@dataclass(frozen=True)
+class Cuts:
+    """What a tokenizer allows. One process finds it out for others."""
+
+    rules: tuple[str, ...] = ()
+    """By which texts may be cut; without any they are left whole."""
+    plain: Plain | None = None
+    """Which pieces are plain words; None where all pieces go to the library."""
+
+    def tokenizer(self, backend: Tokenizer, words: WordsOf | None = None) -> PieceTokenizer:
+        """The tokenizer by pieces. Arguments as of `find_cuts`."""
+        return PieceTokenizer(backend, self.rules, words, DirectWords(backend, self.plain) if self.plain else None)
+
+
+def find_cuts(backend: Tokenizer, words: WordsOf | None = None) -> Cuts:
+    """What leaves the tokens of all probes as the library has them.
 
     Args:
         backend: the tokenizer.
         words: as in `adapt.model.tokenize.library.by_library`.
     """
     if not _can_be_tried(backend):
-        return None
+        return Cuts()
     texts = probes(backend)
     rules = allowed_rules(backend, texts)
     if not rules:
-        return None
+        return Cuts()
     finds_added = any(not token.special for token in backend.get_added_tokens_decoder().values())
-    encode = None if words or finds_added else direct_words(backend, plain_words(texts))
-    found = PieceTokenizer(backend, rules, words, encode)
-    return found if found(texts).same(by_library(backend, texts, words)) else None
+    found = Cuts(tuple(rules), None if words or finds_added else plain_of(backend, plain_words(texts)))
+    return found if found.tokenizer(backend, words)(texts).same(by_library(backend, texts, words)) else Cuts()
 
 
 def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
@@ -56,7 +70,7 @@ def allowed_rules(backend: Tokenizer, texts: Sequence[str]) -> list[str]:
 def _by_pieces(texts: Sequence[str], rules: Sequence[str], words: Callable[[str], list[str]]) -> list[list[str]]:
     """The words of each text, found piece by piece."""
     found = cut(texts, table_of(rules))
-    distinct = [words(str(piece, "utf-32-le")) for piece in found.pieces.dictionary.to_pylist()]
+    distinct = [words(piece.decode()) for piece in found.pieces.dictionary.to_pylist()]
     numbers, firsts = found.pieces.indices.to_pylist(), found.firsts.tolist()
     return [
         list(chain.from_iterable(distinct[number] for number in numbers[begin:end])) for begin, end in pairwise(firsts)

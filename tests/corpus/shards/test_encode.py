@@ -1,6 +1,5 @@
 """What the tokenizing task writes for each objective, without Ray."""
 
-import json
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -37,10 +36,10 @@ def written(
 ) -> tuple[TokenStream, TokenStream, dict[str, Any]]:
     texts = [Tagged.of(text, spans) for text, spans in zip(TEXTS, entities, strict=True)] if entities else TEXTS
     folder.mkdir(exist_ok=True)
-    (counts,) = Encode(pretrained, folder, 0.2, form)(_row(0, 0, texts, None))["counts"]
+    counts = Encode(pretrained, folder, 0.2, form)(_row(0, 0, texts, None)).counts
     streams = [TokenStream.open(folder, pattern) for pattern in (SHARD_GLOB, HELDOUT_GLOB)]
     assert min(stream.documents for stream in streams) > 3
-    return (*streams, json.loads(counts))
+    return (*streams, counts)
 
 
 def documents(*streams: TokenStream, column: str = "tokens") -> list[list[int]]:
