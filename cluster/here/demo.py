@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster.here.story import Story, told_cluster
 from cluster.here.submission import Submission, submitted
-from cluster.here.training import Reports
+from cluster.here.training import Reports, exported
 
 STEPS, INTERVAL = 60, 10
 NODE_CPUS = 3
@@ -65,8 +65,8 @@ def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
             submission.wait(lambda: submission.has_said("with 1 of 1 to 2 workers", said), "one worker trains")
             submission.wait(resumed, "the training goes on")
             story.tell(f"the training goes on with one worker, from the checkpoint of step {resumed()}")
-            found = submission.end()
-        tell_end(found, story)
+            submission.end()
+        tell_end(found := exported(folder / "runs"), story)
     return found
 
 
@@ -83,6 +83,6 @@ def train_until(submission: Submission, root: Path, steps: int, story: Story) ->
 
 
 def tell_end(found: dict[str, Any], story: Story) -> None:
-    """Says what the job's last line says."""
+    """Says what the record of the model says."""
     before, after = found["heldout_loss_before"], found["heldout_loss_after"]
     story.tell(f"the job has ended well: held-out loss {before:.2f} before, {after:.2f} after")

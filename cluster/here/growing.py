@@ -10,6 +10,7 @@ from cluster.here.demo import NODE_CPUS, arguments
 from cluster.here.nodes import Nodes
 from cluster.here.story import Story, told_cluster
 from cluster.here.submission import Submission, submitted
+from cluster.here.training import exported
 
 MOST_NODES = 3
 NAMES = "one", "two"
@@ -28,7 +29,9 @@ def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
         story.tell(f"the head is up, with Ray's autoscaler and {cluster.nodes_alive() - 1} nodes beside it")
         submissions = {name: stack.enter_context(_job(cluster, folder, model, name)) for name in NAMES}
         most = _watch(cluster, submissions, story)
-        found = {name: submission.end() for name, submission in submissions.items()}
+        for submission in submissions.values():
+            submission.end()
+        found = {name: exported(folder / "runs", name) for name in NAMES}
         story.tell(f"both jobs have ended well, on {most} nodes at most")
         began = time.monotonic()
         while (left := cluster.nodes_alive() - 1) and time.monotonic() - began < _GONE_S:

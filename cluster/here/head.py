@@ -7,6 +7,7 @@ from typing import Any
 from cluster.here.demo import INTERVAL, NODE_CPUS, arguments, tell_end, train_until
 from cluster.here.story import Story, told_cluster
 from cluster.here.submission import submitted
+from cluster.here.training import exported
 
 DRIVER = "driver"
 """The resource of the node on which the job drives itself."""
@@ -40,6 +41,6 @@ def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
             story.tell(f"meanwhile the training has come to step {away} of {STEPS}")
             head.start()
             story.tell(f"the head is up again, with its state; the training is at step {reports.steps()[-1]}")
-            found = submission.end()
-        tell_end(found, story)
+            submission.end()
+        tell_end(found := exported(folder / "runs"), story)
     return {**found, "steps_without_head": away - before}

@@ -1,14 +1,12 @@
 """A command of jobs/chain.py as a user gives it to a cluster, followed while it runs."""
 
-import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from adapt.console import log
 from adapt.errors import ClusterError
@@ -73,11 +71,8 @@ class Submission:
         """Whether a line of it, but for so many first, has some words."""
         return any(words in line for line in self.said[since:])
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> None:
         """Waits for its end.
-
-        Returns:
-            What the job's last line says of its results, as its log shows it.
 
         Raises:
             ClusterError: it has failed.
@@ -86,12 +81,6 @@ class Submission:
         self._reader.join()
         if self._process.returncode:
             raise ClusterError(f"{self._name} ended with exit code {self._process.returncode}", "see what it has said")
-        results: dict[str, Any] = {}
-        for line in self.said:
-            with suppress(ValueError):
-                told = json.loads(line)
-                results = told["metrics"] if told["stage"] != "submit" else results
-        return results
 
     def stop(self) -> None:
         """Ends following."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 class Reports:
@@ -32,3 +33,13 @@ class Reports:
 
     def _files(self) -> list[Path]:
         return list(self._root.glob("train/*/metrics.jsonl"))
+
+
+def exported(root: Path, name: str = "demo") -> dict[str, Any]:
+    """What the record of the only model of this name says: above all, losses before and after.
+
+    The log of the job is no place to look: Ray does not find it where nodes of one machine have folders of their own.
+    """
+    (record,) = root.glob(f"export/{name}-*/stage.json")
+    found: dict[str, Any] = json.loads(record.read_text())["metrics"]
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from adapt.runner.record import Record
 from cluster.here import autoscaler
 from cluster.here.demo import STEPS, arguments
 from cluster.here.node import FOLDER, Node
@@ -16,7 +17,7 @@ from cluster.here.nodes import Nodes
 from cluster.here.processes import end_all, processes, wait_for_line
 from cluster.here.story import Story
 from cluster.here.submission import Submission
-from cluster.here.training import Reports
+from cluster.here.training import Reports, exported
 from cluster.limits import limits_in
 from cluster.order import order_of
 
@@ -120,6 +121,14 @@ def test_reports_tell_where_a_training_began_again(tmp_path: Path) -> None:
     with file.open("a") as more:
         more.write('p": 6}\n')
     assert resumed() == 5
+
+
+def test_what_a_model_has_learnt_is_read_from_its_record(tmp_path: Path) -> None:
+    folder = tmp_path / "export" / "demo-0"
+    folder.mkdir(parents=True)
+    losses = {"heldout_loss_before": 8.5, "heldout_loss_after": 4.5}
+    Record("export", "demo", "0" * 64, 1, {}, {}, losses, {}, {}, {}, {}, "2026-01-01", folder).save()
+    assert exported(tmp_path) == losses
 
 
 def test_a_submission_that_is_refused_says_so_and_ends(tmp_path: Path) -> None:
