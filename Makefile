@@ -1,8 +1,8 @@
 # Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
-#   make demo | make test | make quick | make fuzz | make check | make env | make clean
+#   make demo | make cluster | make test | make quick | make fuzz | make check | make env | make clean
 #
 # Variables:
-#   ARGS         passed on to the demo or to pytest:   make test ARGS="-k layers", make fuzz ARGS="--seed 7 --minutes 30"
+#   ARGS         passed on to what is run:   make test ARGS="-k layers", make cluster ARGS=--autoscale
 #   PYTHON       the Python that creates .venv:         make env PYTHON=/opt/python3.12/bin/python3
 #   TORCH_INDEX  where to look for PyTorch besides the index pip is configured with. On Linux the default index holds
 #                builds with CUDA (several GB). They run on a CPU too; to save the download on a machine without GPU:
@@ -23,16 +23,19 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-.PHONY: help env demo test quick fuzz check clean
+.PHONY: help env demo cluster test quick fuzz check clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
-	@echo '  (ARGS="..." passes arguments on to the demo or to pytest; more in the Makefile)'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@echo '  (ARGS="..." passes arguments on to what is run; more in the Makefile)'
 
 env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to date
 
 demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
 	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
+
+cluster: env ## a cluster of three nodes on this machine: the demo is submitted, a node is lost, all is taken down
+	$(PY) -m cluster.here $(ARGS)
 
 test: env ## run the tests, in three processes
 	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)

@@ -42,6 +42,8 @@ LOCAL_ENVIRONMENT = {
 }
 WARM_PROCESSES = 4
 """Idle processes beyond one a core that a Ray of our own keeps: a stage that finds one need not import torch again."""
+NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
+"""The variable that tells a job on which node it is, where several share a machine; Ray takes it to be on the head."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 
@@ -81,8 +83,9 @@ def _join(address: str) -> None:
 
     _check_reachable(address)
     log(f"joining the Ray cluster at {address}")
+    own: dict[str, Any] = {"_node_ip_address": os.environ.get(NODE_ADDRESS)}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(
             f"cannot join the Ray cluster at {address}: {error}",

@@ -20,7 +20,7 @@ import psutil
 
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from benchmarks.common import Options, Result, corpus_file, job, parser_of, report, steps_done, wait_for, workplace
-from benchmarks.nodes import nodes
+from cluster.here.nodes import nodes
 
 TARGETS = {"recovery_s": ("<=", 30.0), "lost_steps": ("<=", 0.0)}
 ELASTIC_TARGETS = {
@@ -47,6 +47,7 @@ def measure(options: Options) -> Result:
 def measure_elastic(options: Options) -> Result:
     """Loses a node of a training, and brings another."""
     with workplace() as folder, nodes(folder) as cluster:
+        cluster.start_head()
         lost, _ = cluster.add(_NODE_CPUS), cluster.add(_NODE_CPUS)
         root, workers = folder / "runs", ["--resources.workers=[1,2]", f"--resources.cpus_per_worker={_NODE_CPUS - 1}"]
         where = ["--resources.address", cluster.address, "--resources.gpus_per_worker=0"]
@@ -54,7 +55,7 @@ def measure_elastic(options: Options) -> Result:
         process = job(arguments, environment=cluster.environment)
         try:
             wait_for(lambda: steps_done(root) >= 3 * INTERVAL, process)
-            shrunk = _went_on(root, process, lambda: cluster.lose(lost))
+            shrunk = _went_on(root, process, lost.lose)
             cluster.add(_NODE_CPUS)
             grown = _went_on(root, process, lambda: None)
         finally:

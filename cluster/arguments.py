@@ -13,7 +13,7 @@ USAGE = (
 )
 PORT = 8300
 """Where `report --serve` serves, beside Ray's 8265."""
-_VALUES, _SWITCHES = {"address", "port", "retries", "stage"}, {"again", "job-per-stage", "follow", "serve"}
+_VALUES, _SWITCHES = {"address", "drive-on", "port", "retries", "stage"}, {"again", "job-per-stage", "follow", "serve"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Asked:
     stage: str | None = None
     """Whose log is asked for."""
     port: int = PORT
+    drive_on: str | None = None
+    """A resource of Ray's that some nodes have: work drives itself there, and not on the head."""
 
 
 def read_asked(arguments: Sequence[str]) -> Asked:
@@ -65,4 +67,6 @@ def read_asked(arguments: Sequence[str]) -> Asked:
         raise ConfigError(f"--port takes a number up to 65535, not {port}", f"write --port {PORT}, or leave it out")
     if not rest:
         raise ConfigError(f"{verb} names no file", f"use: {USAGE}")
-    return Asked(verb, rest, values.get("address"), int(retries), frozenset(switches), stage, int(port))
+    return Asked(
+        verb, rest, values.get("address"), int(retries), frozenset(switches), stage, int(port), values.get("drive-on")
+    )

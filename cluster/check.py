@@ -103,6 +103,20 @@ def check_places(configs: Iterable[Config]) -> None:
         check_ever(resources, kinds, grows)
 
 
+def check_driver(resource: str) -> None:
+    """Looks whether there are nodes, or can be, on which work may drive itself. Needs a connection to Ray.
+
+    Raises:
+        ClusterError: none has this resource.
+    """
+    kinds, _ = kinds_of_nodes()
+    if not any(kind.resources.get(resource) for kind in kinds):
+        raise ClusterError(
+            f"no node of the cluster has the resource {resource}, on which the work is to drive itself",
+            f"start one with `ray start --resources '{{\"{resource}\": 1}}'`, or leave --drive-on out",
+        )
+
+
 def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -> None:
     """Holds the workers of a training to the nodes that there are, or can be.
 

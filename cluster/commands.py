@@ -15,13 +15,13 @@ from adapt.stage.running import ON_A_CLUSTER
 from adapt.stage.train import Train
 from adapt.summary.jobs import ShownJob, show_jobs
 from cluster.arguments import Asked
-from cluster.check import check_environment, check_places, check_storage, found
+from cluster.check import check_driver, check_environment, check_places, check_storage, found
 from cluster.connection import address_from, connected
 from cluster.follow import Follower
 from cluster.jobs import Cluster, stop
 from cluster.order import PART, Order, order_of
 from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
-from cluster.small import run_small
+from cluster.small import place_of, run_small
 from cluster.stages import run_as_jobs
 from cluster.submit import submit
 
@@ -49,7 +49,7 @@ def _cluster(asked: Asked) -> Cluster:
     """The cluster that is meant, once it answers; and what goes to it, once it is small enough."""
     environment = runtime_environment(working_directory())
     check_size(environment)
-    return Cluster(connected(address_from(asked.address)), environment, asked.retries)
+    return Cluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
 
 
 def _submit(asked: Asked, order: Order) -> None:
@@ -61,7 +61,7 @@ def _submit(asked: Asked, order: Order) -> None:
         check_absolute(config)
     if "job-per-stage" in asked.switches:
         again = ("--again",) if "again" in asked.switches else ()
-        order = replace(order, verb="stages", further=(f"--retries={asked.retries}", *again))
+        order = replace(order, verb="stages", further=(f"--retries={asked.retries}", *again, *place_of(asked.drive_on)))
     job = submit(_cluster(asked), order, "again" in asked.switches)
     finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
 
@@ -106,12 +106,14 @@ def _stop(asked: Asked, order: Order) -> None:
     finish("stop", order.name, {"stopped": len(stopped)})
 
 
-def _check(_asked: Asked, order: Order) -> None:
+def _check(asked: Asked, order: Order) -> None:
     """Runs on the cluster."""
     first = order.configs[0]
     connect(first.resources)
     nodes = check_storage(root_of(first))
     check_places(order.configs)
+    if asked.drive_on:
+        check_driver(asked.drive_on)
     check_environment(order.configs)
     chain = chain_of(order)
     looked_at = set()
@@ -129,7 +131,7 @@ def _stages(asked: Asked, order: Order) -> None:
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient()
-    cluster = Cluster(client, {}, asked.retries)
+    cluster = Cluster(client, {}, asked.retries, asked.drive_on)
     own = [job for job in cluster.jobs(order.name) if not job.status.is_terminal()]
     environment = next((job.runtime_env for job in own if not (job.metadata or {}).get(PART)), None)
     most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from adapt.console import duration, log
 from adapt.errors import ClusterError
+from cluster.orphans import is_orphaned, listed
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -49,12 +50,13 @@ class Follower:
         began, said = time.monotonic(), ""
         while True:
             try:
-                known = {each.submission_id: each for each in self.client.list_jobs()}
-                self._found()
+                known = {each.submission_id: each for each in listed(self.client)}
                 job = known.get(self.job)
-                if job is None:
-                    return None
+                if job is None or is_orphaned(job):
+                    self._found()
+                    return job
                 if job.status == "PENDING":
+                    self._found()
                     waits = time.monotonic() - began > _SAID_AFTER_S
                     if waits and job.message and job.message != said:
                         said = job.message
@@ -63,6 +65,7 @@ class Follower:
                     continue
                 if job.status.is_terminal():
                     self._rest()
+                    self._found()
                     return job
                 asyncio.run(self._tail())
                 time.sleep(0.1)  # the log ends a moment before the status says so
@@ -73,6 +76,7 @@ class Follower:
         """Shows what comes. A log that is followed again comes from its beginning."""
         position = 0
         async for text in self.client.tail_job_logs(self.job):
+            self._found()
             position += len(text)
             self._show(text, position)
 

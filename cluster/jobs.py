@@ -9,6 +9,7 @@ from adapt import errors
 from adapt.console import duration, log
 from adapt.errors import AdaptError, ClusterError
 from cluster.order import NAME, PART, Order
+from cluster.orphans import listed
 from cluster.package import STOP_WAIT_S
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 LASTING = {each.exit_code for each in vars(errors).values() if isinstance(each, type) and issubclass(each, AdaptError)}
 LASTING = (LASTING | {70}) - {ClusterError.exit_code}
 """Exit codes that say that the same command would end the same way."""
+DRIVERS_SHARE = 0.001
+"""What a job takes of the resource that marks such nodes: so little that as many as anybody has find room."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,24 @@ class Cluster:
     """What each job takes along; see `cluster.package`."""
     retries: int = 2
     """How often work that ended by bad luck (a lost node, a killed process) begins again."""
+    drive_on: str | None = None
+    """A resource of the nodes on which work drives itself; None for the head."""
 
     def jobs(self, name: str) -> "list[JobDetails]":
         """The jobs of a chain or job of this name, the oldest first."""
-        found = [each for each in self.client.list_jobs() if (each.metadata or {}).get(NAME) == name]
+        found = [each for each in listed(self.client) if (each.metadata or {}).get(NAME) == name]
         return sorted(found, key=lambda each: each.start_time or 0)
 
     def start(self, entrypoint: str, submission: str, metadata: dict[str, str]) -> None:
         """Starts a job, unless somebody else has just done so."""
+        where: Any = {"entrypoint_resources": {self.drive_on: DRIVERS_SHARE}} if self.drive_on else {}
         try:
             self.client.submit_job(
-                entrypoint=entrypoint, submission_id=submission, runtime_env=self.environment, metadata=metadata
+                entrypoint=entrypoint,
+                submission_id=submission,
+                runtime_env=self.environment,
+                metadata=metadata,
+                **where,
             )
         except RuntimeError as error:
             if "already exists" not in str(error):

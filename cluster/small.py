@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from adapt import errors
@@ -30,13 +31,19 @@ def check(cluster: Cluster, order: Order) -> dict[str, Any]:
         AdaptError: it cannot, as the cluster says.
     """
     log("looking on the cluster at storage, files, models and resources")
-    said = run_small(cluster, order.command("check"), f"dontstop-check-{order.digest[:12]}")
+    command = order.command("check", *place_of(cluster.drive_on))
+    said = run_small(replace(cluster, drive_on=None), command, f"dontstop-check-{order.digest[:12]}")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if (there := said["metrics"]["python"]) != here:
         raise ClusterError(
             f"Python is {here} here and {there} on the cluster", f"submit with Python {there}: make env PYTHON=…"
         )
     return said
+
+
+def place_of(resource: str | None) -> list[str]:
+    """The argument that says on which nodes work drives itself; none for the head."""
+    return [f"--drive-on={resource}"] if resource else []
 
 
 def run_small(cluster: Cluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:

@@ -70,7 +70,7 @@ ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "tune_spaces": (BASE, frozenset()),
     "cluster": (
-        BASE | {"runner", "runtime", "preflight", "stage", "job", "parse", "chain", "summary"},
+        BASE | {"runner", "runtime", "preflight", "stage", "job", "parse", "chain", "summary", "model"},  # the demo's
         frozenset(),
     ),
 }

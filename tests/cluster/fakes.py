@@ -1,7 +1,7 @@
 """A cluster's jobs as its client shows them, without a cluster."""
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray.job_submission import JobStatus
@@ -17,7 +17,12 @@ class FakeJob:
     driver_exit_code: int | None = None
     start_time: int = 0
     end_time: int | None = None
+    driver_node_id: str | None = None
     runtime_env: dict[str, Any] = field(default_factory=dict)
+    entrypoint_resources: dict[str, float] = field(default_factory=dict)
+
+    def model_copy(self, update: dict[str, Any]) -> "FakeJob":
+        return replace(self, **update)
 
     def end(self, status: str, code: int | None = None, message: str = "") -> None:
         self.status, self.driver_exit_code, self.message = JobStatus(status), code, message
@@ -40,16 +45,21 @@ class FakeClient:
         """The newest whose name has some part."""
         return [job for job in self.found if part in job.submission_id][-1]
 
+    def get_address(self) -> str:
+        return "http://127.0.0.1:8265"
+
     def list_jobs(self) -> list[FakeJob]:
         self.looks += 1
         assert self.looks < 200, "it waits without end"
         self.happens(self)
         return list(self.found)
 
-    def submit_job(self, entrypoint: str, submission_id: str, runtime_env: Any, metadata: dict[str, str]) -> str:
+    def submit_job(
+        self, entrypoint: str, submission_id: str, runtime_env: Any, metadata: dict[str, str], **where: Any
+    ) -> str:
         if any(job.submission_id == submission_id for job in self.found):
             raise RuntimeError(f"Request failed with status code 500: job {submission_id} already exists")
-        self.found.append(FakeJob(submission_id, entrypoint, metadata, start_time=len(self.found)))
+        self.found.append(FakeJob(submission_id, entrypoint, metadata, start_time=len(self.found), **where))
         return submission_id
 
     def get_job_logs(self, name: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError, ConfigError, StorageError
-from cluster.check import check_ever, check_storage, try_storage
+from cluster.check import check_driver, check_ever, check_storage, try_storage
 from cluster.limits import NodeKind, limits_from, limits_in, places
 
 HEAD = NodeKind({"CPU": 8}, 1, 1)
@@ -58,6 +58,14 @@ def test_what_can_never_run_is_refused(asked: dict[str, float], message: str) ->
 @pytest.mark.parametrize("asked", [{"workers": 8, "gpus_per_worker": 1}, {"workers": 8, "gpus_per_worker": 0}])
 def test_what_can_run_once_nodes_have_come_is_not(asked: dict[str, float]) -> None:
     check_ever(ResourcesConfig(**asked), [HEAD, GPUS], grows=True)  # type: ignore[arg-type]
+
+
+def test_work_drives_itself_only_where_a_node_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.check.kinds_of_nodes", lambda: ([HEAD, NodeKind({"CPU": 4, "steady": 1}, 0, 2)], True))
+    check_driver("steady")
+    with pytest.raises(ClusterError, match="has the resource stedy") as caught:
+        check_driver("stedy")
+    assert """ray start --resources '{"stedy": 1}'""" in caught.value.fix
 
 
 def test_a_cluster_that_cannot_grow_has_what_it_has() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from adapt.errors import ClusterError
-from cluster import follow
+from cluster import follow, orphans
 from cluster.follow import Follower
+from cluster.jobs import is_bad_luck
 from tests.cluster.fakes import FakeClient, FakeJob
 
 
@@ -70,6 +71,21 @@ def test_patience_has_an_end() -> None:
 
 def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:
     assert followed(FakeClient())[0] is None
+
+
+def test_a_job_whose_node_is_gone_has_failed_and_nothing_more_is_asked_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = iter([set(), set(), {"head"}])  # it takes a while until the cluster knows
+    monkeypatch.setattr(orphans, "dead_nodes", lambda address: next(gone))
+    client: Any = FakeClient(found=[FakeJob("a", "", {}, driver_node_id="head")])
+    client.tails = [["one\n", ConnectionError("gone")], [RuntimeError("cannot connect to its node")]]
+    client.get_job_logs = lambda name: pytest.fail("its log is out of reach")
+    ended, shown = followed(client)
+    assert (ended.status, ended.message) == ("FAILED", orphans.ORPHANED)
+    assert is_bad_luck(ended)
+    assert shown == "one\n"
+    assert len(capsys.readouterr().err.splitlines()) == 2  # lost, and found
 
 
 def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import ConfigError
+from cluster.arguments import read_asked
 from cluster.order import Order, order_of
 from cluster.stages import command_of
 
@@ -20,6 +21,13 @@ stages:
   tapt:
     {job: tapt, for: task, from: dapt, task: {name: "{task}", train: "{data}/{task}.jsonl", dev: d.gz, test: t.gz}}
 """
+
+
+def test_what_is_for_the_cluster_is_told_from_what_is_for_the_work() -> None:
+    asked = read_asked(["submit", "a.yaml", "--drive-on", "steady", "--data", "d", "--retries=0", "--again"])
+    assert (asked.verb, asked.rest) == ("submit", ["a.yaml", "--data", "d"])
+    assert (asked.drive_on, asked.retries, asked.switches) == ("steady", 0, {"again"})
+    assert read_asked(["submit", "a.yaml"]).drive_on is None
 
 
 @pytest.fixture

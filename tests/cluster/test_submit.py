@@ -1,11 +1,13 @@
 """Work is checked, started once, followed, and begun again where it was bad luck."""
 
+import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from adapt.errors import ClusterError, ConfigError, StorageError
-from cluster import follow, jobs, small
+from cluster import follow, jobs, orphans, small
 from cluster import submit as submitting
 from cluster.jobs import Cluster, is_bad_luck, stop
 from cluster.order import Order
@@ -45,6 +47,21 @@ def test_work_is_checked_then_started_and_its_end_handed_back(checks: list[str])
     assert submit(made, ORDER).submission_id == ORDER.submission(1)
     assert checks == ["study"]
     assert client.found[0].entrypoint == "python jobs/chain.py run chain.yaml"
+
+
+def test_work_drives_itself_where_it_is_told_to_and_looks_from_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    submit(replace(made, drive_on="steady"), ORDER)
+    assert client.found[0].entrypoint_resources == {"steady": 0.001}
+    commands: list[tuple[str | None, str]] = []
+
+    def looked(cluster: Cluster, entrypoint: str, name: str) -> dict[str, Any]:
+        commands.append((cluster.drive_on, entrypoint))
+        return {"metrics": {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}}
+
+    monkeypatch.setattr(small, "run_small", looked)
+    check(replace(made, drive_on="steady"), ORDER)
+    assert commands == [(None, "python jobs/chain.py check chain.yaml --drive-on=steady")]
 
 
 def test_a_second_submission_follows_the_first(checks: list[str]) -> None:
@@ -92,6 +109,16 @@ def test_bad_luck_is_tried_again_so_often() -> None:
     with pytest.raises(ClusterError, match="study was lost 2 times"):
         submit(made, ORDER)
     assert len(client.found) == 2
+
+
+def test_work_whose_node_is_gone_begins_again_though_ray_says_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "dead_nodes", lambda address: {"head"})
+    made, client = cluster(retries=0)
+    for order in (ORDER, OTHER):
+        client.submit_job("", order.submission(1), {}, order.metadata(), driver_node_id="head")
+    client.happens = lambda client: [job.end("SUCCEEDED", 0) for job in client.found[2:]]
+    assert submit(made, ORDER).submission_id == ORDER.submission(2)
+    assert stop(made, "study") == []
 
 
 @pytest.mark.parametrize("code", [1, 2, 3, 4, 6, 7, 8, 70, 130])

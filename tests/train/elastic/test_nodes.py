@@ -16,7 +16,7 @@ import pytest
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from adapt.train.job import CHECKPOINTS
 from adapt.train.tracking.progress import Progress
-from benchmarks.nodes import Nodes, nodes
+from cluster.here.nodes import Nodes, nodes
 from tests.train.elastic.toy_run import NAME, SIZES, ToyRun
 from tests.train.toy import Case, build, feed
 
@@ -64,6 +64,7 @@ class Run:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with nodes(tmp_path_factory.mktemp("cluster"), notices_quickly=True) as cluster:
+        cluster.start_head()
         cluster.add()
         yield cluster
 
@@ -99,7 +100,7 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
     run.wait(lambda rows: rows[-1]["world"] == 2 and run.saved() > rows[0]["step"])
     run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)
     held, before = run.saved(), len(run.rows())
-    cluster.lose(node)
+    node.lose()
     run.wait(lambda rows: len(rows) > before + 5 and rows[-1]["world"] == 1)
     rows = run.rows()
 

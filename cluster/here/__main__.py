@@ -1,0 +1,41 @@
+"""Brings a cluster up on this machine, submits the demo to it, disturbs it, and takes it down: `make cluster`."""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from adapt.console import finish, run_job
+from adapt.errors import Interrupted
+from adapt.model.demo import NAME, demo_checkpoint
+from cluster.here.demo import lose_a_node
+from cluster.here.growing import grow_and_shrink
+from cluster.here.head import restart_the_head
+from cluster.here.story import Story
+
+Demonstration = Callable[[Path, Path, Story], dict[str, Any]]
+"""Is given a folder and the demo's model; tells what it sees; gives back what is worth a program's while."""
+
+
+def main() -> None:
+    """Reads the command line, and shows what it asks for."""
+    parser = argparse.ArgumentParser(prog="python -m cluster.here", description=__doc__)
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--restart-head", action="store_true", help="the head is lost, and starts again with its state")
+    kinds.add_argument("--autoscale", action="store_true", help="two jobs share nodes that Ray's autoscaler brings")
+    given = parser.parse_args()
+    show: Demonstration = lose_a_node
+    show = restart_the_head if given.restart_head else grow_and_shrink if given.autoscale else show
+    story = Story()
+    try:
+        with tempfile.TemporaryDirectory(prefix="cluster-") as folder:
+            found = show(Path(folder), demo_checkpoint(NAME), story)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted; the cluster is down, and nothing of it is left", "give it again") from None
+    story.retell()
+    finish("cluster", "", found)
+
+
+if __name__ == "__main__":
+    run_job(main)

@@ -1,0 +1,69 @@
+"""Ray's own autoscaler on this machine: a node that it starts is a group of processes here, and not a machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cluster.here.node import STORE_BYTES
+from cluster.here.processes import free_port
+
+HEAD = "f" * 51 + "00000"
+"""The head's name to the autoscaler; it names those that it starts by the numbers that follow."""
+PROVIDER = "cluster.here.provider.GroupsOfProcesses"
+IDLE_S = 10.0
+"""How long a node has nothing to do before it is taken away."""
+_HEAD_TYPE = "ray.head.default"
+
+
+def environment() -> dict[str, str]:
+    """What a head's environment says beside the usual, for the second version of the autoscaler, as in clouds."""
+    version = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD, "RAY_NODE_TYPE_NAME": _HEAD_TYPE}
+    here = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_METRIC_PORT": str(free_port())}
+    return {**version, **here, "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+
+
+def head_arguments(folder: Path, address: str, cpus: int, most: int) -> list[str]:
+    """Writes a cluster file, and gives the head's arguments.
+
+    Args:
+        folder: for the file.
+        address: the head's.
+        cpus: cores of a node.
+        most: nodes beside the head.
+    """
+    file = folder / "autoscaling.json"
+    file.write_text(json.dumps(_content(address, cpus, most)))
+    return ["--autoscaling-config", str(file)]
+
+
+def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
+    own = {"use_node_id_as_ip": True, "disable_node_updaters": True, "disable_launch_config_check": True}
+    # with `memory` among the resources of a kind, Ray's autoscaler would launch nodes without end
+    worker = {"resources": {"CPU": cpus, "object_store_memory": STORE_BYTES}, "min_workers": 0, "max_workers": most}
+    lists = ("initialization_commands", "setup_commands", "head_setup_commands", "worker_setup_commands")
+    further = ("head_start_ray_commands", "worker_start_ray_commands", "cluster_synced_files", "rsync_exclude")
+    return {
+        "cluster_name": "here",
+        "max_workers": most,
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": IDLE_S / 60,
+        "provider": {
+            "type": "external",
+            "module": PROVIDER,
+            "launch_multiple": True,
+            "head_node_id": HEAD,
+            "gcs_address": address,
+            **own,
+        },
+        "available_node_types": {
+            _HEAD_TYPE: {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "worker": {**worker, "node_config": {}},
+        },
+        "head_node_type": _HEAD_TYPE,
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "file_mounts_sync_continuously": False,
+        "rsync_filter": [],
+        **{name: [] for name in (*lists, *further)},
+    }

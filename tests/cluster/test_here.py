@@ -1,0 +1,149 @@
+"""A cluster on this machine: what it is told to start, and that nothing of it is left."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from adapt.runner.record import Record
+from cluster.here import autoscaler
+from cluster.here.demo import STEPS, arguments
+from cluster.here.node import FOLDER, Node
+from cluster.here.nodes import Nodes
+from cluster.here.processes import end_all, processes, wait_for_line
+from cluster.here.story import Story
+from cluster.here.submission import Submission
+from cluster.here.training import Reports, exported
+from cluster.limits import limits_in
+from cluster.order import order_of
+
+CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True)"
+
+
+def started(program: str, said: Path, **environment: str) -> "subprocess.Popen[bytes]":
+    with said.open("wb") as out:
+        return subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **environment}, stdout=out)
+
+
+def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
+    one, ten = f"{tmp_path}/node-1/", f"{tmp_path}/node-10/"
+    parents = [started(f"{CHILD}; time.sleep(600)", tmp_path / name[-3:-1], **{FOLDER: name}) for name in (one, ten)]
+    for parent, name in zip(parents, (one, ten), strict=True):
+        assert wait_for_line(tmp_path / name[-3:-1], "up", parent, 60)
+    found = list(processes(FOLDER, one))
+    assert len(found) == 2  # also the one in a session of its own
+    assert end_all(FOLDER, one) == 2
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in found)
+    assert parents[1].poll() is None
+    assert end_all(FOLDER, str(tmp_path)) == 2
+    assert end_all(FOLDER, str(tmp_path)) == 0
+    for parent in parents:
+        parent.wait()
+
+
+def test_a_process_that_ends_without_the_word_is_not_waited_for(tmp_path: Path) -> None:
+    process = started("print('down')", tmp_path / "said")
+    assert not wait_for_line(tmp_path / "said", "up", process, 60)
+    process = started("print('up')", tmp_path / "said")
+    assert wait_for_line(tmp_path / "said", "up", process, 60)
+    process.wait()
+
+
+def test_a_cluster_asks_for_a_token_of_its_own_and_stays_on_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    begun: list[Node] = []
+    monkeypatch.setattr(Node, "start", lambda self: begun.append(self))
+    cluster = Nodes(tmp_path, with_jobs=True)
+    head, other = cluster.start_head(), cluster.add(2, "--resources", '{"x": 1}')
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert begun == [head, other]
+    assert (head.host, other.host) == ("127.0.0.2", "127.0.0.3")
+    assert head.folder != other.folder
+    for node in begun:
+        assert node.environment["RAY_AUTH_MODE"] == "token"
+        assert node.environment["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "token")
+        assert "RAY_ADDRESS" not in node.environment
+        assert (tmp_path / "token").read_text() not in " ".join(node.command)
+    assert "--head" in head.command
+    assert other.command[other.command.index("--address") + 1] == cluster.address
+    assert cluster.address == f"127.0.0.2:{head.command[head.command.index('--port') + 1]}"
+    assert cluster.dashboard.rpartition(":")[2] in head.command
+    cluster.stop()
+    assert not head.folder.parent.exists()
+
+
+def test_the_demo_is_a_job_that_can_be_submitted(tmp_path: Path) -> None:
+    order = order_of(arguments(tmp_path, tmp_path / "model", "[1,2]", "--name", "one"))
+    (config,) = order.configs
+    assert order.program == "dapt"
+    assert config.storage.root == str(tmp_path / "runs")
+    assert config.model.path == str(tmp_path / "model")
+    assert config.resources.workers == (1, 2)
+    assert config.training.max_steps == STEPS
+    assert config.corpus.paths == str(tmp_path / "text.jsonl")
+    texts = [json.loads(line)["text"] for line in (tmp_path / "text.jsonl").read_text().splitlines()]
+    assert len(texts) > 1000
+    assert all(" ".join(text.split()) == text for text in texts)
+
+
+def test_the_autoscaler_file_is_one_that_checks_can_read(tmp_path: Path) -> None:
+    from ray.autoscaler._private.util import validate_config
+
+    option, file = autoscaler.head_arguments(tmp_path, "127.0.0.1:6379", 3, 2)
+    assert option == "--autoscaling-config"
+    validate_config(json.loads(Path(file).read_text()))
+    ((resources, most),) = limits_in(Path(file))
+    assert (resources["CPU"], most) == (3, 2)
+
+
+def test_reports_tell_where_a_training_began_again(tmp_path: Path) -> None:
+    file = tmp_path / "train" / "demo-0" / "metrics.jsonl"
+    file.parent.mkdir(parents=True)
+
+    def write(steps: int, name: str) -> None:
+        lines = "".join(json.dumps({"step": step}) + "\n" for step in range(1, steps + 1))
+        (file.parent / name).write_text(f'{lines}{{"ste')  # the last line is being written
+        (file.parent / name).rename(file)
+
+    write(7, "a")
+    reports = Reports(tmp_path)
+    assert reports.steps() == [1, 2, 3, 4, 5, 6, 7]
+    resumed = reports.beginning_again()
+    assert resumed() is None
+    write(5, "b")
+    assert resumed() is None
+    with file.open("a") as more:
+        more.write('p": 6}\n')
+    assert resumed() == 5
+
+
+def test_what_a_model_has_learnt_is_read_from_its_record(tmp_path: Path) -> None:
+    folder = tmp_path / "export" / "demo-0"
+    folder.mkdir(parents=True)
+    losses = {"heldout_loss_before": 8.5, "heldout_loss_after": 4.5}
+    Record("export", "demo", "0" * 64, 1, {}, {}, losses, {}, {}, {}, {}, "2026-01-01", folder).save()
+    assert exported(tmp_path) == losses
+
+
+def test_a_submission_that_is_refused_says_so_and_ends(tmp_path: Path) -> None:
+    submission = Submission(["nowhere.yaml", "--address", "http://127.0.0.1:1"], dict(os.environ), "one")
+    with pytest.raises(Exception, match="has ended before it trains"):
+        submission.wait(lambda: False, "it trains")
+    with pytest.raises(Exception, match="one ended with exit code"):
+        submission.end()
+    assert submission.has_said("nowhere.yaml")
+    assert not submission.has_said("nowhere.yaml", since=len(submission.said))
+
+
+def test_a_story_is_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story()
+    story.tell("it rains")
+    story.retell()
+    assert next(line for line in capsys.readouterr().err.splitlines() if "it rains" in line) == "== it rains"
+    assert capsys.readouterr().err == ""
