@@ -1,8 +1,8 @@
 """What people and programs see: progress and messages on stderr, one line of JSON on stdout at the end."""
 
+import gc
 import json
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -75,7 +75,7 @@ def take_log_format() -> None:
     Raises:
         ConfigError: there is no such format.
     """
-    os.environ.setdefault(RUN, secrets.token_hex(4))
+    os.environ.setdefault(RUN, os.urandom(4).hex())
     for number, argument in enumerate(sys.argv):
         name, equals, value = argument.partition("=")
         if name == "--log_format":
@@ -137,6 +137,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
         lines = str(error).strip().splitlines() or ["no message"]
         what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
         _fail(Unexpected(what, "this is a bug in dontstop; run again with --debug and report the stack trace"), debug)
+    gc.freeze()  # or Python, as it ends, looks for cycles among all objects: a tenth of a job with nothing to do
     sys.exit(0)
 
 

@@ -38,10 +38,10 @@ from adapt.report.entry import Study
 from adapt.runner import plan
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
-from adapt.summary import show_forecast, show_plan
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 from adapt.summary.logs import show_logs
 from adapt.summary.now import ChainNow, chain_now
+from adapt.summary.planned import show_forecast, show_plan
 from adapt.summary.running import show_running
 from adapt.summary.tuned import show_ahead_of_search
 from adapt.summary.waiting import show_spent, show_waiting, spent

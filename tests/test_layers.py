@@ -13,20 +13,21 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
 BASE = frozenset({"errors", "schema", "config", "console", "live", "redact", "splitmix"})
-GROUND = BASE | {"runner", "nearest", "plugin"}
+GROUND = BASE | {"runner", "nearest", "plugin", "without"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset({"schema", "redact"}),
     "redact": frozenset(),
     "splitmix": frozenset(),
+    "without": frozenset(),
     "schema": frozenset({"errors"}),
     "config": BASE,
     "console": BASE,
     "live": BASE,
     "nearest": frozenset(),
     "plugin": BASE | {"nearest"},
-    "parse": BASE | {"nearest", "plugin", "method"},  # the options of methods are sections of the configuration
+    "parse": BASE | {"nearest", "plugin", "method", "without"},  # options of methods are sections
     "runner": BASE,
     "ahead": frozenset(),
     "own_ray": frozenset(),

@@ -13,8 +13,9 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
-from adapt.summary import show_forecast, show_plan, show_summary
 from adapt.summary.chain import _state
+from adapt.summary.planned import show_forecast, show_plan
+from adapt.summary.trained import show_summary
 from tests.runner.test_record import record
 
 METRICS = {

@@ -117,8 +117,8 @@ class TrainingConfig:
     sequence_length: PositiveInt = 512
     """Tokens in one sequence, special tokens included."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = how("auto")
-    """Arithmetic of the forward and backward pass (weights stay fp32). `auto`: bf16 if the hardware has it, else fp32.
-    `fp16`, with loss scaling, is for GPUs without bf16."""
+    """Arithmetic of the forward and backward pass (weights stay fp32). `auto`: bf16 if the hardware is
+    quicker in it, else fp32. `fp16`, with loss scaling, is for GPUs without bf16."""
     micro_batch: PositiveInt | Literal["auto"] = how("auto")
     """At most this many sequences pass through a device at once; gradient accumulation is derived from this number.
     `auto`: as many as the device's memory holds."""

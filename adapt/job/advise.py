@@ -68,7 +68,7 @@ def advice(context: Context, evidence: Evidence, arguments: Sequence[str]) -> Ma
 
 
 def _show(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_advice
+    from adapt.summary.advice import show_advice
 
     advised = advice(context, finished.result, [argument for argument in arguments if argument != "--debug"])
     show_advice(finished.record.metrics, dict(advised))

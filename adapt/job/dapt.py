@@ -41,7 +41,7 @@ def dapt(context: Context) -> Export:
 
 def show_adapted(context: Context, finished: Finished[Exported], arguments: Sequence[str]) -> Mapping[str, Any]:
     """Shows what an adapted model gained and forgot."""
-    from adapt.summary import show_summary
+    from adapt.summary.trained import show_summary
 
     show_summary(finished.record)
     return finished.record.metrics

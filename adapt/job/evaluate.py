@@ -122,7 +122,7 @@ def _check_names(field: str, names: Sequence[str]) -> None:
 
 
 def _show(context: Context, finished: Finished[ModelsCompared], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_comparison
+    from adapt.summary.compared import show_comparison
 
     show_comparison(finished.record)
     return finished.record.metrics

@@ -28,7 +28,7 @@ def runs(context: Context) -> dict[str, Finetune]:
 
 
 def _show(context: Context, finished: Finished[Scored], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_scores
+    from adapt.summary.scored import show_scores
 
     task = context.config.task.name
     show_scores(finished.record, task)

@@ -60,7 +60,7 @@ def _check_residual(kind: str, models: Sequence[Start]) -> None:
 
 
 def _show(context: Context, finished: Finished[MadeOf], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_merged
+    from adapt.summary.merged import show_merged
 
     show_merged(finished.record)
     return finished.record.metrics

@@ -32,7 +32,7 @@ def select(context: Context) -> JudgeSelection:
 
 
 def _show(context: Context, finished: Finished[SelectionJudged], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_selection
+    from adapt.summary.selected import show_selection
 
     show_selection(finished.record)
     return finished.record.metrics

@@ -108,7 +108,7 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
 
 
 def _show(context: Context, finished: Finished[SequenceResult], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_sequence
+    from adapt.summary.sequence import show_sequence
 
     show_sequence(finished.record)
     return finished.record.metrics

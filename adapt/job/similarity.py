@@ -35,7 +35,7 @@ def similarity(context: Context) -> Similarity:
 
 
 def _show(context: Context, finished: Finished[Similar], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_similarity
+    from adapt.summary.similar import show_similarity
 
     show_similarity(finished.record)
     return finished.record.metrics

@@ -176,7 +176,7 @@ def told(arguments: Sequence[str]) -> list[str]:
 
 
 def _show(context: Context, finished: Finished[Any], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary import show_begun, show_extended, show_taught, show_trimmed, show_vocabulary
+    from adapt.summary.vocabulary import show_begun, show_extended, show_taught, show_trimmed, show_vocabulary
 
     shown = {
         "vocabulary": show_vocabulary,

@@ -91,13 +91,19 @@ def check_method(config: Config, model: Path) -> None:
 
 
 @cache
-def option_sections(kind: str) -> dict[str, type[Any]]:
-    """The options of all known methods and of this one, by the name of their section.
+def option_sections(kind: str, among: frozenset[str] | None = None) -> dict[str, type[Any]]:
+    """The options of known methods and of this one, by the name of their section.
+
+    Args:
+        kind: a method, which is loaded in any case.
+        among: sections to look at, since a job that has nothing to do should not load all methods; None for all.
 
     Raises:
         ConfigError: as `method_class`.
     """
-    classes = {section_of(name): method_class(name) for name in (*METHODS, kind)}
+    kinds = {section_of(name): name for name in (*METHODS, kind)}
+    wanted = kinds if among is None else among | {section_of(kind)}
+    classes = {section: method_class(name) for section, name in kinds.items() if section in wanted}
     if ":" in kind and (name := section_of(kind)) in {*Config.__dataclass_fields__, *METHODS}:
         raise ConfigError(
             f"method.kind: the options of {kind} need a section `{name}`, but there is one already",

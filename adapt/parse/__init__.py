@@ -9,8 +9,6 @@ from dataclasses import fields
 from functools import lru_cache, partial
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
-
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
@@ -24,6 +22,10 @@ from adapt.parse.keys import (
     refuse_unknown_values,
 )
 from adapt.parse.values import check_config, check_section
+from adapt.without import absent
+
+with absent("attrs", "pydantic", "typeshed_client"):  # classes of theirs, which are not among ours, and types of C code
+    from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 
 __all__ = ["check", "parse", "parse_values"]
 
@@ -130,7 +132,7 @@ def _instantiated(parser: ArgumentParser, read: Callable[[], Namespace]) -> dict
 
 def _config(values: Mapping[str, Any], kind: Kind, method: str) -> Config:
     """A checked configuration of what was read of each section."""
-    sections = option_sections(method)
+    sections = option_sections(method, frozenset(values))
     options = {name: values[name] for name in sections if name in values}
     for name, section in options.items():  # methods that are not chosen are checked too
         check_section(name, section)
@@ -177,7 +179,7 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool, given: froz
     formats = "plain, or json: a line of JSON with time, run, stage, rank, message."
     parser.add_argument("--log_format", default=SUPPRESS, help=formats)  # read by `adapt.console` before all else
     no_default = {"training.max_steps"} if has_length else set()
-    whole, sections = {each.name for each in fields(Config)}, option_sections(method)
+    whole, sections = {each.name for each in fields(Config)}, option_sections(method, given)
     taken = {*whole, *sections} if given is None else given
     defaults = {
         name: value

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskCo
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 
+_NO_FIELDS = frozenset({"config", "help", "print_config"})
+"""Further options of a command line."""
 OPTIONS = "method_options"
 """The field that holds the section of the chosen method; users write that section."""
 _ENTRIES = {
@@ -35,21 +38,19 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
         ConfigError: a key is not known, or a file cannot be read.
     """
     given: dict[str, Any] = {}
-    known = known_keys(_method_among(arguments))
-    options = {"config", "help", "print_config"}
+    method = _method_among(arguments)
     for position, argument in enumerate(arguments):
         name, _, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
         if not argument.startswith("--"):
             continue
-        if name.rstrip("+") not in known | options:
-            raise unknown(f"--{name}", name, known | options)
+        _refuse_unknown_key(name.rstrip("+"), f"--{name}", method, _NO_FIELDS)
         if name == "config":
             file = value or following
             if not file or file.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
             content = read_yaml(file)
-            _refuse_unknown(content, file, known)
+            _refuse_unknown(content, file, method)
             given = _merged(given, nested(content))
             continue
         content = {name.rstrip("+"): _read(value or following)}
@@ -58,15 +59,25 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def known_keys(method: str = "") -> set[str]:
+def known_keys(method: str = "", among: frozenset[str] | None = None) -> set[str]:
     """Sections, and fields by dotted name, with those of the options of all methods, also of a user's own.
+
+    Args:
+        method: may be a user's own.
+        among: sections of options to look at; None for all.
 
     Raises:
         ConfigError: there is no such method.
     """
-    options = option_sections(method or "plain")
+    options = option_sections(method or "plain", among)
     named = {f"{section}.{field.name}" for section, kind in options.items() for field in fields(kind)}
-    return {*flat(Config()), *Config.__dataclass_fields__, *options, *named, "debug"} - {OPTIONS}
+    return {*_own_keys(), *options, *named}
+
+
+@cache
+def _own_keys() -> frozenset[str]:
+    """All but the options of methods."""
+    return frozenset({*flat(Config()), *Config.__dataclass_fields__, "debug"} - {OPTIONS})
 
 
 def method_in(given: Mapping[str, Any]) -> str:
@@ -107,14 +118,18 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
     """Refuses unknown keys in sections with fields, or in fields by dotted name."""
-    _refuse_unknown(content, place, known_keys(method_in(nested(content))))
+    _refuse_unknown(content, place, method_in(nested(content)))
 
 
-def _refuse_unknown(content: Mapping[str, Any], place: str, known: set[str]) -> None:
+def _refuse_unknown(content: Mapping[str, Any], place: str, method: str) -> None:
     for key in _keys(content):
-        if key not in known:
-            raise unknown(f"{key} in {place}", key, known)
+        _refuse_unknown_key(key, f"{key} in {place}", method)
     refuse_unknown_entries(content)
+
+
+def _refuse_unknown_key(key: str, shown: str, method: str, further: frozenset[str] = frozenset()) -> None:
+    if key not in known_keys(method, frozenset([key.partition(".")[0]])) | further:
+        raise unknown(shown, key, known_keys(method) | further)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +218,7 @@ def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
     """Refuses sections that are a number, a list or nothing; text is let through, as the name of a file."""
-    options = option_sections(method_in(nested(content)) or "plain")
+    options = option_sections(method_in(nested(content)) or "plain", frozenset(content))
     for section, default in {**vars(Config()), **options}.items():
         if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
             raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")

@@ -1,6 +1,6 @@
 """Turns results into plain values for a record, and back."""
 
-from dataclasses import asdict, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -34,12 +34,26 @@ def read_result(kind: type[R], record: Record) -> R:
         result: R = _adapter(cast(Any, kind)).validate_python(record.metrics)
     except ValidationError as error:
         first = error.errors()[0]
-        at = ".".join(map(str, first["loc"]))
-        raise StageError(
-            f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {at}: {first['msg']}",
-            f"delete the folder {record.path} to run the stage again",
-        ) from error
+        raise _misfit(record, ".".join(map(str, first["loc"])), first["msg"]) from error
     return result
+
+
+def check_fields(kind: type[Any], record: Record) -> None:
+    """Refuses a record that lacks a field of such a result. Unlike `read_result` it needs no pydantic.
+
+    Raises:
+        StageError: it does.
+    """
+    for each in fields(kind):
+        if each.name not in record.metrics and each.default is each.default_factory is MISSING:
+            raise _misfit(record, each.name, "there is none")
+
+
+def _misfit(record: Record, place: str, why: str) -> StageError:
+    return StageError(
+        f"{record.path / RECORD_FILE} does not hold a result of stage {record.stage}: {place}: {why}",
+        f"delete the folder {record.path} to run the stage again",
+    )
 
 
 @cache

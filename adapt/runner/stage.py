@@ -11,7 +11,7 @@ from adapt.config import Config
 from adapt.errors import StageError
 from adapt.runner.key import stage_key
 from adapt.runner.record import Record
-from adapt.runner.result import read_result
+from adapt.runner.result import check_fields, read_result
 
 R = TypeVar("R")
 _WITHOUT = (str, bool, int, float, Path, Config)
@@ -125,7 +125,17 @@ class Finished(Generic[R]):
     """A stage that has run: its record, and its result as it was handed back."""
 
     record: Record
-    result: R
+    kind: type[R]
+    """The class of the result."""
+
+    @cached_property  # pydantic, which checks it, takes a fifth of a job that has nothing to do to be loaded
+    def result(self) -> R:
+        """The result, read back from the record.
+
+        Raises:
+            StageError: the record's metrics are not those of such a result.
+        """
+        return read_result(self.kind, self.record)
 
     @property
     def path(self) -> Path:
@@ -134,12 +144,14 @@ class Finished(Generic[R]):
 
     @classmethod
     def of(cls, stage: Stage[R], record: Record) -> "Finished[R]":
-        """Reads the result back from the record.
+        """A stage and the record of its run.
 
         Raises:
-            StageError: it is not that of such a stage.
+            StageError: the record lacks a field of such a stage's result.
         """
-        return cls(record, read_result(stage.result_type(), record))
+        kind = stage.result_type()
+        check_fields(kind, record)
+        return cls(record, kind)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
 - `engine`: one optimizer step at any ZeRO stage.
-- `without`: DeepSpeed is imported without what it does not need.
 - `zero`: what DeepSpeed is told.
 - `optimizer`: AdamW, and what decays.
 - `schedule`: how long a run is, and the learning rate at each step.

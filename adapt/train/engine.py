@@ -16,8 +16,8 @@ from adapt.errors import TrainingError
 from adapt.train.checkpoints.retain import STATE_FILE
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
-from adapt.train.without import absent
 from adapt.train.zero import Offload, zero_config
+from adapt.without import absent
 
 with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would load it
     import deepspeed

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from adapt.errors import ConfigError, TrainingError
+from adapt.train.capacity.device import quick_bf16
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -15,19 +16,20 @@ _GROWTH_STEPS = 2000
 
 
 def resolve(wanted: str, device: torch.device) -> Precision:
-    """The precision to run with: `auto` is bf16 where the hardware multiplies in it, else fp32.
+    """The precision to run with: `auto` is bf16 where the hardware multiplies in it sooner than in fp32, else fp32.
 
     Raises:
         ConfigError: the machine cannot do what is asked.
     """
     on_gpu = device.type == "cuda"
-    has_bf16 = (
-        torch.cuda.is_bf16_supported(including_emulation=False)
-        if on_gpu
-        else torch.cpu.get_capabilities().get("avx512_bf16", False)
-    )
+    if on_gpu:
+        has_bf16 = is_quick = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        known = torch.cpu.get_capabilities()
+        has_bf16 = known.get("avx512_bf16", False)
+        is_quick = quick_bf16([name for name in known if known[name]], str(known.get("cpu_name")).startswith("Intel"))
     if wanted == "auto":
-        return "bf16" if has_bf16 else "fp32"
+        return "bf16" if is_quick else "fp32"
     if wanted == "bf16" and not has_bf16:
         raise ConfigError("training.precision bf16: this device has no bf16 arithmetic", "use fp32, or auto")
     if wanted == "fp16" and not on_gpu:
@@ -43,7 +45,7 @@ def least_of_ranks(number: int, device: torch.device) -> int:
 
 
 def agreed_precision(wanted: str, device: torch.device) -> Precision:
-    """The precision of all ranks, which all call it: `auto` is bf16 where every rank's device multiplies in it.
+    """The precision of all ranks, which all call it: `auto` is bf16 where it is on every rank's device.
 
     Raises:
         ConfigError: this rank's device cannot do what is asked.

@@ -26,7 +26,7 @@ from adapt.job.similarity import similarity
 from adapt.runner import ensure
 from adapt.stage.compare import Compare
 from adapt.stage.context import Context
-from adapt.summary import show_comparison
+from adapt.summary.compared import show_comparison
 from tests.samples import sentences, with_labels, write
 
 

@@ -20,7 +20,7 @@ from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence, SequenceResult
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
-from adapt.summary import show_sequence
+from adapt.summary.sequence import show_sequence
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from tests import drive
 from tests.samples import labelled, sentences, write

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapt.summary import show_sequence
+from adapt.summary.sequence import show_sequence
 from tests.report.sequences.fake import ORDERS, sequence
 from tests.runner.test_record import record
 from tests.test_summary import row

@@ -34,6 +34,17 @@ def test_auto_is_bf16_where_the_device_has_it(monkeypatch, device, has_bf16, cho
             resolve("bf16", device)
 
 
+@pytest.mark.parametrize(
+    ("maker", "has_amx", "chosen"),
+    [("Intel Xeon", False, "fp32"), ("Intel Xeon", True, "bf16"), ("AMD", False, "bf16")],
+)
+def test_auto_is_fp32_where_bf16_would_take_longer(monkeypatch, maker, has_amx, chosen):
+    known = {"avx512_bf16": True, "amx_bf16": has_amx, "cpu_name": maker}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    assert resolve("auto", CPU) == chosen
+    assert resolve("bf16", CPU) == "bf16"
+
+
 def test_fp16_is_for_gpus():
     assert resolve("fp16", GPU) == "fp16"
     with pytest.raises(ConfigError, match="fp16 is for GPUs") as caught:

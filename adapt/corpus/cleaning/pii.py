@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from adapt.corpus.cleaning.block import Block, Drop, Edit, count_change, edited
@@ -42,7 +43,7 @@ class Pii(Block):
 
 def _found(text: str, options: Pii) -> Iterator[tuple[str, Edit]]:
     """What is to be masked, the surest kinds first."""
-    for kind, option, pattern, holds in _KINDS:
+    for kind, option, pattern, holds in _kinds():
         if getattr(options, option):
             for match in pattern.finditer(text):
                 if holds(match[0]):
@@ -74,31 +75,39 @@ def _always(_: str) -> bool:
     return True
 
 
-_KINDS: list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]] = [
-    (
-        "email",
-        "emails",
-        re.compile(r"[\w.+-]{1,64}@(?:[a-z0-9](?:[a-z0-9-]{0,62})\.){1,8}[a-z]{2,24}\b", re.I),
-        _always,
-    ),
-    ("iban", "ids", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), is_iban),
-    ("card", "ids", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)"), is_card),
-    ("ssn", "ids", re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-])"), _always),
-    ("ip", "addresses", re.compile(r"(?<![\w.:])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)"), is_public_address),
-    (
-        "ip",
-        "addresses",
-        re.compile(r"(?<![\w:.])[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:])", re.I),
-        is_public_address,
-    ),
-    (
-        "phone",
-        "phones",
-        re.compile(r"(?<![\w+])\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?!\w)"),
-        lambda value: _phone(value),
-    ),
-    ("phone", "phones", re.compile(r"(?<![\w+.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"), _always),
-]
+@cache  # compiled when they are first used, which a job with nothing to do never comes to
+def _kinds() -> list[tuple[str, str, re.Pattern[str], Callable[[str], bool]]]:
+    """What is looked for: its kind, the option that asks for it, how it looks, and what else must hold."""
+    return [
+        (
+            "email",
+            "emails",
+            re.compile(r"[\w.+-]{1,64}@(?:[a-z0-9](?:[a-z0-9-]{0,62})\.){1,8}[a-z]{2,24}\b", re.I),
+            _always,
+        ),
+        ("iban", "ids", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"), is_iban),
+        ("card", "ids", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-]|\.\d)"), is_card),
+        ("ssn", "ids", re.compile(r"(?<![\w-])(?!000|666|9)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?![\w-])"), _always),
+        ("ip", "addresses", re.compile(r"(?<![\w.:])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)"), is_public_address),
+        (
+            "ip",
+            "addresses",
+            re.compile(r"(?<![\w:.])[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}(?![\w:])", re.I),
+            is_public_address,
+        ),
+        (
+            "phone",
+            "phones",
+            re.compile(r"(?<![\w+])\+[1-9]\d{0,2}(?:[ .-]?\(?\d{1,4}\)?){2,6}(?!\w)"),
+            _phone,
+        ),
+        (
+            "phone",
+            "phones",
+            re.compile(r"(?<![\w+.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"),
+            _always,
+        ),
+    ]
 
 
 def _phone(value: str) -> bool:

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import secrets
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -128,7 +127,7 @@ def _name(job: TrainingRun, step: int) -> str:
     """
     file = Path(job.folder) / NAME_FILE
     if step == 0 or not file.exists():
-        write_atomically(file, f"{job.key[:24]}-{secrets.token_hex(4)}")
+        write_atomically(file, f"{job.key[:24]}-{os.urandom(4).hex()}")
     return file.read_text()
 
 

@@ -15,7 +15,7 @@ from adapt.runner.record import Record
 from adapt.select.judge.gain import kl_divergence, sample_losses, separability
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
-from adapt.summary import show_selection
+from adapt.summary.selected import show_selection
 from tests.samples import sentences, with_labels, write
 
 TARGET = [f"gradient of layer {text}" for text in sentences(30, 1)]

@@ -24,7 +24,7 @@ from adapt.report.vocabularies import changed_blocks
 from adapt.runner import Done, Finished, ensure
 from adapt.stage.context import Context
 from adapt.stage.vocabulary.extend import ExtendVocabulary
-from adapt.summary import show_extended
+from adapt.summary.vocabulary import show_extended
 from adapt.task.data import Split
 from adapt.vocabulary.results import Extended
 from tests.samples import labelled, sentences, write

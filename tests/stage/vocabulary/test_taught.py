@@ -14,7 +14,7 @@ from adapt.runner import Done, ensure
 from adapt.runner.record import Record
 from adapt.stage.context import Context
 from adapt.stage.vocabulary.taught import TeachRows, teach
-from adapt.summary import show_taught
+from adapt.summary.vocabulary import show_taught
 from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
 
 

@@ -12,7 +12,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.summary import show_trimmed
+from adapt.summary.vocabulary import show_trimmed
 from tests.samples import write
 from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
 

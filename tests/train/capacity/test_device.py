@@ -14,6 +14,7 @@ from adapt.config import ResourcesConfig
 from adapt.train.capacity import device, probe
 from adapt.train.capacity.device import Device, found, limited, machine_memory, matmul_rate, this_machine
 from adapt.train.capacity.memory import GIB
+from adapt.train.precision import resolve
 
 GPU = Device("cuda", 80 * GIB, has_bf16=True, name="a GPU")
 
@@ -25,7 +26,7 @@ def on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_machine_is_what_torch_sees() -> None:
-    assert this_machine().has_bf16 == torch.cpu.get_capabilities().get("avx512_bf16", False)
+    assert this_machine().has_bf16 == (resolve("auto", torch.device("cpu")) == "bf16")
     if not torch.cuda.is_available():
         assert found(2) == this_machine(2)
         assert this_machine(2).memory_per_worker == this_machine().memory // 2

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from adapt.train.without import absent
+from adapt.without import absent
 
 
 def test_an_import_fails_inside_and_works_after() -> None:
