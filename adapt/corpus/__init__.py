@@ -17,5 +17,4 @@
 - `shared`: general text that is trained on too.
 - `spread`: a function called side by side on the cluster.
 - `watch`: shows how far a corpus has been read.
-- `relay`: work in two steps side by side on the cluster.
 """

@@ -1,7 +1,7 @@
 """The one file of the fuzz that knows how stages are built: a world in, the stages' records out.
 
 Everything up to the rows of a training is the product's own. What would load a model is left out, training reads its
-batches and learns nothing, and tasks run in this process, so that a world costs a fraction of a second.
+batches and learns nothing, and Ray Data's tasks run in this process, so that a world costs a fraction of a second.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from adapt.stage.context import Context
 from adapt.stage.train import RAN_ON
 from adapt.train.job import TrainingRun
 from tests.fuzz.grammar import World
-from tests.fuzz.here import from_items, relayed
+from tests.fuzz.here import from_items
 from tests.fuzz.here import range as range_here
 
 READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
@@ -107,7 +107,7 @@ def run(world: World, data: Path, root: Path, model: Path, before: Path | None =
 
 @contextmanager
 def cheap(model: Path) -> Iterator[None]:
-    """Tasks in this process, and a training that only reads.
+    """Ray Data's tasks in this process, and a training that only reads.
 
     Args:
         model: folder that every training leaves a copy of.
@@ -115,7 +115,6 @@ def cheap(model: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ray.data.from_items", from_items)
         patch.setattr("ray.data.range", range_here)
-        patch.setattr("adapt.corpus.shards.prepare.relayed", relayed)
         with reading(model):
             yield
 

@@ -1,4 +1,4 @@
-"""Stage `prepare`: a manifest's parts become token shards, many tasks side by side, in the manifest's order.
+"""Stage `prepare`: a manifest's parts become token shards, streamed through Ray Data, in the manifest's order.
 
 Readers cut parts into chunks of some megabytes of text; tokenizers turn each chunk into one shard named by its place.
 Memory holds a few chunks, whatever the corpus weighs, and any number of workers writes the same shards.
@@ -21,7 +21,6 @@ from adapt.console import log
 from adapt.corpus.entities import Tagged
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import items_of
-from adapt.corpus.relay import relayed
 from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
@@ -32,6 +31,7 @@ from adapt.corpus.shards.ids import IdWriter, count_repeats
 from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
+from adapt.runtime import data_settings, user_errors
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20
@@ -68,19 +68,57 @@ def prepare(
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
     """
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
     screen = screen_of(corpus, folder, duplicates, measured)
-    read = Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
     tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)
-    encode = Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)
     items = numbered_items(manifest, corpus)
-    encoded = relayed(read, encode, map(batch_of, items), after=tokenizer)
-    chunks = watched(encoded, Pace.of(items, manifest, corpus), "prepare", _piece)
+    # every chunk its own block, so that the chunks of one file are tokenized in parallel
+    with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
+        encoded = (
+            ray.data.from_items(items)
+            .map_batches(
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
+                batch_size=1,
+                batch_format="numpy",
+                num_cpus=0.05,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+            .map_batches(
+                EncodeRow(Encode(pretrained, folder, corpus.heldout_fraction, form, tokenizer)),
+                batch_size=1,
+                batch_format="pyarrow",
+                num_cpus=0.9,
+                compute=TaskPoolStrategy(size=cpus),
+            )
+        )
+        pace = Pace.of(items, manifest, corpus)
+        chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece)
     metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
     return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
+
+
+@dataclass(frozen=True)
+class EncodeRow:
+    """The Ray Data task: a chunk of texts in, a row of what is known of its shards out."""
+
+    encode: Encode
+
+    def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
+        """`Encoded`, as columns."""
+        columns = self.encode(table)._asdict()
+        return {name: [value] for name, value in {**columns, "counts": json.dumps(columns["counts"])}.items()}
+
+
+def _encoded(row: dict[str, Any]) -> Encoded:
+    counts = Counter[str](json.loads(row["counts"]))
+    return Encoded(int(row["item"]), counts, int(row["text_bytes"]), str(row["tally"]))
 
 
 def _piece(chunk: Encoded) -> Piece:
