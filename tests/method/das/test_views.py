@@ -66,15 +66,12 @@ def test_importance_is_there_in_train_mode_and_exactly_0_without_dropout(family:
 
 @pytest.mark.parametrize(("family", "more"), [("bert", {}), ("llama", {"num_key_value_heads": 8, "head_dim": 2})])
 def test_ranks_are_stable_over_seeds(family: str, more: dict[str, int]) -> None:
-    """Heads, of which random ones are much alike, put out more and more here.
-
-    Over 12 batches, ranks of outputs agree by .17 to .9, whatever draws the dropout; over 60, by .77 and more.
-    """
+    """Heads, of which random ones are much alike, put out more and more here."""
     model = ready(family, num_attention_heads=8, **more)
     for layer in layers_of(model):
         weight = layer.part(layer.pattern.attention_out).weight
         weight.data *= torch.arange(1.0, 9).repeat_interleave(weight.shape[1] // 8) / 4
-    batches = [batch(number, rows=32) for number in range(60)]
+    batches = [batch(number, rows=32) for number in range(12)]
     with differing(model):
         first, second = (measured(model, batches, seed).units for seed in (0, 1))
     for kind in KINDS:
