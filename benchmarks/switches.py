@@ -32,10 +32,11 @@ def _changes(name: str | None) -> list[tuple[str, Any]]:
     if name == "own attention":
         return [("adapt.model.packing.attention._attend", _torch_attention)]
     if name == "dropout":
+        from torch.nn.functional import dropout
+
         return [
             ("adapt.train.options.use_quick_dropout", lambda model: None),
-            ("adapt.model.packing.attend.decide", _torch_decides),
-            ("adapt.model.packing.attend.dropped", lambda values, factors, p: values * factors),
+            ("adapt.model.packing.attention.quick_dropout", lambda values, p: dropout(values, p)),
         ]
     return []
 
@@ -47,13 +48,6 @@ def _loss_with_the_head_everywhere(model: Any, packed: Any, positions: Any, targ
 
     logits = predict_at(model, packed, torch.arange(packed.tokens, device=positions.device))
     return torch.nn.functional.cross_entropy(logits[positions].float(), targets, reduction="sum")
-
-
-def _torch_decides(shape: Any, p: float, dtype: Any) -> Any:
-    """What torch's dropout multiplies by on a CPU."""
-    import torch
-
-    return torch.empty(shape, dtype=dtype).bernoulli_(1 - p).div_(1 - p)
 
 
 def _rows_as_documents() -> Any:

@@ -3,6 +3,5 @@
 - `packed`: where each document begins and ends.
 - `prefixed`: keys and values that stand before those of every document.
 - `attention`: within documents only, for every encoder and decoder.
-- `attend`: documents of one length, on CPUs.
 - `dropout`: the same as torch's, sooner on CPUs.
 """

@@ -14,8 +14,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from adapt.model.packing.attend import attend
-from adapt.model.packing.packed import Bucket, Documents, Placement
+from adapt.model.packing.dropout import dropout as quick_dropout
+from adapt.model.packing.packed import Bucket, Documents
 from adapt.model.packing.prefixed import prefix_of, prolong_documents, prolong_rows
 
 NAME = "documents"
@@ -117,25 +117,17 @@ def _by_bucket(
     causal: bool,
     sliding_window: int | None,
 ) -> Tensor:
+    sizes = [bucket.documents * bucket.length for bucket in documents.buckets]
     # split, since the gradient of a slice is as large as all of them, and added to that of the others
-    placed = [_place(states, documents) for states in (query, key, value)]
+    placed = (_Place.apply(states, documents).split(sizes) for states in (query, key, value))  # type: ignore[no-untyped-call]
     outputs = []
     for bucket, *parts in zip(documents.buckets, *placed, strict=True):
-        queries, keys, values = (part.view(bucket.documents, -1, bucket.length, part.shape[-1]) for part in parts)
+        queries, keys, values = (part.unflatten(0, (bucket.documents, -1)).transpose(1, 2) for part in parts)
         mask = _mask(bucket, causal, sliding_window, query.device)
         attended = _attend(queries, keys, values, mask, dropout, causal and mask is None, scaling)
-        outputs.append(attended.flatten(0, 2))
-    heads = query.shape[1]
-    in_order: Tensor = _TakeBack.apply(torch.cat(outputs), documents.placed(heads), heads)  # type: ignore[no-untyped-call]
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    in_order: Tensor = _TakeBack.apply(torch.cat(outputs), documents)  # type: ignore[no-untyped-call]
     return in_order
-
-
-def _place(states: Tensor, documents: Documents) -> tuple[Tensor, ...]:
-    """The part of each bucket, [documents * heads * length, D], of [N, heads, D]."""
-    heads = states.shape[1]
-    placed: Tensor = _Place.apply(states, documents.placed(heads))  # type: ignore[no-untyped-call]
-    parts: tuple[Tensor, ...] = placed.split([each.documents * each.length * heads for each in documents.buckets])
-    return parts
 
 
 def _attend(
@@ -164,7 +156,11 @@ def _attend(
     device = query.device.type
     if torch.is_autocast_enabled(device):  # positions that are turned (RoPE) leave queries and keys in fp32
         query, key, value = (states.to(torch.get_autocast_dtype(device)) for states in (query, key, value))
-    return attend(query, key, value, mask, dropout, scaling or query.shape[-1] ** -0.5)
+    with torch.autocast(device, enabled=False):  # it would turn the weights to fp32 and back
+        scores = (query * (scaling or query.shape[-1] ** -0.5)) @ key.mT
+        if mask is not None:
+            scores += torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(~mask, -torch.inf)
+        return quick_dropout(scores.softmax(-1), dropout) @ value
 
 
 def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torch.device) -> Tensor | None:
@@ -183,35 +179,35 @@ def _mask(bucket: Bucket, causal: bool, sliding_window: int | None, device: torc
 
 
 class _Place(torch.autograd.Function):
-    """Copies the heads of tokens, [N, heads, D], to the places of the buckets, [P * heads, D].
+    """Copies [N, heads, D] to the places of the buckets, [P, heads, D].
 
-    Plain indexing would add gradients up, which costs time; here each has one place, so one gradient.
+    Plain indexing would add gradients up, which costs time; here each token has one place, so one gradient.
     """
 
     @staticmethod
-    def forward(context: Any, states: Tensor, placement: Placement) -> Tensor:
-        context.placement, context.shape = placement, states.shape
-        return states.reshape(-1, states.shape[-1]).index_select(0, placement.there)
+    def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
+        context.documents = documents
+        return states.index_select(0, documents.there)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.index_select(0, context.placement.back).view(context.shape), None
+        return gradient.index_select(0, context.documents.back), None
 
 
 class _TakeBack(torch.autograd.Function):
-    """Brings values from the places of buckets back to heads of tokens, [N, heads, D]. No gradient goes to filling."""
+    """Brings values at the places of buckets back to the tokens, [N, heads, D]. No gradient goes to padding."""
 
     @staticmethod
-    def forward(context: Any, states: Tensor, placement: Placement, heads: int) -> Tensor:
-        context.placement = placement
-        return states.index_select(0, placement.back).view(-1, heads, states.shape[-1])
+    def forward(context: Any, states: Tensor, documents: Documents) -> Tensor:
+        context.documents = documents
+        return states.index_select(0, documents.back)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        placed = gradient.reshape(-1, gradient.shape[-1]).index_select(0, context.placement.there)
-        if context.placement.filling is not None:
-            placed.index_fill_(0, context.placement.filling, 0.0)
-        return placed, None, None
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        placed = gradient.index_select(0, context.documents.there)
+        if context.documents.filling is not None:
+            placed.index_fill_(0, context.documents.filling, 0.0)
+        return placed, None
 
 
 AttentionInterface.register(NAME, attention)

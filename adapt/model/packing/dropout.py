@@ -1,10 +1,7 @@
 """Dropout that costs little on CPUs, where torch's own draws numbers one by one and takes a tenth of a step."""
 
-from collections.abc import Sequence
-from math import prod
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -51,43 +48,19 @@ def draw_again(state: list[Tensor], device: torch.device) -> None:
 class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, values: Tensor, p: float) -> Tensor:
-        decisions = decide(values.shape, p, values.dtype)
-        context.save_for_backward(decisions)
+        draws = torch.empty(-(-values.numel() // _PER_DRAW), dtype=torch.int64).random_(-(2**63), None)
+        context.save_for_backward(draws)  # smaller than what is kept, in the values' type
         context.p = p
-        return dropped(values, decisions, p)
+        return _dropped(values, draws, p)
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (decisions,) = context.saved_tensors
-        return dropped(gradient, decisions, context.p), None
+        (draws,) = context.saved_tensors
+        return _dropped(gradient, draws, context.p), None
 
 
-def decide(shape: Sequence[int], p: float, dtype: torch.dtype) -> Tensor:
-    """Draws which values to drop, in the form that `dropped` takes for values of this type, int16 of this shape.
-
-    The numbers come from NumPy's quickest generator (SFC64), which takes half the time of torch's. One number of
-    torch's decides where that begins.
-    """
-    count, seed = prod(shape), int(torch.empty((), dtype=torch.int64).random_())
-    generator = np.random.Generator(np.random.SFC64(seed))
-    draws = generator.integers(-(2**63), 2**63 - 1, -(-count // _PER_DRAW), np.int64, endpoint=True)
-    numbers = torch.from_numpy(draws).view(torch.int16)[:count].view(*shape)
-    return numbers.ge_(_least(p)).neg_() if dtype.itemsize == numbers.itemsize else numbers
-
-
-def dropped(values: Tensor, decisions: Tensor, p: float) -> Tensor:
-    """Values, with those set to 0 that `decide` has chosen, and the others scaled.
-
-    There is no product with bools, which is slow: of 16 bits all or none are kept; wider values are multiplied by 0 or
-    1 of their own type, and by the scale in the same pass over memory.
-    """
-    scale = 1 / (1 - p) if p < 1 else 0.0
-    if values.itemsize == decisions.itemsize:
-        return decisions.bitwise_and(values.view(torch.int16)).view(values.dtype).mul_(scale)
-    keep = torch.ge(decisions, _least(p), out=torch.empty_like(values))
-    return torch.addcmul(values.new_zeros(()), keep, values, value=scale, out=keep)
-
-
-def _least(p: float) -> int:
-    """The least of the 16-bit numbers that keep a value."""
-    return round(p * 2**16) - 2**15
+def _dropped(values: Tensor, draws: Tensor, p: float) -> Tensor:
+    numbers = draws.view(torch.int16)[: values.numel()].view(values.shape)
+    # 0 and 1 of the values' own type, since products with bools are slow; and both products in one pass over memory
+    keep = torch.ge(numbers, round(p * 2**16) - 2**15, out=torch.empty_like(values))
+    return torch.addcmul(values.new_zeros(()), keep, values, value=1 / (1 - p) if p < 1 else 0.0, out=keep)

@@ -37,18 +37,6 @@ class Prolonged:
     """The boundaries of the longer documents."""
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where each head of each token stands in the buckets, when every document has its first head, then its second."""
-
-    there: Tensor
-    """int64 [P * heads]: the head that stands at each place, counted token by token."""
-    back: Tensor
-    """int64 [N * heads]: the place of each head of each token."""
-    filling: Tensor | None
-    """int64: places that hold nothing."""
-
-
 class Documents:
     """The boundaries of the documents of a packed sequence.
 
@@ -64,7 +52,6 @@ class Documents:
         self.longest = longest
         self.device = device
         self._prolonged: dict[int, Prolonged] = {}
-        self._placed: dict[int, Placement] = {}
 
     def __len__(self) -> int:
         return len(self.known) - 1
@@ -116,27 +103,6 @@ class Documents:
     def filling(self) -> Tensor | None:
         """int64: places that hold no token; None where there are none."""
         return self._layout[3]
-
-    def placed(self, heads: int) -> Placement:
-        """Where the heads of tokens stand."""
-        if heads not in self._placed:
-            self._placed[heads] = self._place(heads)
-        return self._placed[heads]
-
-    def _place(self, heads: int) -> Placement:
-        tokens, rows, first = [], [], 0
-        for bucket in self.buckets:
-            count = bucket.documents * bucket.length
-            shape = bucket.documents, heads, bucket.length
-            tokens.append(torch.arange(first, first + count).view(bucket.documents, 1, -1).expand(shape).flatten())
-            of_bucket = torch.arange(first * heads, (first + count) * heads).view(shape)
-            rows.append(of_bucket.transpose(1, 2).reshape(-1, heads))
-            first += count
-        row_of, numbers = sent(torch.cat(rows), self.device), torch.arange(heads)
-        head = torch.cat([numbers[:, None].expand(b.documents, heads, b.length).flatten() for b in self.buckets])
-        there = self.there.index_select(0, sent(torch.cat(tokens), self.device)) * heads + sent(head, self.device)
-        filling = None if self.filling is None else row_of.index_select(0, self.filling).flatten()
-        return Placement(there, row_of.index_select(0, self.back).flatten(), filling)
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
