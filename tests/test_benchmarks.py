@@ -12,7 +12,9 @@ import pytest
 from benchmarks.common import Options, processor
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"claims", "equality", "selection_study", "sequences", "slices", "small_decoder", "versus"}
+TOOLS = {
+    *("claims", "equality", "selection_study", "sequences", "slices", "small_decoder", "versus", "vocabulary_study")
+}
 """They make inputs of chains, or tables of finished ones, and measure nothing."""
 PROGRAMS = {file.stem for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text().splitlines()[-2]}
 BENCHMARKS = sorted(PROGRAMS - TOOLS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.evaluate.statistics import Estimate, estimate
+from adapt.evaluate.statistics import Estimate, with_interval
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def byte_loss(measured: TextLosses, samples: int) -> Estimate:
     def statistic(*columns: Any, axis: int = -1) -> np.ndarray:
         return TextLosses(*columns).per_byte(axis)
 
-    return estimate(statistic, measured.columns, samples)
+    return with_interval(statistic, measured.columns, samples)
 
 
 def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate:
@@ -64,4 +64,4 @@ def byte_change(before: TextLosses, after: TextLosses, samples: int) -> Estimate
         found: np.ndarray = new.per_byte(axis) - old.per_byte(axis)
         return found
 
-    return estimate(statistic, (*before.columns, *after.columns), samples)
+    return with_interval(statistic, (*before.columns, *after.columns), samples)

@@ -33,10 +33,10 @@ def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:
         counts: predictions in each document.
         samples: bootstrap resamples.
     """
-    return estimate(_ratio, (losses, counts), samples)
+    return with_interval(_ratio, (losses, counts), samples)
 
 
-def estimate(statistic: Statistic, columns: Sequence[np.ndarray], samples: int) -> Estimate:
+def with_interval(statistic: Statistic, columns: Sequence[np.ndarray], samples: int) -> Estimate:
     """A statistic of columns with a value a document."""
     value = float(statistic(*columns))
     if len(columns[0]) < FEWEST:

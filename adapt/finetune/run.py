@@ -59,13 +59,13 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
     await_idle_processes()
-    with user_errors(*takes_less(run.config.finetune), MICRO_BATCH):
+    with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
         found: RunFound = ray.get(task.remote(run, folder.absolute()))
     found.write(folder)
     return {**found.metrics, "device_seconds": found.metrics["seconds"] * (gpus or 1)}
 
 
-def takes_less(finetune: FinetuneConfig) -> tuple[str, int]:
+def fits_with_less(finetune: FinetuneConfig) -> tuple[str, int]:
     """What to change where memory runs out, and how many examples pass a device at once where fewer would help."""
     if finetune.mode in TRAINED and finetune.passing > 1:
         return f"set {MICRO_BATCH} to {finetune.passing // 2}", finetune.passing

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _BUILDING = RLock()
 
 
-def alone(build: Callable[P, T]) -> Callable[P, T]:
+def one_at_a_time(build: Callable[P, T]) -> Callable[P, T]:
     """A function that builds models, made to wait until no other thread does."""
 
     @wraps(build)

@@ -14,7 +14,7 @@ from adapt.errors import ModelError
 from adapt.model.additions.config import additions_of
 from adapt.model.additions.domains import choose_domain
 from adapt.model.additions.weights import read_with_additions
-from adapt.model.alone import alone
+from adapt.model.alone import one_at_a_time
 from adapt.model.apart import keep_documents_apart
 from adapt.model.direction import not_a_decoder, not_an_encoder
 from adapt.model.locate import weight_files
@@ -78,7 +78,7 @@ def check_direction(config: PreTrainedConfig, causal: bool, folder: Path) -> Non
         raise not_an_encoder(named, folder, is_decoder(config))
 
 
-@alone
+@one_at_a_time
 def read_weights(
     kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:

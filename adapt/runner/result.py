@@ -38,7 +38,7 @@ def read_result(kind: type[R], record: Record) -> R:
     return result
 
 
-def check_fields(kind: type[Any], record: Record) -> None:
+def check_record(kind: type[Any], record: Record) -> None:
     """Refuses a record that lacks a field of such a result. Unlike `read_result` it needs no pydantic.
 
     Raises:

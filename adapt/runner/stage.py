@@ -11,7 +11,7 @@ from adapt.config import Config
 from adapt.errors import StageError
 from adapt.runner.key import stage_key
 from adapt.runner.record import Record
-from adapt.runner.result import check_fields, read_result
+from adapt.runner.result import check_record, read_result
 
 R = TypeVar("R")
 _WITHOUT = (str, bool, int, float, Path, Config)
@@ -150,7 +150,7 @@ class Finished(Generic[R]):
             StageError: the record lacks a field of such a stage's result.
         """
         kind = stage.result_type()
-        check_fields(kind, record)
+        check_record(kind, record)
         return cls(record, kind)
 
 

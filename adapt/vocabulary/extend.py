@@ -12,7 +12,7 @@ from adapt.config.vocabulary import tokens_wanted
 from adapt.errors import DataError, ModelError
 from adapt.model.additions.config import KEY, additions_of
 from adapt.model.additions.exbert import add_exbert
-from adapt.model.alone import alone
+from adapt.model.alone import one_at_a_time
 from adapt.model.export import save_model
 from adapt.model.load import load_model
 from adapt.model.locate import CONFIG, Pretrained, read_json
@@ -84,7 +84,7 @@ def build_reached(backend: Tokenizer, chosen: Sequence[CountedWord], words: Sequ
     raise DataError("no candidate can become a token that the tokenizer uses", "choose another way, or a larger corpus")
 
 
-@alone
+@one_at_a_time
 def write_extended(
     pretrained: Pretrained,
     rebuilt: Rebuilt,
@@ -163,7 +163,7 @@ def pieces_in(words: Iterable[CountedWord], reader: WordReader) -> int:
     return sum(word.count * len(reader.pieces(word.word)) for word in words)
 
 
-@alone
+@one_at_a_time
 def write_trimmed(pretrained: Pretrained, trimmed: Trimmed, causal: bool, folder: Path) -> None:
     """Writes the model and the tokenizer without the tokens that are dropped; arguments as above.
 

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
-from adapt.model.alone import alone
+from adapt.model.alone import one_at_a_time
 from adapt.model.export import save_model
 from adapt.model.load import model_class
 from adapt.model.locate import CONFIG, Pretrained, read_json
@@ -29,7 +29,7 @@ DIMENSIONS = {
 """The sizes of BERT of Turc et al., arXiv 1908.08962."""
 
 
-@alone
+@one_at_a_time
 def write_scratch(
     pretrained: Pretrained, texts: Iterable[str], size: int | None, dimensions: str | None, seed: int, folder: Path
 ) -> int:

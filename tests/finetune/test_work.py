@@ -11,7 +11,7 @@ import torch
 
 from adapt.config import Config, FinetuneConfig
 from adapt.errors import ClusterError, DataError, DeviceMemoryError, TrainingError
-from adapt.finetune.run import GPU_PARTS, FinetuneRun, gpus_per_seed, run_finetuning, takes_less
+from adapt.finetune.run import GPU_PARTS, FinetuneRun, fits_with_less, gpus_per_seed, run_finetuning
 from adapt.finetune.work import finetune_work
 from adapt.model.locate import Pretrained
 from adapt.task.data import Split
@@ -156,7 +156,7 @@ def test_more_than_any_machine_has(ray_cluster: None, tiny_bert: Path, tmp_path:
     ],
 )
 def test_what_takes_less_memory(asked: dict, fix: str, sequences: int) -> None:
-    told, passing = takes_less(FinetuneConfig(**asked))
+    told, passing = fits_with_less(FinetuneConfig(**asked))
     assert told.startswith(fix)
     assert passing == sequences
 

@@ -35,7 +35,8 @@ def test_auto_is_bf16_where_the_device_has_it(monkeypatch, device, has_bf16, cho
 
 
 @pytest.mark.parametrize(
-    ("maker", "has_amx", "chosen"), [("Intel Xeon", False, "fp32"), ("Intel Xeon", True, "bf16"), ("AMD", False, "bf16")]
+    ("maker", "has_amx", "chosen"),
+    [("Intel Xeon", False, "fp32"), ("Intel Xeon", True, "bf16"), ("AMD", False, "bf16")],
 )
 def test_auto_is_fp32_where_bf16_would_take_longer(monkeypatch, maker, has_amx, chosen):
     known = {"avx512_bf16": True, "amx_bf16": has_amx, "cpu_name": maker}

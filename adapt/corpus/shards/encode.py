@@ -28,7 +28,7 @@ from adapt.model.tokenize.trial import Cuts, find_cuts
 from adapt.schema import TOKENS, WORD_STARTS
 
 
-class Encoded(NamedTuple):
+class EncodedChunk(NamedTuple):
     """What is known of a chunk whose tokens were written."""
 
     item: int
@@ -49,7 +49,7 @@ class Encode:
     shared: Any = None
     """The tokenizer in Ray's object store, from `share_tokenizer`; without it each process loads its own."""
 
-    def __call__(self, table: pa.Table) -> Encoded:
+    def __call__(self, table: pa.Table) -> EncodedChunk:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
@@ -61,7 +61,7 @@ class Encode:
             if chosen.any():
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
                 write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen], sizes[chosen])
-        return Encoded(row["item"], counts, int(sizes.sum()), row["tally"])
+        return EncodedChunk(row["item"], counts, int(sizes.sum()), row["tally"])
 
     @property
     def _source(self) -> "_Source":

@@ -25,7 +25,7 @@ from adapt.corpus.screening.heldout import MEASURED
 from adapt.corpus.screening.item import item_texts
 from adapt.corpus.screening.screen import PASS, Screen, screen_of
 from adapt.corpus.screening.tally import Tally, check_few_bad
-from adapt.corpus.shards.encode import Encode, Encoded, share_tokenizer
+from adapt.corpus.shards.encode import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
 from adapt.corpus.watch import Pace, Piece, watched
@@ -111,17 +111,17 @@ class EncodeRow:
     encode: Encode
 
     def __call__(self, table: pa.Table) -> dict[str, list[Any]]:
-        """`Encoded`, as columns."""
+        """`EncodedChunk`, as columns."""
         columns = self.encode(table)._asdict()
         return {name: [value] for name, value in {**columns, "counts": json.dumps(columns["counts"])}.items()}
 
 
-def _encoded(row: dict[str, Any]) -> Encoded:
+def _encoded(row: dict[str, Any]) -> EncodedChunk:
     counts = Counter[str](json.loads(row["counts"]))
-    return Encoded(int(row["item"]), counts, int(row["text_bytes"]), str(row["tally"]))
+    return EncodedChunk(int(row["item"]), counts, int(row["text_bytes"]), str(row["tally"]))
 
 
-def _piece(chunk: Encoded) -> Piece:
+def _piece(chunk: EncodedChunk) -> Piece:
     documents = chunk.counts["train_documents"] + chunk.counts["heldout_documents"]
     return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
 
@@ -192,7 +192,7 @@ def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Tab
     )
 
 
-def _summary(chunks: list[Encoded], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
+def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifest) -> dict[str, Any]:
     tally, counts = Tally(), Counter[str]()
     for chunk in sorted(chunks, key=attrgetter("item")):
         counts.update(chunk.counts)

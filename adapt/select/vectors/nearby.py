@@ -58,7 +58,7 @@ class Nearby:
         Raises:
             DataError: there are fewer documents, or the index finds too few of the nearest ones.
         """
-        check_neighbours(k, self.documents)
+        check_enough(k, self.documents)
         if k not in self._widths:
             self._widths[k] = width_for(self._index, rows, k, self._min_recall)
         width = self._widths[k]
@@ -84,7 +84,7 @@ def documents_of(given: Given) -> int:
     return count
 
 
-def check_neighbours(k: int, documents: int) -> None:
+def check_enough(k: int, documents: int) -> None:
     """Refuses to look for more neighbours of a text than there are documents.
 
     Raises:

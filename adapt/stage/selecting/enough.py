@@ -45,12 +45,12 @@ class CountEnough(Stage[Counted]):
         """
         from adapt.select.guards import guards
         from adapt.select.pool import Pool
-        from adapt.select.vectors.nearby import check_neighbours
+        from adapt.select.vectors.nearby import check_enough
 
         source = self.texts.source(done)
         pool = Pool(source.manifest, source.corpus, guards(source.corpus, source.measured, []).sieve)
         found = sum(1 for _ in islice(pool, self.wanted))
         if found < self.wanted:
             source.check(pool.tally)
-            check_neighbours(self.wanted, found)
+            check_enough(self.wanted, found)
         return Outcome(Counted(found))
