@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +13,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from cluster.here.nodes import Nodes, nodes
+from cluster.here.nodes import Nodes
 from cluster.here.processes import free_port
+from tests.forks.nodes import become_member, forked_nodes
+from tests.forks.server import Forked
 from tests.samples import sentences
 
 pytestmark = pytest.mark.slow
@@ -31,7 +32,7 @@ SERIES = re.compile(r"^(\w+)\{(.*)\} (\S+)", re.MULTILINE)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     often = {"RAY_metrics_report_interval_ms": "1000"}
-    with nodes(tmp_path_factory.mktemp("cluster"), with_jobs=True, further=often) as cluster:
+    with forked_nodes(tmp_path_factory.mktemp("cluster"), with_jobs=True, further=often) as cluster:
         cluster.start_head()
         cluster.add(2)
         yield cluster
@@ -55,18 +56,17 @@ def training(cluster: Nodes, tiny_bert: Path, tmp_path_factory: pytest.TempPathF
         "--storage.root": folder / "runs",
         "--resources.address": cluster.address,
     }
-    command = [sys.executable, "jobs/dapt.py", *(str(word) for pair in values.items() for word in pair)]
-    with (folder / "said").open("wb") as said:
-        process = subprocess.Popen(command, cwd=ROOT, env=cluster.environment, stdout=said, stderr=said)
+    given, files = [str(word) for pair in values.items() for word in pair], [f"{folder}/out", f"{folder}/err"]
+    process = Forked(become_member, f"{ROOT}/jobs/dapt.py", given, dict(cluster.environment), files)
     try:
-        wait(lambda: list(folder.glob("runs/train/*/metrics.jsonl")), process, folder / "said")
+        wait(lambda: list(folder.glob("runs/train/*/metrics.jsonl")), process, folder / "err")
         yield
     finally:
         process.kill()
         process.wait()
 
 
-def wait(holds: Callable[[], object], process: "subprocess.Popen[bytes]", said: Path) -> None:
+def wait(holds: Callable[[], object], process: "subprocess.Popen[bytes] | Forked", said: Path) -> None:
     end = time.monotonic() + PATIENCE_S
     while not holds():
         assert process.poll() is None, said.read_text()

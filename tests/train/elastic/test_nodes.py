@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,12 +14,14 @@ import pytest
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from adapt.train.job import CHECKPOINTS
 from adapt.train.tracking.progress import Progress
-from cluster.here.nodes import Nodes, nodes
+from cluster.here.nodes import Nodes
+from tests.forks.nodes import become_member, forked_nodes
+from tests.forks.server import Forked
+from tests.train.elastic import toy_run
 from tests.train.elastic.toy_run import NAME, SIZES, ToyRun
 from tests.train.toy import Case, build, feed
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[3]
 STEPS = 2000
 """More than are made: it is stopped when all is seen."""
 PATIENCE_S = 300.0
@@ -34,14 +34,9 @@ class Run:
         self.folder = folder
         self.told = folder / "told"
         run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval)
-        self.environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
-        with self.told.open("wb") as file:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.train.elastic.toy_run", json.dumps(asdict(run))],
-                env=self.environment,
-                cwd=ROOT,
-                stderr=file,
-            )
+        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
+        files = [f"{folder}/out", str(self.told)]
+        self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
 
     def rows(self) -> list[dict[str, Any]]:
         """What each step that was made has reported."""
@@ -63,7 +58,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with nodes(tmp_path_factory.mktemp("cluster"), notices_quickly=True) as cluster:
+    with forked_nodes(tmp_path_factory.mktemp("cluster"), notices_quickly=True) as cluster:
         cluster.start_head()
         cluster.add()
         yield cluster

@@ -1,0 +1,42 @@
+"""Nodes of a cluster whose workers are forked, as `tests.forks.process` does it."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+import pytest
+import ray.scripts.scripts
+from ray._private import ray_constants
+
+import cluster.here.node
+from cluster.here.nodes import Nodes, nodes
+from tests.forks.process import become_job
+from tests.forks.server import Forked
+
+ROOT = Path(__file__).parents[2]
+COMMAND = 3
+"""Words before the arguments in the command of a node: Python, -m and the module."""
+
+
+@contextmanager
+def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
+    """As `cluster.here.nodes.nodes`."""
+    with pytest.MonkeyPatch.context() as patch:
+        kept = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT")}
+        patch.setattr(cluster.here.node, "subprocess", SimpleNamespace(Popen=_start, **kept))
+        with nodes(folder, **given) as found:
+            yield found
+
+
+def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
+    """Makes this process one of a cluster: a node, or a job with an address. As `tests.forks.process.become_job`."""
+    ray_constants.ENABLE_RAY_CLUSTER = True  # read while the server imported, for a Ray of this machine alone
+    become_job(script, arguments, str(ROOT), environment, files)
+
+
+def _start(command: list[str], *, env: Mapping[str, str], stdout: BinaryIO, **_: Any) -> Forked:
+    arguments, files = command[COMMAND:], [stdout.name, f"{stdout.name}.err"]
+    return Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files)
