@@ -12,6 +12,7 @@ from typing import Any
 from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.console import catch_signals, log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
+from adapt.own_data import OWN_RAY, keep_data_here
 from adapt.own_ray import start_ray
 
 ENVIRONMENT = {
@@ -35,6 +36,7 @@ read once, when a process starts.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
+    OWN_RAY: "1",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, and nobody takes this machine away
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",
@@ -205,6 +207,7 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     """
     from ray.data import DataContext, ExecutionResources
 
+    keep_data_here()
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False

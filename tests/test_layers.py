@@ -30,8 +30,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "parse": BASE | {"nearest", "plugin", "method", "without"},  # options of methods are sections
     "runner": BASE,
     "ahead": frozenset(),
+    "own_data": frozenset(),
     "own_ray": frozenset(),
-    "runtime": BASE | {"own_ray"},
+    "runtime": BASE | {"own_data", "own_ray"},
     "corpus": GROUND | {"runtime", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,

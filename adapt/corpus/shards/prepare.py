@@ -68,16 +68,16 @@ def prepare(
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
     """
-    import ray
-    from ray.data import TaskPoolStrategy
-
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     ids = folder / "ids" if corpus.id_field else None
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
-    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)
+    tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # all wait for it: it begins first
+    import ray
+    from ray.data import TaskPoolStrategy
+
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = numbered_items(manifest, corpus)
     # every chunk its own block, so that the chunks of one file are tokenized in parallel
     with user_errors(), data_settings(WAITING_BYTES, target_max_block_size=1):
