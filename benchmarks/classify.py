@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import quick_precision
 from benchmarks.texts import Case as TextCase
 from benchmarks.texts import tokenizer_of
 
@@ -114,7 +115,7 @@ def peer(case: Case, steps: int) -> dict[str, float]:
             weight_decay=0.01,
             adam_beta2=0.98,
             adam_epsilon=1e-6,
-            bf16=True,
+            bf16=quick_precision() == "bf16",
             optim="adamw_torch_fused",
             use_cpu=not torch.cuda.is_available(),
             report_to=[],

@@ -43,6 +43,15 @@ class Options:
     models: Path | None
 
 
+def quick_precision() -> Any:
+    """What `training.precision: auto` is here: bf16 where that is quicker than fp32, else fp32."""
+    import torch
+
+    from adapt.train.precision import resolve
+
+    return resolve("auto", torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def parser_of(name: str, about: str | None, needs_folders: bool = False) -> argparse.ArgumentParser:
     """The arguments that every benchmark takes. One that has no use for a folder takes it all the same.
 

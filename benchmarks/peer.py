@@ -13,7 +13,8 @@ def train(
 
     Args:
         case: what.
-        best: its best settings (bf16, fused AdamW, scaled dot product attention) or its defaults (fp32).
+        best: its best settings (bf16 where that is quicker, fused AdamW, scaled dot product attention) or its defaults
+            (fp32).
         steps: measured.
         warm_up: before them.
         by_length: batches of lines of similar length.
@@ -27,7 +28,7 @@ def train(
     import torch
     from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
 
-    from benchmarks.common import peak_bytes
+    from benchmarks.common import peak_bytes, quick_precision
 
     class Watch(TrainerCallback):
         def __init__(self) -> None:
@@ -61,7 +62,7 @@ def train(
             weight_decay=0.01,
             adam_beta2=0.98,
             adam_epsilon=1e-6,
-            bf16=best,
+            bf16=best and quick_precision() == "bf16",
             optim="adamw_torch_fused",
             use_cpu=not torch.cuda.is_available(),
             train_sampling_strategy="group_by_length" if by_length else order,

@@ -9,7 +9,7 @@ import statistics
 from pathlib import Path
 
 from benchmarks import ours, peer
-from benchmarks.common import ROOT, Options, Result, apart, main
+from benchmarks.common import ROOT, Options, Result, apart, main, quick_precision
 from benchmarks.texts import Case
 
 TARGETS = {"difference_in_standard_errors": ("<=", 2.0)}
@@ -21,7 +21,7 @@ def measure(options: Options) -> Result:
     steps = 30 if options.quick else 90
     case = Case("small", "grouped", 16, 128, options.data, options.models)
     curves = {
-        "ours": apart(ours.train, case, "bf16", steps - 1, 1)["losses"],
+        "ours": apart(ours.train, case, apart(quick_precision), steps - 1, 1)["losses"],
         "Trainer": apart(peer.train, case, True, steps - 1, 1, False, "sequential")["losses"],
     }
     last = steps * 2 // 3

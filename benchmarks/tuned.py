@@ -30,7 +30,7 @@ def _trained(case: Case, steps: int) -> tuple[float, float]:
     from adapt.model.apart import keep_documents_apart
     from adapt.train.options import apply_options
 
-    place = FinetunePlace.here("bf16")
+    place = FinetunePlace.here("auto")
     settings = FinetuneSettings(FinetuneConfig(batch_size=BATCH), epochs=1, pooling="first", max_length=MAX_LENGTH)
     model = language_model(case).eval()
     keep_documents_apart(model)

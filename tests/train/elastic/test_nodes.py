@@ -1,59 +1,20 @@
 """Real nodes that come and go while a training runs: every step has the loss that it has when nothing happens."""
 
-import json
 import re
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from adapt.train.checkpoints.retain import newest_whole, step_of
-from adapt.train.job import CHECKPOINTS
 from adapt.train.tracking.progress import Progress
 from cluster.here.nodes import Nodes
-from tests.forks.nodes import become_member, forked_nodes
-from tests.forks.server import Forked
-from tests.train.elastic import toy_run
-from tests.train.elastic.toy_run import NAME, SIZES, ToyRun
+from tests.forks.nodes import forked_nodes
+from tests.train.elastic.toy_run import SIZES
+from tests.train.elastic.watched import STEPS, Run
 from tests.train.toy import Case, build, feed
 
 pytestmark = pytest.mark.slow
-STEPS = 2000
-"""More than are made: it is stopped when all is seen."""
-PATIENCE_S = 300.0
-
-
-class Run:
-    """A toy training in a process of its own."""
-
-    def __init__(self, cluster: Nodes, folder: Path, workers: tuple[int, int], interval: int) -> None:
-        self.folder = folder
-        self.told = folder / "told"
-        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval)
-        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5"}
-        files = [f"{folder}/out", str(self.told)]
-        self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """What each step that was made has reported."""
-        file = self.folder / "steps.jsonl"
-        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def wait(self, holds: Callable[[list[dict[str, Any]]], object]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not holds(self.rows()):
-            assert self.process.poll() is None, self.told.read_text()
-            assert time.monotonic() < end, f"{self.rows()[-3:]} {self.told.read_text()}"
-            time.sleep(0.05)
-
-    def saved(self) -> int:
-        whole = newest_whole(self.folder / CHECKPOINTS / NAME)
-        return step_of(whole) if whole else 0
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +35,7 @@ def started(cluster: Nodes, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
     yield start
     for run in runs:
-        run.process.kill()
-        run.process.wait()
+        run.stop()
 
 
 def alone(last: int) -> list[float]:

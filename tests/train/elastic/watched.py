@@ -1,0 +1,55 @@
+"""A toy training on real nodes, watched while it runs."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adapt.train.checkpoints.retain import newest_whole, step_of
+from adapt.train.job import CHECKPOINTS
+from cluster.here.nodes import Nodes
+from tests.forks.nodes import become_member
+from tests.forks.server import Forked
+from tests.train.elastic import toy_run
+from tests.train.elastic.toy_run import NAME, ToyRun
+
+STEPS = 2000
+"""More than are made: it is stopped when all is seen."""
+PATIENCE_S = 300.0
+
+
+class Run:
+    """A toy training in a process of its own."""
+
+    def __init__(
+        self, cluster: Nodes, folder: Path, workers: tuple[int, int], interval: int, **environment: str
+    ) -> None:
+        self.folder = folder
+        self.told = folder / "told"
+        run = ToyRun(str(folder), cluster.address, workers, STEPS, interval=interval)
+        environment = {**cluster.environment, "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5", **environment}
+        files = [f"{folder}/out", str(self.told)]
+        self.process = Forked(become_member, toy_run.__file__, [json.dumps(asdict(run))], environment, files)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What each step that was made has reported."""
+        file = self.folder / "steps.jsonl"
+        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def wait(self, holds: Callable[[list[dict[str, Any]]], object]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not holds(self.rows()):
+            assert self.process.poll() is None, self.told.read_text()
+            assert time.monotonic() < end, f"{self.rows()[-3:]} {self.told.read_text()}"
+            time.sleep(0.05)
+
+    def saved(self) -> int:
+        whole = newest_whole(self.folder / CHECKPOINTS / NAME)
+        return step_of(whole) if whole else 0
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
