@@ -1,9 +1,9 @@
 """Fine-tuning speed against transformers' Trainer, and five seeds side by side against one after another.
 
 `ratio` (6 layers of 384), `ratio_tiny` (2 of 128): train examples a second of our loop over those of the Trainer
-(AutoModelForSequenceClassification, dynamic padding, bf16 where that is quicker, fused AdamW), same task, model, batch of
-16 and cut. Every measurement is a process of its own, and both alternate. `side_by_side`: time of five seeds, each with
-all cores, one after another, over their time as Ray tasks with one core each.
+(AutoModelForSequenceClassification, dynamic padding, bf16 where that is quicker, fused AdamW), same task, model, batch
+of 16 and cut. Every measurement is a process of its own, and both alternate. `side_by_side`: time of five seeds, each
+with all cores, one after another, over their time as Ray tasks with one core each.
 """
 
 import os

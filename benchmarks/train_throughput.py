@@ -3,7 +3,8 @@
 `grouped`: long texts cut into blocks. `lines`: short texts one by one, padded by the Trainer to the longest of a batch.
 `base` has RoBERTa-base's size, `small` 6 layers of 384. Against the Trainer's best settings at the same precision (bf16
 autocast where that is quicker, fused AdamW, scaled dot product attention), and (`..._vs_defaults`) against its
-defaults, in fp32; where bf16 is slower the two are one. Every measurement is a process of its own, and peer and us alternate.
+defaults, in fp32; where bf16 is slower the two are one. Every measurement is a process of its own, and peer and us
+alternate.
 """
 
 import statistics
