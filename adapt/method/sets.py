@@ -5,7 +5,7 @@ Only the set of the domain that is learnt is trained, so nothing that was learnt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,7 @@ def take_set(
     from adapt.model.additions.domains import choose_set, own_parameters, sets_of
 
     model.requires_grad_(False)
-    names = _learn_prototype(model, setting) if by_domain else []
+    names = learn_prototype(model, setting.domain, sample_of(setting.texts, setting.seed)) if by_domain else []
     number, before = names.index(setting.domain) if by_domain else 0, sets_of(model)
     is_new = number == (len(before[0]) if before else 0)
     with torch.random.fork_rng([]):
@@ -147,7 +147,7 @@ def words_of(model: Any, setting: Setting, wanted: int) -> Tensor:
     import numpy as np
     import torch
 
-    text = np.concatenate([np.empty(0, np.int64), *_sample(setting)])[:wanted]
+    text = np.concatenate([np.empty(0, np.int64), *sample_of(setting.texts, setting.seed)])[:wanted]
     return torch.from_numpy(text) if len(text) == wanted else torch.randint(model.config.vocab_size, (wanted,))
 
 
@@ -165,8 +165,14 @@ def enter_sets(config: Any, kind: str, names: list[str], options: Mapping[str, A
         with_addition(config, NAMED, names=names)
 
 
-def _learn_prototype(model: Any, setting: Setting) -> list[str]:
-    """Gives the model the prototype of the domain to be learnt, and tells all that it knows."""
+def learn_prototype(model: Any, domain: str, sample: list[np.ndarray]) -> list[str]:
+    """Gives the model the prototype of a domain, which is new to it or not, and tells all that it knows.
+
+    Args:
+        model: that has, or gets, domains.
+        domain: its name.
+        sample: documents of it.
+    """
     from adapt.model.additions.domains import attach_domains, domains_of
     from adapt.model.additions.route import prototype_of
 
@@ -174,18 +180,23 @@ def _learn_prototype(model: Any, setting: Setting) -> list[str]:
         attach_domains(model, [])
     known = domains_of(model)
     assert known is not None
-    known.learn(setting.domain, prototype_of(model, _sample(setting)))
+    known.learn(domain, prototype_of(model, sample))
     return list(known.names)
 
 
-def _sample(setting: Setting) -> list[np.ndarray]:
-    """Documents of the domain, drawn by the training's seed."""
+def sample_of(texts: Sequence[Path], seed: int) -> list[np.ndarray]:
+    """Documents of a domain.
+
+    Args:
+        texts: folders of its prepared text; none where that is streamed.
+        seed: by which they are drawn.
+    """
     import numpy as np
 
     from adapt.corpus.batches.order import permute
 
-    if not setting.texts:
+    if not texts:
         return []
-    stream = text_of(setting.texts)
+    stream = text_of(texts)
     wanted = np.arange(min(DOCUMENTS, stream.documents))
-    return [stream.document(number) for number in permute(wanted, stream.documents, setting.seed, EPOCH).tolist()]
+    return [stream.document(number) for number in permute(wanted, stream.documents, seed, EPOCH).tolist()]

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from adapt.config import Config
 from adapt.job.sequence import JOB, sequence
+from adapt.model.additions.domains import domains_of, sets_of
 from adapt.model.load import load_model
 from adapt.parse import parse_values
 from adapt.runner import Finished, Stage, Store
@@ -252,6 +253,28 @@ def test_a_second_domain_with_what_another_method_knows_of_the_first(
     else:
         assert set(sources) == {"domain", "one"}
         assert 0.3 < sources["one"].share < 0.7  # of 48 rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "options", "layers"),
+    [("hat", {"width": 4}, 2), ("cpt", {"width": 4}, 2), ("elle", {"layers": [1, 1], "heads": [0, 0]}, 4)],
+)
+def test_models_with_parts_for_each_domain_come_to_the_end(
+    given: dict[str, Any], ray_cluster: None, method: str, options: dict[str, Any], layers: int
+) -> None:
+    """On two ranks, with the domain's parts in fine-tuning, and losses with the domain given and without."""
+    short = {"training": {**given["training"], "max_steps": 4}, "finetune": {**given["finetune"], "seeds": [0]}}
+    changed = {**given, **short, "method": {"kind": method}, method: options, "resources": {"workers": 2}}
+    ran = run(parse_values(changed, JOB.kind, "test"), order=["one", "two"])
+    assert [set(row) for row in ran.result.scores.rows] == [set(), {"first"}, {"first", "second"}]
+    model: Any = load_model(ran.of(ran.stage.steps[-1].export).path)
+    assert model.config.num_hidden_layers == layers
+    known = domains_of(model)
+    assert known is not None
+    assert known.names == ["one", "two"]
+    assert all(len(sets) == 2 for sets in sets_of(model))
+    assert ran.of(ran.stage.steps[-1].runs["first"][0]).result.domain == "one"
 
 
 @pytest.mark.parametrize("mode", ["separate", "joint"])

@@ -28,7 +28,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "lora as dora": {"rank": 2, "kind": "dora"},
     "lora as osf": {"rank": 2, "kind": "osf"},
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
-    "elle": {"layers": [1], "heads": [1], "recovery_fraction": 0.3, "replay_fraction": 0.5},
+    "elle": {"layers": [1], "heads": [1], "recovery_fraction": 0.3, "replay_fraction": 0.5, "prompt_length": 2},
     "adapters": {"width": 3},
     "hat": {"width": 6},
     "hat of the model": {"on": "model"},
@@ -46,12 +46,13 @@ OFF: dict[str, dict[str, Any]] = {
     "average": {"points": 1},
     "freeze": {"embeddings": False, "layers": 0},
     "derpp": {"alpha": 0.0, "beta": 0.0, "fraction": 0.01},
-    "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0},
+    "elle": {"layers": [], "heads": [], "recovery_fraction": 0.0, "replay_fraction": 0.0, "prompt_length": 0},
 }
 """Options under which a method is plain training, bit for bit."""
-SECOND = ("hat", "cpt")
-"""Methods that are trained on a model that has learnt a domain with them before: from then on units are taken."""
-ROOM = {"prompt": 2}
+SECOND = ("hat", "cpt", "elle")
+"""Methods that are trained on a model that has learnt a domain with them before: from then on units are taken, and past
+text has prompts."""
+ROOM = {"prompt": 2, "elle": 2}
 """Positions that methods need beyond those of the rows."""
 ELSEWHERE = ("plain", "das", "l2sp", "replay", "one", "joint", "merge")
 """Methods whose own tests say this, those that change no training, and plain training, which all are compared to."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.elle.growth import Growth
+from adapt.method.elle.prompts import grow_prompts
 from adapt.model.layers.pattern import Layer, inputs, is_transposed, layers_of, outputs
 
 BEFORE_HEAD = {
@@ -134,6 +135,7 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
             if id(parameter) not in within:
                 _fill(parameter, weights[name], _reads(larger.get_submodule(name.rpartition(".")[0])), axes.states)
         _divide_before_tied_head(larger, axes.states)
+        grow_prompts(model, larger, axes.states.sources)
         for below, layer, (_, is_new) in zip(new, new[1:], sources[1:], strict=False):
             if is_new and is_silent:
                 _silence(layer, below, NORMS_OF_SUMS.get(config.model_type))

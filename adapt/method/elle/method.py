@@ -2,22 +2,25 @@
 
 Before a domain the model grows in width and depth. The first steps of the training, in which text of the domains before
 comes alone, recover what growth has lost; of the others a share replays it. These steps take the place of steps on the
-domain, so a training is as long as with any method.
+domain, so a training is as long as with any method. A prompt before each document says its domain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config
 from adapt.errors import DataError
-from adapt.method.base import Domain, Method, Setting
+from adapt.method.base import Added, Domain, Method, Setting
 from adapt.method.elle.growth import Growth, check_growths
 from adapt.method.elle.options import ElleOptions
-from adapt.model.additions.config import refuse_additions
+from adapt.method.elle.prompts import check_prompts, idle_loss, take_prompt
+from adapt.method.sets import enter_sets
 from adapt.model.layers.families import check_units
+from adapt.model.limits import PROMPTS
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ class Elle(Method):
     def __init__(self, options: ElleOptions) -> None:
         super().__init__(options)
         self.options: ElleOptions = options
+        self.by_domain = bool(options.prompt_length)
+        self._names: list[str] = []
+        self._prompts: dict[str, int] = {}  # of past text
         self._setting = Setting()
         self._past: PastText | None = None
         self._replayed: tuple[str, Tensor, int] | None = None  # of this step: domain, this rank's loss, predictions
@@ -52,10 +58,10 @@ class Elle(Method):
 
         Raises:
             ConfigError: the options ask for what cannot be added.
-            ModelError: its layers are not known, or it has additions.
+            ModelError: its layers are not known, or it has additions other than prompts of domains.
         """
         check_units(model)
-        refuse_additions(model, "grown (method.kind elle)")
+        check_prompts(config, model, self.options.prompt_length)
         domains = max(len(self.options.layers), len(self.options.heads))
         check_growths(model, [self._growth(number) for number in range(1, domains + 1)])
 
@@ -87,16 +93,22 @@ class Elle(Method):
             self._past = PastText(folders)
             if empty := self._past.without_text():
                 raise DataError(f"{empty} has no text to replay", "give that domain more text, or use another method")
-        growth = self._growth(setting.number)
-        if growth == Growth():
-            return model
-        seed = setting.seed + (setting.number or 1)
-        larger: nn.Module = grown(model, growth, options.new_layers == "silent", options.noise, seed)
-        return larger
+        growth, seed = self._growth(setting.number), setting.seed + (setting.number or 1)
+        if growth != Growth():
+            model = grown(model, growth, options.new_layers == "silent", options.noise, seed)
+        if options.prompt_length:
+            self._names, self._prompts = take_prompt(model, setting, options.prompt_length, folders)
+        return model
 
     def resize(self, config: Any) -> None:
-        """Says how large the model is now."""
+        """Says how large the model is now, and which prompts there are."""
         self._growth(self._setting.number).resize(config)
+        if self._names:
+            enter_sets(config, PROMPTS, self._names, {"length": self.options.prompt_length})
+
+    def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
+        """The prompt passes the layers with every document."""
+        return Added(per_document=self.options.prompt_length)
 
     def begin(self, engine: Any) -> None:
         """Forgets what a trial of the memory has replayed."""
@@ -118,11 +130,35 @@ class Elle(Method):
         corrupted = objective.corrupt(batch).bound_for(parts[0].device)
         asked = max(sum(counted(len(corrupted.targets))[0]), 1)
         total: Any = 0.0
-        for part in corrupted.split(len(parts[0].input_ids)):
-            loss = objective.loss(model, part)
-            total = total + loss.detach()
-            self._replayed = name, total, asked
-            yield loss * (predictions / asked), None  # the caller divides by the predictions of the domain's rows
+        with self._prompt_of(model, name):
+            for part in corrupted.split(len(parts[0].input_ids)):
+                loss = objective.loss(model, part)
+                total = total + loss.detach()
+                self._replayed = name, total, asked
+                # the caller divides by the predictions of the domain's rows
+                yield loss * (predictions / asked), self._idle(model)
+
+    @contextmanager
+    def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
+        """Inside the block documents have the prompt of past text, if it has one."""
+        if not self._names:
+            yield
+            return
+        from adapt.model.additions.domains import choose_set
+
+        choose_set(model, self._prompts.get(name))
+        try:
+            yield
+        finally:
+            choose_set(model, self._own)
+
+    def _idle(self, model: nn.Module) -> Tensor | None:
+        """What keeps the domain's own prompt a part of a step that does not see it."""
+        return idle_loss(model, self._own) if self._names else None
+
+    @property
+    def _own(self) -> int:
+        return self._names.index(self._setting.domain)
 
     def _replays(self, step: int) -> bool:
         """Whether a step sees past text."""

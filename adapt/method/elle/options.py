@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from adapt.config import Fraction, NonNegativeFloat
+from adapt.config import Fraction, NonNegativeFloat, NonNegativeInt
 
 
 @dataclass(frozen=True)
@@ -31,3 +31,6 @@ class ElleOptions:
     replay_fraction: Fraction = 0.1
     """Share of the other steps whose rows are all of one of the domains before. The more its loss has fallen of late,
     the more often a domain is drawn."""
+    prompt_length: NonNegativeInt = 1
+    """Vectors before each document of a domain, which are given again when the model is fine-tuned: a token that says
+    the domain, as published. They take positions, so that the model takes so many tokens less. 0 for none."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapt.config import Config, PositiveInt
-from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Method, Setting
+from adapt.method.prompts.room import check_room
 from adapt.method.sets import check_trained_sets, enter_sets, take_set, words_of
-from adapt.model.additions.config import stored_additions
-from adapt.model.limits import PROMPTS, max_sequence_length
+from adapt.model.limits import PROMPTS
 from adapt.model.size import ModelSize
 
 
@@ -50,23 +49,7 @@ class Prompted(Method):
             ConfigError, ModelError: say which.
         """
         check_trained_sets(config, model, self.kind, PROMPTS, {"length": self.options.length}, self.by_domain)
-        longest = max_sequence_length(model)
-        if longest is None:
-            return
-        has_prompts = any(entry["kind"] == PROMPTS for entry in stored_additions(model))
-        left = longest if has_prompts else longest - self.options.length
-        if left <= 0:
-            raise ConfigError(
-                f"prompt.length is {self.options.length}, but the model takes {longest} tokens, text included",
-                f"set prompt.length to {longest // 2} or less",
-            )
-        for section, length in (("training", config.training), ("evaluation", config.evaluation)):
-            if length.sequence_length > left:
-                raise ConfigError(
-                    f"{section}.sequence_length is {length.sequence_length}, but beside a prompt of"
-                    f" {self.options.length} vectors the model takes {left} tokens",
-                    f"set {section}.sequence_length to {left} or less, or shorten prompt.length",
-                )
+        check_room(config, model, "prompt.length", self.options.length)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Freezes the model and puts the domain's prompt in; a new one consists of words of its text."""

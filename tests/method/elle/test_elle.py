@@ -25,7 +25,7 @@ STEPS = 400
 
 
 def begun(tmp_path: Path, **options: Any) -> tuple[Elle, Any]:
-    method = Elle(ElleOptions(**{"layers": [], "heads": [], **options}))
+    method = Elle(ElleOptions(**{"layers": [], "heads": [], "prompt_length": 0, **options}))
     setting = Setting(past={f"{TEXT}1": text_folder(tmp_path, 1)}, steps=STEPS, seed=3)
     return method, method.prepare_model(model(), setting)
 
@@ -63,7 +63,7 @@ def test_the_first_steps_recover_and_of_the_others_a_share_replays(tmp_path: Pat
 
 
 def test_without_a_domain_before_it_is_plain_training_of_a_larger_model() -> None:
-    method = Elle(ElleOptions(layers=[1], heads=[1], recovery_fraction=1.0))
+    method = Elle(ElleOptions(layers=[1], heads=[1], recovery_fraction=1.0, prompt_length=0))
     toy = method.prepare_model(model(), Setting(steps=STEPS))
     assert toy.config.num_hidden_layers == toy.config.num_attention_heads == 3
     with torch.no_grad():
@@ -91,7 +91,7 @@ def test_every_domain_grows_by_its_own_entry_and_the_forecast_knows() -> None:
 
 def test_all_known_architectures_are_known_to_it(tiny_bert: Path, tmp_path: Path) -> None:
     assert BEFORE_HEAD.keys() == PATTERNS.keys()
-    Elle(ElleOptions(layers=[1], heads=[1])).check(Config(), tiny_bert)
+    Elle(ElleOptions(layers=[1], heads=[1], prompt_length=0)).check(Config(), tiny_bert)
     (tmp_path / "config.json").write_text(f'{{"model_type": "bert", "{KEY}": [{{"kind": "adapters"}}]}}')
     with pytest.raises(ModelError, match=r"cannot be grown \(method\.kind elle\): it carries adapters"):
         Elle(ElleOptions()).check(Config(), tmp_path)
