@@ -119,7 +119,8 @@ def test_resuming_changes_nothing(ranks: Any, past: dict[str, Path], name: str, 
 def test_off_it_is_plain_training(ranks: Any, past: dict[str, Path], name: str) -> None:
     """Bit for bit, in fp16 too, whose loss is scaled."""
     cases = [Case(stage, dropout=0.1, precision=precision) for stage, precision in ((0, "fp32"), (2, "fp16"))]
-    runs = [each for case in cases for each in (Trained(case, "plain"), run_of(name, past, case, **OFF[name]))]
+    offs = [replace(run_of(name, past, case, **OFF[name]), is_second=False, room=0) for case in cases]
+    runs = [each for case, off in zip(cases, offs, strict=True) for each in (Trained(case, "plain"), off)]
     found = ranks(2).run(train_all, runs)[0]
     for plain, off in zip(found[::2], found[1::2], strict=True):
         assert_equal(off, plain)
