@@ -7,7 +7,7 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from adapt.ahead import await_idle_processes, import_meanwhile
+from adapt.ahead import await_idle_processes
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.errors import ClusterError
 from adapt.finetune.found import RunFound
@@ -96,7 +96,6 @@ def _work(run: FinetuneRun, folder: Path) -> RunFound:
 
     from adapt.finetune.work import finetune_work
 
-    import_meanwhile(("sklearn.metrics",))  # 1.5 s, which the scores would wait for
     if not torch.cuda.is_available():
         use_threads(run.config.finetune.cpus_per_seed)
     return finetune_work(run.config, run.pretrained, Path(run.task), run.seed, folder)

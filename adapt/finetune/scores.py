@@ -8,6 +8,7 @@ import numpy as np
 from adapt.finetune.calibration import calibration
 from adapt.finetune.entities import EntityCounts
 from adapt.task.data import IGNORED, Facts
+from adapt.without import absent
 
 Labels: TypeAlias = Sequence[Any]
 """The true labels, as in `adapt.task.data.Split`: for each example the index of its class, or a list of indices."""
@@ -75,17 +76,23 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
     """
     if facts.metric == "entity_f1":
         return EntityCounts.of(_names(facts, truth, predicted)).total["f1"]
-    from sklearn import metrics  # here, since it takes 1.5 s, which the first training step need not wait for
-
+    metrics = _sklearn_metrics()
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     if facts.metric == "accuracy":
         return float(metrics.accuracy_score(true, guess))
     return float(metrics.f1_score(true, guess, average=facts.metric.removesuffix("_f1"), zero_division=0))
 
 
-def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
-    from sklearn import metrics
+def _sklearn_metrics() -> Any:
+    """Imported only here, as it takes a second, which the first training step need not wait for; pandas is no use."""
+    with absent("pandas"):
+        from sklearn import metrics
 
+    return metrics
+
+
+def _class_scores(facts: Facts, truth: Labels, predicted: Labels) -> dict[str, Any]:
+    metrics = _sklearn_metrics()
     true, guess = _arrays(facts, truth), _arrays(facts, predicted)
     classes = range(len(facts.labels))
     names = ("precision", "recall", "f1", "support")
