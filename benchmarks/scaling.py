@@ -1,6 +1,10 @@
-"""Weak scaling: how much of two workers' speed is left when they train together, with a core and a batch each."""
+"""Weak scaling: how much of two workers' speed is left when they train together, with a core and a batch each.
+
+A job and all its processes have as many cores as it has workers: one worker alone would compute on all that there are.
+"""
 
 import json
+import os
 import statistics
 from pathlib import Path
 
@@ -29,7 +33,15 @@ def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> li
     training = [f"--training.max_steps={steps}", f"--training.global_batch_size={BATCH * workers}", "--seed", str(seed)]
     lengths = [f"--training.sequence_length={LENGTH}", f"--evaluation.sequence_length={LENGTH}"]
     where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}", "--name", name]
-    finished(job([*where, *training, *lengths, "--training.log_interval_steps=1", f"--resources.workers={workers}"]))
+    size = ["--training.log_interval_steps=1", f"--resources.workers={workers}"]
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:workers])  # which the job inherits
+    try:
+        finished(
+            job([*where, *training, *lengths, "--training.log_interval_steps=1", f"--resources.workers={workers}"])
+        )
+    finally:
+        os.sched_setaffinity(0, cores)
     (metrics,) = root.glob(f"train/{name}-*/metrics.jsonl")
     reports = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [float(report["tokens_per_s"]) for report in reports[WARM_UP:]]
