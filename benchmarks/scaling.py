@@ -33,7 +33,6 @@ def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> li
     training = [f"--training.max_steps={steps}", f"--training.global_batch_size={BATCH * workers}", "--seed", str(seed)]
     lengths = [f"--training.sequence_length={LENGTH}", f"--evaluation.sequence_length={LENGTH}"]
     where = ["--model.path=demo:bert-tiny", f"--corpus.paths={corpus}", f"--storage.root={root}", "--name", name]
-    size = ["--training.log_interval_steps=1", f"--resources.workers={workers}"]
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:workers])  # which the job inherits
     try:

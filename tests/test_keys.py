@@ -44,6 +44,8 @@ from adapt.stage.text.task_texts import TaskSplit, TaskTexts
 from tests.stage.test_values import KINDS
 from tests.test_layers import ROOT, imports
 
+pytestmark = pytest.mark.heavy
+
 TEXT = json.dumps({"text": "a text", "label": "a"})
 NAMES = ("a", "b", "general", "replay", "pool", "questions", "train", "dev", "test")
 

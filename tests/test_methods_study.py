@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.method.table import METHODS
+
+pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[1]
 

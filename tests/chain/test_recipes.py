@@ -8,6 +8,8 @@ from adapt.chain.expand import Node, expand_chain
 from adapt.chain.file import read_chain
 from adapt.method.table import METHODS
 
+pytestmark = pytest.mark.heavy
+
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 CHAINS = sorted(file.name for file in RECIPES.glob("*.yaml") if "\nstages:" in file.read_text())
 NEEDED = {"forgetting.yaml": {"corpus": "c.jsonl", "general": "g.jsonl", "steps": "5"}}

@@ -21,6 +21,8 @@ from cluster.here.training import Reports, exported
 from cluster.limits import limits_in
 from cluster.order import order_of
 
+pytestmark = pytest.mark.heavy
+
 CHILD = "import subprocess, time; subprocess.Popen(['sleep', '600'], start_new_session=True); print('up', flush=True)"
 
 

@@ -18,6 +18,8 @@ from adapt.task.data import Split
 from tests.finetune.conftest import Learn
 from tests.finetune.toy import toy
 
+pytestmark = pytest.mark.heavy
+
 MODES = ("fine_tune", "lora", "feature_extraction", "linear_probe")
 
 

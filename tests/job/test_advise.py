@@ -22,6 +22,8 @@ from adapt.stage.context import Context
 from adapt.train.capacity import forecast
 from tests.samples import sentences, with_labels, write
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def arguments(tmp_path: Path, tiny_bert: Path) -> list[str]:

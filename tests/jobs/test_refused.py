@@ -7,6 +7,8 @@ import pytest
 
 from tests.jobs.commands import Run, check_refused, finish
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize("arguments", [[], ["pln"], ["--config", "x.yaml"]])
 def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:

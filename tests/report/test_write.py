@@ -11,6 +11,8 @@ from adapt.report.entry import Entry, Study
 from adapt.report.write import write_report
 from tests.report.fake import TASKS, Fake, fake_study
 
+pytestmark = pytest.mark.heavy
+
 VOID = {"meta", "link", "br", "img", "hr"}
 
 

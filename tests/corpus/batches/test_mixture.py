@@ -12,6 +12,8 @@ from adapt.corpus.batches.group import Places
 from adapt.corpus.batches.mixture import SLOTS, Mixture, proportions
 from adapt.corpus.batches.order import permute
 
+pytestmark = pytest.mark.heavy
+
 SEQUENTIAL = MixtureConfig(order="sequential")
 
 

@@ -29,6 +29,8 @@ from adapt.runner.digest import Digests
 from adapt.schema import HELDOUT_GLOB
 from tests.samples import sentences
 
+pytestmark = pytest.mark.heavy
+
 TEXTS = sentences(500, seed=3)
 FILES = 7
 CUT = Cut(sequence_length=16, global_batch_size=6, seed=1, window_tokens=400)

@@ -19,6 +19,8 @@ from adapt.model.packing.packed import Packed
 from adapt.objective.base import Corrupted
 from tests.model.families import documents, ready
 
+pytestmark = pytest.mark.heavy
+
 LENGTHS = 7, 1, 4, 9, 2
 ROW = 12
 FAMILIES = ["bert", "modernbert", "gpt2", "llama"]

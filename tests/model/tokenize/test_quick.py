@@ -13,6 +13,8 @@ from tests.model.tokenize.adversaries import adversaries
 from tests.samples import sentences
 from tests.tokenizers import FAMILIES, wordpiece
 
+pytestmark = pytest.mark.heavy
+
 CUT = [family for family in FAMILIES if family != "wordless"]
 TEXTS = [*sentences(50, seed=1), *adversaries(600, seed=1), "", " ", "\n", "a", "x" * 5000]
 

@@ -14,6 +14,8 @@ from adapt.report.write import write_report
 from adapt.statistics import importance
 from tests.report.searches.fake import fake_confirmed, fake_search
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
