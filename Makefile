@@ -19,7 +19,7 @@ PYTHON ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
-# Processes take file after file: what the tests of one share is made once. Four on two cores: jobs wait now and then.
+# Processes take file after file: what the tests of one share is made once. Three on two cores: jobs wait now and then.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
@@ -37,8 +37,8 @@ demo: env ## adapt a small language model to technical English, on local Ray: th
 cluster: env ## a cluster of three nodes on this machine: the demo is submitted, a node is lost, all is taken down
 	$(PY) -m cluster.here $(ARGS)
 
-test: env ## run the tests, in four processes
-	$(PY) -m pytest -n 4 $(BY_FILE) $(ARGS)
+test: env ## run the tests, in three processes
+	$(PY) -m pytest -n 3 $(BY_FILE) $(ARGS)
 
 quick: env ## the tests that start neither Ray nor ranks nor jobs, for the loop while coding
 	$(PY) -m pytest -n 2 $(BY_FILE) -m "not slow and not heavy" $(ARGS)

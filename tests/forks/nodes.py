@@ -12,6 +12,7 @@ import ray.scripts.scripts
 from ray._private import ray_constants
 
 import cluster.here.node
+from cluster.here.node import FOLDER, Node
 from cluster.here.nodes import Nodes, nodes
 from tests.forks.process import become_job
 from tests.forks.server import Forked
@@ -24,19 +25,31 @@ COMMAND = 3
 @contextmanager
 def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
     """As `cluster.here.nodes.nodes`."""
+    started: dict[str, Forked] = {}
+    usual = Node.lose
+
+    def start(command: list[str], *, env: Mapping[str, str], stdout: BinaryIO, **_: Any) -> Forked:
+        arguments, files = command[COMMAND:], [stdout.name, f"{stdout.name}.err"]
+        process = Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files)
+        started[env[FOLDER]] = process
+        return process
+
+    def lose(node: Node) -> None:
+        """A fork is not known by its environment, which is that of the process it was forked from."""
+        started[f"{node.folder}/"].kill()
+        usual(node)
+
     with pytest.MonkeyPatch.context() as patch:
         kept = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT")}
-        patch.setattr(cluster.here.node, "subprocess", SimpleNamespace(Popen=_start, **kept))
+        patch.setattr(cluster.here.node, "subprocess", SimpleNamespace(Popen=start, **kept))
+        patch.setattr(Node, "lose", lose)
         with nodes(folder, **given) as found:
             yield found
+    for process in started.values():
+        process.kill()
 
 
 def become_member(script: str, arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
     """Makes this process one of a cluster: a node, or a job with an address. As `tests.forks.process.become_job`."""
     ray_constants.ENABLE_RAY_CLUSTER = True  # read while the server imported, for a Ray of this machine alone
     become_job(script, arguments, str(ROOT), environment, files)
-
-
-def _start(command: list[str], *, env: Mapping[str, str], stdout: BinaryIO, **_: Any) -> Forked:
-    arguments, files = command[COMMAND:], [stdout.name, f"{stdout.name}.err"]
-    return Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files)

@@ -17,7 +17,7 @@ from adapt.errors import DataError
 from adapt.method.base import Added, Domain, Method, Setting
 from adapt.method.elle.growth import Growth, check_growths
 from adapt.method.elle.options import ElleOptions
-from adapt.method.elle.prompts import check_prompts, take_prompt
+from adapt.method.elle.prompts import check_prompts, idle_loss, take_prompt
 from adapt.method.sets import enter_sets
 from adapt.model.layers.families import check_units
 from adapt.model.limits import PROMPTS
@@ -135,7 +135,8 @@ class Elle(Method):
                 loss = objective.loss(model, part)
                 total = total + loss.detach()
                 self._replayed = name, total, asked
-                yield loss * (predictions / asked), None  # the caller divides by the predictions of the domain's rows
+                # the caller divides by the predictions of the domain's rows
+                yield loss * (predictions / asked), self._idle(model)
 
     @contextmanager
     def _prompt_of(self, model: nn.Module, name: str) -> Iterator[None]:
@@ -149,7 +150,15 @@ class Elle(Method):
         try:
             yield
         finally:
-            choose_set(model, self._names.index(self._setting.domain))
+            choose_set(model, self._own)
+
+    def _idle(self, model: nn.Module) -> Tensor | None:
+        """What keeps the domain's own prompt a part of a step that does not see it."""
+        return idle_loss(model, self._own) if self._names else None
+
+    @property
+    def _own(self) -> int:
+        return self._names.index(self._setting.domain)
 
     def _replays(self, step: int) -> bool:
         """Whether a step sees past text."""

@@ -106,3 +106,14 @@ def grow_prompts(model: Any, larger: Any, sources: Tensor) -> None:
         vectors: Any = old.vectors
         grown: Any = new
         grown.vectors.copy_(vectors if vectors.shape == grown.vectors.shape else vectors.index_select(1, sources))
+
+
+def idle_loss(model: Any, number: int) -> Any:
+    """0, of which a prompt that a pass has no use for gets its gradient: all parameters of a step have one."""
+    import torch
+
+    from adapt.model.additions.domains import sets_of
+
+    (prompts,) = sets_of(model)
+    prompt: Any = prompts[number]
+    return 0.0 * prompt(torch.empty(0, prompt.width, device=next(model.parameters()).device)).sum()

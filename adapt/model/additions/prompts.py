@@ -30,12 +30,12 @@ class Prompt(nn.Module):
 
     def __init__(self, length: int, width: int, device: torch.device) -> None:
         super().__init__()
-        self.length = length
+        self.length, self.width = length, width
         self.vectors = nn.Parameter(torch.zeros(length, width, device=device))
 
     def fresh(self) -> Prompt:
         """Another of this size."""
-        return Prompt(self.length, self.vectors.shape[1], self.vectors.device)
+        return Prompt(self.length, self.width, self.vectors.device)
 
     def forward(self, words: Tensor) -> Tensor:
         """The vectors, with those of words [N, width] behind them."""

@@ -77,6 +77,17 @@ def test_replayed_text_has_the_prompt_of_its_own_domain_and_other_text_that_of_t
     assert prompts.chosen == 1
 
 
+def test_a_prompt_that_a_step_does_not_see_has_a_gradient_of_0(tmp_path: Path) -> None:
+    """So that the optimizer does with it what it does with it at any ZeRO stage."""
+    method, toy = second(tmp_path)
+    for loss, extra in method.losses(toy, parts(), Objective(), 1, predictions=37):
+        assert extra is not None
+        (loss + extra).backward()
+    own = sets_of(toy)[0][1].vectors
+    assert own.grad is not None
+    assert not own.grad.any()
+
+
 def test_prototypes_are_those_of_the_model_that_a_training_begins_with(tmp_path: Path) -> None:
     toy: Any = with_room(model(), 2)
     toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, steps=STEPS))
