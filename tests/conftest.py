@@ -15,7 +15,6 @@ from tests.train.ranks import Ranks
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait slow down all other processes
-os.environ.setdefault("GOMP_SPINCOUNT", "0")  # which jobs set otherwise
 os.environ.pop("TOKENIZERS_PARALLELISM", None)
 
 gc.disable()  # until all is imported: to look for garbage meanwhile, where there is none, takes a fifth of the time

@@ -31,6 +31,8 @@ from adapt.stage.text.listing import Listing, listed_files
 from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["dapt", "tapt", "select", "sequence", "merge", "finetune", "evaluate", "similarity", "vocabulary", "advise"]
 TEXT = ("dapt", "sequence", "evaluate", "similarity", "vocabulary", "advise")

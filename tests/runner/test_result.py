@@ -20,6 +20,8 @@ from tests.runner.made import made_up
 from tests.runner.test_record import record
 from tests.stage.test_values import KINDS
 
+pytestmark = pytest.mark.heavy
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),

@@ -8,6 +8,8 @@ from adapt.statistics.compare import average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
 from tests.statistics.made import outcomes
 
+pytestmark = pytest.mark.heavy
+
 A, B = np.array([0.61, 0.64, 0.58, 0.70, 0.66]), np.array([0.69, 0.72, 0.65, 0.71, 0.73])
 
 

@@ -9,6 +9,8 @@ from scipy.stats import chisquare
 from adapt.corpus.batches.order import permute, samples
 from adapt.splitmix import mix
 
+pytestmark = pytest.mark.heavy
+
 SIZES = (1, 2, 3, 4, 5, 7, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4096, 4097, 65_536, 65_537, 200_003)
 
 

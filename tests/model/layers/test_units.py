@@ -15,6 +15,8 @@ from adapt.model.outputs.states import hidden_states
 from adapt.model.packing.packed import Packed
 from tests.model.families import FAMILIES, WIDTH, documents, ready
 
+pytestmark = pytest.mark.heavy
+
 TOKENS = torch.cat(documents(9, 6))
 PACKED = Packed.of(TOKENS[None], torch.ones(1, 15, dtype=torch.bool), (torch.arange(15) % 9 == 0)[None])
 SECOND = torch.arange(15) >= 9

@@ -33,6 +33,8 @@ from adapt.train.capacity.flops import (
 from adapt.train.options import checkpoint
 from tests.model.architectures import CAUSAL, VOCABULARY, random_model
 
+pytestmark = pytest.mark.heavy
+
 ROWS, LENGTH = 3, 64
 COUNTED = ("bert", "roberta", "distilbert", "electra", "albert", "modernbert", "gpt2", "llama", "qwen3")
 
