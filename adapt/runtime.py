@@ -63,6 +63,8 @@ def connect(resources: ResourcesConfig) -> None:
     address = address_of(resources)
     for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
         os.environ.setdefault(name, value)  # before Ray is imported, which reads them
+    if address:
+        os.environ.pop(OWN_RAY, None)  # of a Ray of our own that this process was started from
     import ray
 
     if ray.is_initialized():

@@ -1,8 +1,12 @@
 """What a Ray of our own consists of."""
 
+import os
+
 import pytest
 
-from adapt.runtime import data_settings
+from adapt.config import ResourcesConfig
+from adapt.own_data import OWN_RAY
+from adapt.runtime import connect, data_settings
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -30,3 +34,11 @@ def test_data_of_a_ray_of_our_own_start_no_actor() -> None:
         rows = ray.data.from_items(list(range(100)), override_num_blocks=10).map(lambda row: {"half": row["item"] / 2})
         assert [row["half"] for row in rows.iter_rows()] == [number / 2 for number in range(100)]
     assert found() == []
+
+
+def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a process that one of our own has started: there, data ask for nodes."""
+    monkeypatch.setenv(OWN_RAY, "1")
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    connect(ResourcesConfig(address="10.0.0.1:6379"))
+    assert OWN_RAY not in os.environ

@@ -14,6 +14,7 @@ from adapt.method.elle.grow import grown
 from adapt.method.elle.growth import Growth
 from adapt.method.elle.method import TEXT, Elle
 from adapt.method.elle.options import ElleOptions
+from adapt.method.sets import sample_of
 from adapt.model.additions.domains import attach_domains, domains_of, sets_of
 from adapt.model.additions.prompts import attach_prompts
 from adapt.model.additions.route import prototype_of
@@ -99,8 +100,6 @@ def test_prototypes_are_those_of_the_model_that_a_training_begins_with(tmp_path:
     known = domains_of(elle().prepare_model(toy, setting))
     assert known is not None
     assert known.names == ["first", "second"]
-    from adapt.method.sets import sample_of
-
     torch.testing.assert_close(known.vectors[0], prototype_of(toy, sample_of([text], 0)))
     assert torch.equal(known.vectors[0], known.vectors[1])  # the same text here
 
