@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USER := 0
 # Processes take file after file: what the tests of one share is made once. Three on two cores: jobs wait now and then.
 BY_FILE := --dist loadfile --no-loadscope-reorder
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env demo cluster test quick fuzz check clean
 
