@@ -13,6 +13,7 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `near`: no two near copies of a text.
 - `tokens`: how many tokens texts have.
 - `choose`: from the pool to what is taken.
+- `chunks`: texts a few at a time.
 - `grams`: texts as hashed n-grams.
 - `random`, `dsir`, `classifier`, `perplexity`: a selection each.
 - `vectors/`: those that compare the vectors of documents.

@@ -11,6 +11,7 @@ import numpy as np
 from adapt.console import log
 from adapt.corpus.dedup.deduplicate import Alike
 from adapt.select.base import Given, Room, Selection
+from adapt.select.chunks import chunks
 from adapt.select.highest import Ranked, as_it_is, best, permitted_ids
 from adapt.select.near import Distinct
 
@@ -21,7 +22,6 @@ SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
 CHARACTERS = 6
 """A token has so many characters, at most on average; where it has more, the pool is read again with more room."""
-AT_ONCE = 256
 CountTokens = Callable[[Sequence[str]], list[int]]
 
 
@@ -156,7 +156,6 @@ def _fill(held: Sequence[Ranked], budget: Budget, distinct: Distinct, count: Cou
 
 def _looked_at(ranked: Sequence[Ranked], distinct: Distinct, count: CountTokens) -> Iterator[tuple[Ranked, bool, int]]:
     """Each text, whether it is no copy of one before, and its number of tokens."""
-    for start in range(0, len(ranked), AT_ONCE):
-        some = ranked[start : start + AT_ONCE]
+    for some in chunks(ranked, attrgetter("characters")):
         texts = [str(entry.held) for entry in some]
         yield from zip(some, distinct.are_new(texts), count(texts), strict=True)

@@ -5,19 +5,16 @@ the number of buckets. Texts are hashed many at a time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from adapt.corpus.shingles import ngrams
 from adapt.corpus.word_hashes import word_hashes
+from adapt.select.chunks import chunks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-AT_ONCE = 512
-"""Texts that are hashed together."""
 
 
 class Grams(NamedTuple):
@@ -77,9 +74,8 @@ def grams(texts: Sequence[str], longest: int, buckets: int) -> Grams:
 
 
 def gram_chunks(texts: Iterable[str], longest: int, buckets: int) -> Iterator[Grams]:
-    """The grams of texts without end, AT_ONCE of them at a time."""
-    waiting = iter(texts)
-    while some := list(islice(waiting, AT_ONCE)):
+    """The grams of texts without end, a chunk of them at a time."""
+    for some in chunks(texts, len):
         yield grams(some, longest, buckets)
 
 

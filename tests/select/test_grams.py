@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from adapt.select.grams import AT_ONCE, gram_chunks, gram_counts, grams
+from adapt.select.chunks import MOST_TEXTS
+from adapt.select.grams import gram_chunks, gram_counts, grams
 
 TEXTS = ["The model, the loss.", "", "x", "the model", "...", "The MODEL the loss the model"]
 MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
@@ -58,8 +59,8 @@ def test_sums_and_matrix_are_those_of_the_counts() -> None:
 
 
 def test_texts_without_end_are_counted_as_they_come() -> None:
-    texts = [f"text {number % 7} of many" for number in range(2 * AT_ONCE + 3)]
-    assert [chunk.texts for chunk in gram_chunks(iter(texts), 2, 99)] == [AT_ONCE, AT_ONCE, 3]
+    texts = [f"text {number % 7} of many" for number in range(2 * MOST_TEXTS + 3)]
+    assert [chunk.texts for chunk in gram_chunks(iter(texts), 2, 99)] == [MOST_TEXTS, MOST_TEXTS, 3]
     total: Counter[int] = Counter()
     for text in texts:
         total += counted(text, 2, 99)
