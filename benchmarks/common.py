@@ -183,7 +183,10 @@ def peak_bytes() -> int:
 def apart(function: Callable[..., T], *arguments: Any) -> T:
     """A function's result, computed in a fresh process, so that nothing of one measurement reaches the next."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)
+        result: T = pool.apply(function, arguments)
+        pool.close()  # it ends by itself: ended by a signal, as a pool would, it may say that it was interrupted
+        pool.join()
+    return result
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tests import drive
 from tests.drive import Job, Jobs, gone, record, reports, run_folder, saved_steps, stamps, whole_step
 from tests.samples import sentences
 
-STEPS = 40
+STEPS = 60
 EVERY = 5
 """Steps between checkpoints."""
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]

@@ -16,7 +16,7 @@ from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.select.base import Given, Selection
-from adapt.select.grams import gram_chunks, grams
+from adapt.select.grams import gram_chunks, gram_matrix
 from adapt.select.highest import highest
 from adapt.select.random import sampled
 
@@ -84,7 +84,7 @@ class ByClassifier(Selection):
             yield from (some.matrix(self.options.buckets) @ self.weights + self.bias).tolist()
 
     def _train(self, positive: Sequence[str], negative: Sequence[str]) -> None:
-        features = grams([*positive, *negative], self.options.ngram, self.options.buckets).matrix(self.options.buckets)
+        features = gram_matrix([*positive, *negative], self.options.ngram, self.options.buckets)
         self.weights, self.bias = regression(features, len(positive), self.options.strength)
 
 

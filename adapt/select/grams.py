@@ -79,6 +79,14 @@ def gram_chunks(texts: Iterable[str], longest: int, buckets: int) -> Iterator[Gr
         yield grams(some, longest, buckets)
 
 
+def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> "csr_array":
+    """`Grams.matrix` of all texts: float64 [texts, buckets]."""
+    from scipy.sparse import vstack
+
+    parts = [some.matrix(buckets) for some in gram_chunks(texts, longest, buckets)]
+    return vstack(parts or [grams([], longest, buckets).matrix(buckets)], format="csr")
+
+
 def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:
     """How often each bucket stands in all texts together, float64 [buckets]."""
     counts = np.zeros(buckets)

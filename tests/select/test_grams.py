@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adapt.select.chunks import MOST_TEXTS
-from adapt.select.grams import gram_chunks, gram_counts, grams
+from adapt.select.grams import gram_chunks, gram_counts, gram_matrix, grams
 
 TEXTS = ["The model, the loss.", "", "x", "the model", "...", "The MODEL the loss the model"]
 MASK, GOLDEN = 2**64 - 1, 0x9E3779B97F4A7C15
@@ -66,3 +66,10 @@ def test_texts_without_end_are_counted_as_they_come() -> None:
         total += counted(text, 2, 99)
     assert gram_counts(iter(texts), 2, 99).tolist() == [total[number] for number in range(99)]
     assert gram_counts([], 2, 9).tolist() == [0.0] * 9
+
+
+def test_the_matrix_of_many_texts_is_that_of_all_at_once() -> None:
+    texts = [f"text {number % 7} of many {number}" for number in range(2 * MOST_TEXTS + 3)]
+    found = gram_matrix(texts, 2, 99)
+    assert (found != grams(texts, 2, 99).matrix(99)).nnz == 0
+    assert gram_matrix([], 2, 99).shape == (0, 99)

@@ -17,7 +17,7 @@ from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 from adapt.model.locate import Pretrained
 from adapt.select.classifier import regression
-from adapt.select.grams import gram_counts, grams
+from adapt.select.grams import gram_counts, gram_matrix
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
@@ -65,7 +65,7 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
     if min(map(len, sides)) < FEWEST:
         return None
-    features = grams([text for side in sides for text in side], NGRAM, FEATURES).matrix(FEATURES)
+    features = gram_matrix([text for side in sides for text in side], NGRAM, FEATURES)
     of_target = np.arange(features.shape[0]) < len(sides[0])
     places = np.concatenate([np.arange(len(side)) for side in sides])
     areas = []
@@ -127,7 +127,7 @@ def examples(taken: Sequence[str], scores: Sequence[float], target: Sequence[str
     best = min(count // 2, len(taken))
     spread = np.linspace(best, len(taken) - 1, min(count, len(taken)) - best).round().astype(int).tolist()
     ranks = [*range(best), *spread]
-    mine, theirs = (grams(side, NGRAM, FEATURES).matrix(FEATURES) for side in ([taken[n] for n in ranks], target))
+    mine, theirs = (gram_matrix(side, NGRAM, FEATURES) for side in ([taken[n] for n in ranks], target))
     alike = (mine @ theirs.T).toarray()
     return [
         TakenExample(

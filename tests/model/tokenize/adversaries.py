@@ -25,7 +25,7 @@ WRITTEN = [
 @cache
 def by_category() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # what follows is all of a few kinds
+    for number in (*range(0x20000), *range(0x20000, sys.maxunicode, 16)):  # beyond, nearly all are of three categories
         category = unicodedata.category(chr(number))
         if category != "Cs":  # the library takes no half of a surrogate pair
             found.setdefault(category, []).append(chr(number))
