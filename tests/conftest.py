@@ -35,7 +35,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()  # what has been imported stays, and is not looked through again and again
     gc.enable()
-    gc.set_threshold(10_000)  # or it is looked for after every 700 objects more
 
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)  # also on a slow or busy machine
