@@ -4,20 +4,20 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
+from cluster.here.processes import free_port
 from tests.samples import sentences
 
 pytestmark = pytest.mark.slow
@@ -94,12 +94,6 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def free_ports(count: int) -> list[str]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [str(each.getsockname()[1]) for each in sockets]
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("home")
@@ -115,7 +109,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # at Ray's 15, the tests beside this one would keep its workers from every core
     }
-    port, dashboard, client, agent = free_ports(4)
+    port, dashboard, client, agent = (str(free_port()) for _ in range(4))
     started = Cluster(
         Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp")),  # short: it holds sockets
         environment,

@@ -1,5 +1,6 @@
 """Processes of this machine: known by a variable of their environment, waited for, and ended without exception."""
 
+import secrets
 import socket
 import subprocess
 import time
@@ -8,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+_PORTS = range(20_000, 32_000)
+"""Above those of Ray's workers, and below those of connections: net.ipv4.ip_local_port_range."""
 
 
 def processes(variable: str, begins: str) -> Iterator[psutil.Process]:
@@ -55,6 +59,11 @@ def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", tim
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """A port of loopback that nobody listens at.
+
+    It is none of those that the system gives to connections by itself, one of which could take it before it is used.
+    """
+    while True:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from cluster.here import autoscaler
 from cluster.here.demo import STEPS, arguments
 from cluster.here.node import FOLDER, Node
 from cluster.here.nodes import Nodes
-from cluster.here.processes import end_all, processes, wait_for_line
+from cluster.here.processes import end_all, free_port, processes, wait_for_line
 from cluster.here.story import Story
 from cluster.here.submission import Submission
 from cluster.here.training import Reports, exported
@@ -53,6 +54,15 @@ def test_a_process_that_ends_without_the_word_is_not_waited_for(tmp_path: Path) 
     process = started("print('up')", tmp_path / "said")
     assert wait_for_line(tmp_path / "said", "up", process, 60)
     process.wait()
+
+
+def test_a_port_is_none_that_a_connection_could_be_given() -> None:
+    lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    ports = {free_port() for _ in range(50)}
+    assert max(ports) < int(lowest)
+    assert len(ports) > 40  # two clusters begun at once do not take the same
+    with socket.create_server(("127.0.0.1", min(ports))):
+        pass
 
 
 def test_a_cluster_asks_for_a_token_of_its_own_and_stays_on_loopback(

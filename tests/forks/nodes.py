@@ -29,7 +29,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
     usual = Node.lose
 
     def start(command: list[str], *, env: Mapping[str, str], stdout: BinaryIO, **_: Any) -> Forked:
-        arguments, files = command[COMMAND:], [stdout.name, f"{stdout.name}.err"]
+        arguments, files = command[COMMAND:], [stdout.name, stdout.name]
         process = Forked(become_member, ray.scripts.scripts.__file__, arguments, dict(env), files)
         started[env[FOLDER]] = process
         return process

@@ -46,7 +46,7 @@ def become_job(script: str, arguments: list[str], folder: str, environment: dict
     """
     os.setsid()  # a process group of its own, as a shell gives it
     _fork_raylet()
-    outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for file in files]
+    outputs = [os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) for file in files]
     _run(script, arguments, folder, environment, outputs)
 
 
