@@ -7,7 +7,8 @@
 - `entities`: what is named in a text.
 - `cleaning/`: the blocks that drop documents or change them.
 - `shingles`: texts as runs of words, for comparing them.
-- `alphabet`: what kind of character each is; `word_hashes`: the words of many texts as hashes.
+- `alphabet`: what kind of character each is; `folding`: what each becomes where words are compared.
+- `word_hashes`: the words of many texts as hashes.
 - `normal`: the normalised form of many texts at once.
 - `screening/`: which documents enter, and which are held out.
 - `dedup/`: which documents are duplicates of others.

@@ -1,27 +1,31 @@
-"""Hashes of the words of many texts, by arithmetic over all of their characters in place of a loop over words.
+"""Hashes of the words of many texts, by arithmetic over all words at once in place of a loop over them.
 
-The hash of a word is made of a polynomial of its characters c: mix(sum over i of c_i B^i), modulo 2^64. With the sums P
-of c_k B^k over the characters before each place it is mix((P[end] - P[start]) B^-start), so that no word is looked at
-by itself.
+Texts become bytes in which all that is in no word is 0. A word's bytes (UTF-8), eight at a time and filled up with
+zeros, are the numbers x_0 to x_n, little-endian. Its hash is mix(h_n), where h_0 = x_0 and h_k = mix(h_(k-1)) + x_k. A
+word of more than LONGEST bytes is looked at by itself: its hash is mix of its XXH3.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from unicodedata import normalize
 
 import numpy as np
+from xxhash import xxh3_64_intdigest
 
-from adapt.corpus.alphabet import characters_of, table_of_characters
-from adapt.corpus.shingles import ALONE, IN_WORDS, INVISIBLE, normalised
+from adapt.corpus.alphabet import characters_of
+from adapt.corpus.folding import APART, CLOSER, GONE, folded_characters, settled_characters
+from adapt.corpus.shingles import INVISIBLE
 from adapt.splitmix import mix
 
-BASE = 0x9E3779B97F4A7C15
-"""B: odd, so that it can be divided by."""
-INSIDE, BY_ITSELF, UNSEEN = 1, 2, 3
-"""Kinds of characters: what words are made of, what is a word, what nobody sees."""
-BLOCK = 2**15
-"""Characters whose powers of B are at hand in the processor's cache."""
+EIGHT = 8
+"""Bytes that are one number."""
+LONGEST = 32
+_KEPT = np.array([(1 << 8 * count) - 1 for count in range(EIGHT + 1)], np.uint64)
+"""What leaves so many bytes of a number."""
+_GONE, _END_OF_TEXT = bytes([GONE]), b"\2"
+"""Bytes that no word has: the second's character becomes GONE too."""
+_ASCII, _FIRST_BYTE = 0x80, 0xC0
+"""From the first on, bytes are no characters of ASCII; from the second on, they are the first of a character."""
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -30,69 +34,115 @@ def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         Their hashes, uint64 [words], and the number of the text of each, int64 [words].
     """
-    prepared, characters, kinds = _prepared(texts)
-    starts, ends = _bounds(kinds)
-    hashes = [_polynomials(characters, starts[some], ends[some]) for some in _blocks(starts, ends)]
-    return mix(np.concatenate([np.zeros(0, np.uint64), *hashes])), np.searchsorted(_ends(prepared), starts, "right")
+    plain = [_without_gone(text) for text in _plain(texts)]
+    joined = b"".join((b"\0", b"\0".join(plain), bytes(1 + 2 * EIGHT)))
+    starts, ends = _bounds(np.frombuffer(joined, np.uint8))
+    last = np.cumsum([len(text) + 1 for text in plain], dtype=np.int64)
+    counts = np.diff(np.searchsorted(starts, last, "right"), prepend=0)
+    return _hashes(joined, starts, ends), np.repeat(np.arange(len(texts)), counts)
 
 
-def _prepared(texts: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Texts in lower case and one form, without what nobody sees; the characters of all, joined, and their kinds."""
-    prepared = [(text if text.isascii() else normalize("NFKC", text)).lower() for text in texts]
-    characters = characters_of("\n".join(prepared))
-    kinds = _kinds().take(characters)
-    unseen = np.flatnonzero(kinds == UNSEEN)
-    if not len(unseen):
-        return prepared, characters, kinds
-    for number in np.unique(np.searchsorted(_ends(prepared), unseen, "right")).tolist():
-        prepared[number] = normalised(texts[number])
-    characters = characters_of("\n".join(prepared))
-    return prepared, characters, _kinds().take(characters)
+def _plain(texts: Sequence[str]) -> list[bytes]:
+    """The words of each text as bytes, with zeros between them; bytes that are GONE are still there."""
+    places = _bytes()
+    plain = [text.encode().translate(places) if text.isascii() else b"" for text in texts]
+    further = [number for number, text in enumerate(texts) if not text.isascii()]
+    for number, found in zip(further, _beyond_ascii([texts[number] for number in further]), strict=True):
+        plain[number] = found
+    return plain
 
 
-def _ends(texts: Sequence[str]) -> np.ndarray:
-    """Where each text ends among all, joined, with what is between: int64 [texts]."""
-    return np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+def _beyond_ascii(texts: Sequence[str]) -> list[bytes]:
+    """The same for texts with any characters."""
+    plain, closer = _looked_up(texts, folded_characters())
+    seen = [INVISIBLE.sub("", texts[number]) if _GONE in plain[number] else texts[number] for number in closer]
+    formed = [normalize("NFKC", text).lower() for text in seen]
+    for number, found in zip(closer, _looked_up(formed, settled_characters())[0], strict=True):
+        plain[number] = found
+    return plain
 
 
-def _bounds(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where words begin and end."""
-    is_inside = np.concatenate([[False], kinds == INSIDE, [False]])
-    edges = np.flatnonzero(is_inside[1:] != is_inside[:-1])
-    alone = np.flatnonzero(kinds == BY_ITSELF)
-    if not len(alone):
-        return edges[::2], edges[1::2]
-    both = (np.concatenate([edges[::2], alone]), np.concatenate([edges[1::2], alone + 1]))
-    starts, ends = (np.sort(bounds, kind="stable") for bounds in both)  # of two sorted parts: fast
-    return starts, ends
+def _looked_up(texts: Sequence[str], table: np.ndarray) -> tuple[list[bytes], list[int]]:
+    """What the characters of texts become, each by itself.
+
+    Args:
+        texts: any.
+        table: see `folded_characters`.
+
+    Returns:
+        The words of each as bytes, and the numbers of the texts with characters that need a closer look.
+    """
+    if not texts:
+        return [], []
+    encoded = [text.encode("utf-8", "surrogatepass").translate(_bytes()) for text in texts]
+    data = np.frombuffer(bytearray(_END_OF_TEXT.join(encoded)), np.uint8)
+    places = np.flatnonzero(data >= _ASCII)
+    further = data[places]
+    places = places[further >= _FIRST_BYTE]
+    characters = characters_of(further.tobytes().decode("utf-8", "surrogatepass"))
+    found, sizes = table.take(characters), 2 + (characters >= 0x800) + (characters >= 0x10000)
+    _write(data, places, sizes, characters, found & np.uint32(APART - 1))
+    closer = np.searchsorted(np.cumsum([len(text) + 1 for text in encoded]), places[found == CLOSER], "right")
+    apart = np.flatnonzero(found & APART)
+    if len(apart):
+        data = np.insert(data, np.concatenate([places[apart], places[apart] + sizes[apart]]), 0)
+    return data.tobytes().split(_END_OF_TEXT), np.unique(closer).tolist()
 
 
-def _blocks(starts: np.ndarray, ends: np.ndarray) -> Iterator[slice]:
-    """Words of about BLOCK characters of text; a longer one is not cut."""
-    last = int(ends[-1]) if len(ends) else 0
-    cuts = np.unique(np.append(np.searchsorted(starts, np.arange(0, last, BLOCK)), len(starts)))
-    yield from (slice(first, end) for first, end in pairwise(cuts.tolist()))
+def _write(data: np.ndarray, places: np.ndarray, sizes: np.ndarray, old: np.ndarray, new: np.ndarray) -> None:
+    """Puts characters in the place of others that have at least as many bytes; what is left of these is GONE.
+
+    Args:
+        data: bytes.
+        places: where they begin.
+        sizes: bytes of each.
+        old: the characters that are there.
+        new: the others; 0 fills the whole place.
+    """
+    changed = np.flatnonzero(new != old)
+    different, which = np.unique(new[changed], return_inverse=True)
+    forms = [chr(one).encode().ljust(4, _GONE if one else b"\0") for one in different.tolist()]
+    written = np.frombuffer(b"".join(forms), np.uint8).reshape(-1, 4)[which]
+    for number in range(4):
+        some = sizes[changed] > number
+        data[places[changed[some]] + number] = written[some, number]
 
 
-def _polynomials(characters: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The polynomials of words that follow each other, uint64 [words]."""
-    first, last = int(starts[0]), int(ends[-1])
-    powers, inverses = _powers(max(BLOCK, 1 << (last - first).bit_length()))
-    sums = np.zeros(last - first + 1, np.uint64)
-    np.cumsum(characters[first:last] * powers[: last - first], out=sums[1:])
-    polynomials: np.ndarray = (sums[ends - first] - sums[starts - first]) * inverses[starts - first]
-    return polynomials
+def _without_gone(data: bytes) -> bytes:
+    return data.translate(None, _GONE) if _GONE in data else data
+
+
+def _bounds(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where words begin and end in bytes of which the first and the last are 0."""
+    is_inside = data != 0
+    edges = np.flatnonzero(is_inside[1:] != is_inside[:-1]) + 1
+    return edges[::2], edges[1::2]
+
+
+def _hashes(joined: bytes, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The hashes of words, uint64 [words].
+
+    Args:
+        joined: with EIGHT bytes more than the last word has.
+        starts: of the words.
+        ends: of the words.
+    """
+    numbers = np.ndarray(
+        (len(joined) - EIGHT + 1,), "<u8", joined, 0, (1,)
+    )  # that of the eight bytes from each place on
+    lengths = ends - starts
+    values = numbers[starts] & _KEPT[np.minimum(lengths, EIGHT)]
+    longer = np.flatnonzero(lengths > EIGHT)
+    for done in range(EIGHT, LONGEST, EIGHT):
+        left = lengths[longer] - done
+        values[longer] = mix(values[longer]) + (numbers[starts[longer] + done] & _KEPT[np.minimum(left, EIGHT)])
+        longer = longer[left > EIGHT]
+    for number in longer.tolist():
+        values[number] = xxh3_64_intdigest(joined[starts[number] : ends[number]])
+    return mix(values)
 
 
 @cache
-def _powers(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """B^k and B^-k for so many k, uint64 [number] each."""
-    one, *both = np.uint64(1), np.uint64(BASE), np.uint64(pow(BASE, -1, 2**64))
-    powers, inverses = (np.concatenate([[one], np.full(number, base)]).cumprod(dtype=np.uint64) for base in both)
-    return powers, inverses
-
-
-@cache
-def _kinds() -> np.ndarray:
-    """The kind of each character, by its number; 0 for what is between words."""
-    return table_of_characters({INSIDE: IN_WORDS, BY_ITSELF: ALONE, UNSEEN: INVISIBLE})
+def _bytes() -> bytes:
+    """What becomes of each byte: those of ASCII are characters, the others stay."""
+    return bytes(folded_characters()[:_ASCII].tolist()) + bytes(range(_ASCII, 256))

@@ -32,11 +32,22 @@ Offer = Literal["all", "more", "enough"]
 
 @dataclass(frozen=True)
 class Room:
-    """How many of the best texts are held; what is None does not count."""
+    """How many of the best texts are held: as many as both take. What is None does not count."""
 
     documents: int | None = None
     characters: int | None = None
     """The best texts that have so many characters together, and no more of them than that takes."""
+
+    def is_over(self, documents: int, characters: int, worst: int) -> bool:
+        """Whether texts are enough without the worst of them.
+
+        Args:
+            documents: texts that are held.
+            characters: of all of them.
+            worst: characters of the worst.
+        """
+        enough = self.documents is None or documents > self.documents
+        return enough and (self.characters is None or characters - worst >= self.characters)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SPARE = 1.2
 """So many times the budget is held of the best texts, since near copies among them are not taken."""
+HELD = 2_000_000
+"""Characters of the best texts that are held in any case: a small selection seldom has to read the pool again."""
 CHARACTERS = 6
 """A token has so many characters, at most on average; where it has more, the pool is read again with more room."""
 CountTokens = Callable[[Sequence[str]], list[int]]
@@ -117,7 +119,7 @@ def choose(
     last.learn(given)
     while True:
         offer = last.look_for(budget.room(times), budget.per_text)
-        found = best(last, pool, given.target, budget.room(times), as_it_is)
+        found = best(last, pool, given.target, _with_spare(budget.room(times)), as_it_is)
         choice = _fill(found.held, budget, Distinct(alike), count)
         if choice.is_full or (found.is_all and offer != "more"):
             figures = tuple(selection.figures() for selection in selections)
@@ -125,6 +127,11 @@ def choose(
             return replace(choice, is_full=is_full, passed=tuple(passed), figures=figures)
         times *= 2
         log("many of the best documents are near copies, or have long tokens: the pool is read again with more room")
+
+
+def _with_spare(room: Room) -> Room:
+    """So much, and HELD."""
+    return replace(room, characters=max(room.characters or 0, HELD))
 
 
 def _passed_on(selection: Selection, given: Given, budget: Budget, keep: float) -> np.ndarray:

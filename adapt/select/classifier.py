@@ -16,7 +16,7 @@ from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.console import log
 from adapt.errors import DataError
 from adapt.select.base import Given, Selection
-from adapt.select.grams import gram_chunks, gram_matrix
+from adapt.select.grams import Buckets, gram_chunks, gram_matrix
 from adapt.select.highest import highest
 from adapt.select.random import sampled
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NEGATIVE = 2
 """The stream that draws the negative texts."""
 FEWEST = 2
+SMALLEST = 1.0
+"""Norm of a text that has a gram."""
 MOST_STEPS, TOLERANCE = 1000, 1e-5
 
 
@@ -35,7 +37,7 @@ class ClassifierOptions:
 
     ngram: PositiveInt = 2
     """Words of the longest n-grams."""
-    buckets: PositiveInt = 2**18
+    buckets: Buckets = 2**18
     """N-grams are hashed into so many buckets."""
     sample: PositiveInt = 20_000
     """Documents of the pool that are the negative texts, drawn at random; all of a smaller pool."""
@@ -81,7 +83,8 @@ class ByClassifier(Selection):
     def scores(self, pool: "Iterable[Document]", target: Iterable[str]) -> Iterator[float]:
         """Log odds of the target."""
         for some in gram_chunks(pool, self.options.ngram, self.options.buckets):
-            yield from (some.matrix(self.options.buckets) @ self.weights + self.bias).tolist()
+            norms = np.maximum(some.norms(self.options.buckets), SMALLEST)
+            yield from (some.sums(self.weights) / norms + self.bias).tolist()
 
     def _train(self, positive: Sequence[str], negative: Sequence[str]) -> None:
         features = gram_matrix([*positive, *negative], self.options.ngram, self.options.buckets)
@@ -99,10 +102,12 @@ def regression(features: Any, positive: int, strength: float) -> tuple[np.ndarra
         strength: inverse of the penalty.
     """
     from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits
 
     seen = np.unique(features.indices)
     model = LogisticRegression(C=strength, class_weight="balanced", max_iter=MOST_STEPS, tol=TOLERANCE)
-    fitted = model.fit(features[:, seen], np.arange(features.shape[0]) < positive)
+    with threadpool_limits(1):  # more threads wait for each other most of the time
+        fitted = model.fit(features[:, seen], np.arange(features.shape[0]) < positive)
     weights = np.zeros(features.shape[1])
     weights[seen] = fitted.coef_[0]
     return weights, float(fitted.intercept_[0])

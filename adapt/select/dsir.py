@@ -23,7 +23,7 @@ import numpy as np
 from adapt.config import NonNegativeFloat, PositiveFloat, PositiveInt
 from adapt.errors import DataError
 from adapt.select.base import Given, Selection
-from adapt.select.grams import gram_chunks, gram_counts
+from adapt.select.grams import Buckets, gram_chunks, gram_counts
 from adapt.select.random import draws_at
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class DsirOptions:
 
     ngram: PositiveInt = 2
     """Words of the longest n-grams that are counted."""
-    buckets: PositiveInt = 10_000
+    buckets: Buckets = 10_000
     """N-grams are hashed into so many buckets."""
     smoothing: PositiveFloat = 1.0
     """Grams a bucket that are added to those of the target, distributed as in the pool."""

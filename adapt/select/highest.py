@@ -51,17 +51,22 @@ class Best:
         """The one below which none is taken in; None as long as there is room."""
         return self.floor if self.is_all else self.held[0]
 
+    @property
+    def least(self) -> float:
+        """A document with a lower score is not taken in."""
+        return worst.score if (worst := self.worst) else NEVER
+
     def hint(self) -> Ranked | None:
         """The same without what is held of it, for others."""
         return self.worst and self.worst._replace(held=None)
 
     def add(self, entry: Ranked) -> None:
         """Takes in a document, and gives up those for which there is no room left."""
-        if (worst := self.worst) and entry < worst:  # nearly all documents of a large pool end here
+        if (worst := self.worst) and entry < worst:
             return
         heappush(self.held, entry)
         self.characters += entry.characters
-        while self._is_over():
+        while len(self.held) > 1 and self.room.is_over(len(self.held), self.characters, self.held[0].characters):
             self.characters -= heappop(self.held).characters
             self.is_all = False
 
@@ -70,13 +75,6 @@ class Best:
         for entry in other.held:
             self.add(entry)
         self.is_all = self.is_all and other.is_all
-
-    def _is_over(self) -> bool:
-        if len(self.held) < 2:
-            return False
-        documents, characters = self.room.documents, self.room.characters
-        over = documents is not None and len(self.held) > documents
-        return over or (characters is not None and self.characters - self.held[0].characters >= characters)
 
 
 def best(
@@ -130,9 +128,9 @@ class FindBest:
         """Those of an item, at its end."""
         found, characters = Best(self.room, hint), 0
         for score, document in scored(self.selection, documents, self.target):
-            entry = Ranked(score, -document.id, len(document), document)
             characters += len(document)
-            found.add(entry)
+            if score >= found.least:  # nearly all documents of a large pool end here
+                found.add(Ranked(score, -document.id, len(document), document))
             if characters >= TOLD_AFTER:
                 characters = 0
                 yield None

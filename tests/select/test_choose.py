@@ -7,7 +7,7 @@ import pytest
 
 from adapt.corpus.dedup.deduplicate import Alike
 from adapt.select.base import NEVER, Given, NoOptions, Selection
-from adapt.select.choose import Budget, Choice, choose
+from adapt.select.choose import HELD, Budget, Choice, choose
 from adapt.select.random import Random
 from tests.samples import sentences
 from tests.select.longest import Longest
@@ -55,15 +55,17 @@ def test_a_pool_that_does_not_fill_the_budget_is_said_to_be_too_small() -> None:
         assert not choice.is_full
 
 
-def test_near_copies_do_not_count_and_the_best_of_them_stays() -> None:
-    """Also where so many of the best are copies that the pool has to be read again."""
+@pytest.mark.parametrize("held", [0, HELD])
+def test_near_copies_do_not_count_and_the_best_of_them_stays(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where so many of the best are copies that the pool has to be read again, as less was held."""
+    monkeypatch.setattr("adapt.select.choose.HELD", held)
     copies = [" ".join([*["word"] * 100, text]) for text in TEXTS[:1] * 40]
     pool = numbered([*TEXTS, *(text + " " * n for n, text in enumerate(copies))])
     choice = chosen(pool, longest(), documents=5)
     assert choice.taken[0].document.id == 99  # with the most blanks it is the longest
     assert texts_of(choice)[1:] == sorted(TEXTS, key=len, reverse=True)[:4]
     assert choice.near == 39
-    assert pool.passes > 1
+    assert (pool.passes > 1) == (held == 0)
 
 
 def test_ids_above_what_float32_can_tell_apart_survive() -> None:

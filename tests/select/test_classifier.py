@@ -33,7 +33,7 @@ def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[n : n + size]) for size in range(1, longest + 1) for n in range(len(words) - size + 1))
 
 
-BUCKETS = 2**20 + 8
+BUCKETS = 2**20 + 86
 """In so many no two runs of the texts here share one."""
 
 

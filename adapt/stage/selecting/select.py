@@ -53,7 +53,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 6  # no near copies, none of general text; of equal scores the first; ids by item, and draws by id
+    version = 7  # buckets of n-grams by other hashes of words
 
     name: str
     config: Config

@@ -51,7 +51,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     """A selection beside a random one."""
 
     kind = "selection"
-    version = 2  # distances, and a map
+    version = 3  # buckets of n-grams by other hashes of words
 
     name: str
     config: Config
