@@ -15,6 +15,7 @@ FOLDER = "DONTSTOP_NODE"
 STORE_BYTES = 100 * 2**20
 _STARTED = "Ray runtime started"
 _START_S = 180
+_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,23 @@ class Node:
     def start(self) -> None:
         """Starts it, or starts it again with the same address and ports, and returns when it has joined.
 
+        Ray gives up where a head does not answer within 30 s, which was seen on busy machines.
+
         Raises:
-            ClusterError: it does not.
+            ClusterError: it does not, twice.
         """
         self.folder.mkdir(exist_ok=True)
-        (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # says that a head that was lost is there
-        said = self.folder / "said"
-        with said.open("wb") as out:
+        for _ in range(_TRIES):
+            (self.folder / "ray_current_cluster").unlink(missing_ok=True)  # says that a head that was lost is there
+            if self._has_started():
+                return
+            self.lose()
+        raise ClusterError(
+            f"node {self.number} does not start: {self._said.read_text()}", "see why, and start it again"
+        )
+
+    def _has_started(self) -> bool:
+        with self._said.open("wb") as out:
             process = subprocess.Popen(
                 self.command,
                 env={**self.environment, FOLDER: f"{self.folder}/", NODE_ADDRESS: self.host},
@@ -62,9 +73,11 @@ class Node:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # ctrl-C is for whoever started it, who then ends it
             )
-        if not wait_for_line(said, _STARTED, process, _START_S):
-            self.lose()
-            raise ClusterError(f"node {self.number} does not start: {said.read_text()}", "see why, and start it again")
+        return wait_for_line(self._said, _STARTED, process, _START_S)
+
+    @property
+    def _said(self) -> Path:
+        return self.folder / "said"
 
     def lose(self) -> None:
         """Ends all its processes at once, as a power cut does."""

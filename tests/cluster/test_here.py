@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from adapt.errors import ClusterError
 from adapt.runner.record import Record
 from cluster.here import autoscaler
 from cluster.here.demo import STEPS, arguments
@@ -54,6 +55,30 @@ def test_a_process_that_ends_without_the_word_is_not_waited_for(tmp_path: Path) 
     process = started("print('up')", tmp_path / "said")
     assert wait_for_line(tmp_path / "said", "up", process, 60)
     process.wait()
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_node_that_does_not_start_is_started_once_more(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"""
+import pathlib, sys, time
+tries = pathlib.Path("{tmp_path}/tries")
+tries.write_text((tries.read_text() if tries.exists() else "") + "x")
+if len(tries.read_text()) <= {failing}:
+    sys.exit("no answer")
+print("Ray runtime started", flush=True)
+time.sleep(600)
+"""
+    monkeypatch.setattr(Node, "command", [sys.executable, "-c", program])
+    node = Node(1, tmp_path / "node", [], dict(os.environ))
+    if failing == 1:
+        node.start()
+    else:
+        with pytest.raises(ClusterError, match="node 1 does not start: no answer"):
+            node.start()
+    assert (tmp_path / "tries").read_text() == "xx"
+    assert end_all(FOLDER, f"{node.folder}/") == 2 - failing
 
 
 def test_a_port_is_none_that_a_connection_could_be_given() -> None:
