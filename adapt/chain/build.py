@@ -142,8 +142,8 @@ def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
 
 def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:
     """Notes the model that a node makes, and what it selects."""
-    if node.job.training and (training := node.job.training(final)):
-        offered.starts[node.label] = context.start.after(training, node.job.own_tokenizer)
+    if start := node.job.leaves(context, final):
+        offered.starts[node.label] = start
     if node.job.texts:
         offered.selections[node.label] = node.job.texts(final)
     context.digests.save()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adapt.config.kinds import Kind
+from adapt.model.start import Start
 from adapt.runner import Finished, Stage
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select
@@ -24,6 +25,9 @@ class Job:
     training: Callable[[Any], Stage[Any] | None] | None = None
     """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
     makes no such model."""
+    tokens: Callable[[Any], Start] | None = None
+    """Finds in the last stage the model whose tokens and shape that model has. It is None if it is the one that the job
+    begins with."""
     own_tokenizer: bool = False
     """Whether that model comes with a tokenizer of its own."""
     texts: Callable[[Any], Select] | None = None
@@ -43,3 +47,16 @@ class Job:
     def name(self) -> str:
         """The job's name, such as `dapt`."""
         return self.kind.name
+
+    def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
+        """The model that others may start from; None if there is none, or several.
+
+        Args:
+            context: of the job.
+            final: its last stage.
+        """
+        training = self.training(final) if self.training else None
+        if training is None:
+            return None
+        tokens = self.tokens(final) if self.tokens else context.start
+        return tokens.after(training, self.own_tokenizer)

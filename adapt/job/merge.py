@@ -27,12 +27,18 @@ def merge(context: Context) -> Merge:
     config, base = context.config, context.start
     models = tuple(merged_from(context, path) for name in config.merge.models or () for path in _named(context, name))
     merging = merging_of(config, len(models))
-    for model in models:
-        check_alike(base.pretrained, model.pretrained)
+    extended = _extended(base, models)
     if base.training is None:
         warn_of_instruct(base.pretrained)
     _check_residual(config.merge.kind, models)
-    return Merge(config.name, config, base, models, merging)
+    return Merge(config.name, config, base, models, merging, extended)
+
+
+def _extended(base: Start, models: Sequence[Start]) -> int | None:
+    """The place of the first model with more tokens, after a look at all that are there already."""
+    tokens = check_alike(base.pretrained, [model.pretrained for model in models])
+    made = [place for place, model in enumerate(models) if model.vocabulary is not base.vocabulary]
+    return min([*made, *(tokens.extended if tokens else ())], default=None)
 
 
 def _named(context: Context, name: str) -> list[str]:
@@ -76,4 +82,5 @@ JOB = Job(
     final=merge,
     show=_show,
     training=lambda stage: stage if len(stage.merging.shares) == 1 else None,
+    tokens=lambda stage: stage.tokens,
 )

@@ -8,33 +8,50 @@ from pathlib import Path
 
 from adapt.merge.merge_card import MergeFacts, merge_card
 from adapt.model.instruct import TEMPLATES
-from adapt.model.locate import Pretrained, model_files, tokenizer_files, weight_files
+from adapt.model.locate import TOKENIZER_CONFIG, Pretrained, model_files, read_json, tokenizer_files, weight_files
 from adapt.runner.files import file_aside, write_atomically
 
 BESIDE = ("generation_config.json", *TEMPLATES)
 """Files that a model may have and that determine nothing of what it computes."""
 
 
-def dress(model: Pretrained, facts: Mapping[Path, MergeFacts]) -> None:
+def dress(model: Pretrained, facts: Mapping[Path, MergeFacts], speaker: Pretrained | None = None) -> None:
     """Makes folders with weights Hugging Face folders.
 
     Args:
         model: the one whose files they get.
         facts: what the card of each folder says.
+        speaker: the one whose chat template and settings of generation they get; None for the same.
     """
     for folder, card in facts.items():
         for file in _files(model):
             _copy(file, folder / file.name)
+        if speaker:
+            _copy_beside(speaker, folder)
         write_atomically(folder / "README.md", merge_card(card))
 
 
 def _files(model: Pretrained) -> Iterator[Path]:
     weights = {*weight_files(model.model)}
     yield from (file for file in model_files(model.model) if file not in weights)
-    for folder in dict.fromkeys((model.model, model.tokenizer)):
-        yield from (folder / name for name in BESIDE if (folder / name).exists())
+    yield from _beside(model)
     if model.tokenizer != model.model:
         yield from tokenizer_files(model.tokenizer)
+
+
+def _beside(model: Pretrained) -> Iterator[Path]:
+    for folder in dict.fromkeys((model.model, model.tokenizer)):
+        yield from (folder / name for name in BESIDE if (folder / name).exists())
+
+
+def _copy_beside(speaker: Pretrained, folder: Path) -> None:
+    """Copies what lies beside a model; a template in the settings of its tokenizer becomes a file."""
+    settings = speaker.tokenizer / TOKENIZER_CONFIG
+    template = read_json(settings).get("chat_template") if settings.is_file() else None
+    if isinstance(template, str):
+        write_atomically(folder / TEMPLATES[0], template)
+    for file in _beside(speaker):
+        _copy(file, folder / file.name)
 
 
 def _copy(source: Path, target: Path) -> None:

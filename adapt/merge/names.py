@@ -50,6 +50,14 @@ class Names:
         """The names that a language model has; of tied tensors the first."""
         return {self.first(name) for name in self._model.state_dict()}
 
+    @cached_property
+    def by_token(self) -> set[str]:
+        """The tensors that have a row for each token: embeddings, head, and its biases; of tied ones the first."""
+        layers = (self._model.get_input_embeddings(), self._model.get_output_embeddings())
+        parts = {id(part) for layer in layers if layer is not None for part in layer.parameters()}
+        named = self._model.named_parameters(remove_duplicate=False)
+        return {self.first(name) for name, part in named if id(part) in parts}
+
     def first(self, name: str) -> str:
         """The name by which the architecture knows a tensor; of tied ones that of the first."""
         stem, dot, last = name.rpartition(".")
@@ -85,7 +93,7 @@ def same_tensors(base: Shapes, model: Shapes, names: Names, folder: Path) -> dic
         raise ModelError(
             f"{folder} is of another architecture than the base: {len(wrong)} tensors have another shape, such as"
             f" {shapes}",
-            "merge models that were trained from one base, with its vocabulary",
+            "merge models that were trained from one base",
         )
     return pairs
 

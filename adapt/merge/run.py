@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from torch import Tensor
 
 from adapt.merge.base import Merger, Merging
-from adapt.merge.names import Names, same_tensors
+from adapt.merge.names import Names, Shapes, same_tensors
+from adapt.merge.new_rows import NewRows
+from adapt.merge.new_tokens import NewTokens
 from adapt.merge.stored import FLOATS, StoredWeights, Weights, stored_weights
 from adapt.merge.table import MERGERS
-from adapt.merge.write import formed_like, write_tensor
+from adapt.merge.write import formed_like, size_of, write_index, write_tensor
 from adapt.model.locate import INDEX
-from adapt.runner.files import link_or_copy
-
-Matched = Sequence[tuple[Weights, Mapping[str, str]]]
-"""Models, each with the name that it has for a tensor of the base."""
 
 
 def merge_models(
@@ -27,6 +26,7 @@ def merge_models(
     models: Sequence[tuple[Path, Weights]],
     targets: Mapping[float, Path],
     trust_remote_code: bool = False,
+    tokens: NewTokens | None = None,
 ) -> int:
     """Writes the weights of the merged models, into files that are named and ordered as those of the base.
 
@@ -38,7 +38,8 @@ def merge_models(
         base: its folder.
         models: each with its folder, which messages name, and its weights.
         targets: a folder for each share.
-        trust_remote_code: run code that comes with the base, where names differ.
+        trust_remote_code: run code that comes with the base, where names or tokens differ.
+        tokens: those that models have and the base has not. Their rows are as `adapt.merge.new_rows` says.
 
     Returns:
         How many tensors were merged.
@@ -47,16 +48,38 @@ def merge_models(
         ModelError: the tensors of a model are not those of the base; nothing was written then.
     """
     merger, names = MERGERS[merging.kind](merging), Names(base, trust_remote_code)
+    rows = NewRows(tokens, names) if tokens else None
     with stored_weights(base) as stored:
-        matched = [(weights, same_tensors(stored.shapes, weights.shapes, names, folder)) for folder, weights in models]
-        chosen = [name for name in _floats(stored) if all(name in pairs for _, pairs in matched)]
-        merger.look(lambda: (_read(name, stored, matched) for name in chosen))
+        shapes = [stored.shapes, *(weights.shapes for _, weights in models)]
+        shapes = rows.shapes(shapes[0], shapes[1:]) if rows else shapes
+        pairs = [same_tensors(shapes[0], own, names, model[0]) for own, model in zip(shapes[1:], models, strict=True)]
+        sources = _Sources(stored, [weights for _, weights in models], pairs, rows)
+        chosen = [name for name in _floats(stored) if all(name in pair for pair in pairs)]
+        merger.look(lambda: (sources.read(name) for name in chosen))
         for file in stored.headers:
-            _write_file(file, merger, stored, matched, {*chosen}, targets, names)
-    for folder in targets.values():
+            _write_file(file, merger, sources, {*chosen}, targets, names, shapes[0])
         if (base / INDEX).is_file():
-            link_or_copy(base / INDEX, folder / INDEX)
+            forms = {name: form for header in stored.headers.values() for name, form in header.items()}
+            grown = sum(size_of(form, shapes[0][name]) - size_of(form, form["shape"]) for name, form in forms.items())
+            for folder in targets.values():
+                write_index(base / INDEX, folder / INDEX, grown)
     return len(chosen)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """A base and models, each with the name that it has for a tensor of the base."""
+
+    base: StoredWeights
+    models: Sequence[Weights]
+    pairs: Sequence[Mapping[str, str]]
+    rows: NewRows | None
+
+    def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
+        """A tensor of the base, and that of each model, in fp32."""
+        base = self.base.read(name).float()
+        models = [weights.read(pair[name]).float() for weights, pair in zip(self.models, self.pairs, strict=True)]
+        return self.rows.widen(name, base, models) if self.rows else (base, models)
 
 
 def _floats(stored: StoredWeights) -> Iterator[str]:
@@ -64,26 +87,23 @@ def _floats(stored: StoredWeights) -> Iterator[str]:
         yield from (name for name, form in header.items() if form["dtype"] in FLOATS)
 
 
-def _read(name: str, stored: StoredWeights, matched: Matched) -> tuple[Tensor, list[Tensor]]:
-    return stored.read(name).float(), [weights.read(pairs[name]).float() for weights, pairs in matched]
-
-
 def _write_file(
     file: Path,
     merger: Merger,
-    stored: StoredWeights,
-    matched: Matched,
+    sources: _Sources,
     chosen: set[str],
     targets: Mapping[float, Path],
     names: Names,
+    shapes: Shapes,
 ) -> None:
+    own = {name: shapes[name] for name in sources.base.headers[file]}
     with ExitStack() as stack:
         opened: dict[float, BinaryIO] = {
-            share: stack.enter_context(formed_like(file, folder / file.name)) for share, folder in targets.items()
+            share: stack.enter_context(formed_like(file, folder / file.name, own)) for share, folder in targets.items()
         }
-        for name in stored.headers[file]:
-            kept = stored.read(name)
-            base, models = _read(name, stored, matched) if name in chosen else (kept, [])
+        for name in own:
+            kept = sources.base.read(name)
+            base, models = sources.read(name) if name in chosen else (kept, [])
             route = merger.route(names.first(name) if merger.is_random else name, base, models) if models else None
             for share, written in opened.items():
                 write_tensor(written, route(share).to(kept.dtype) if route else kept)

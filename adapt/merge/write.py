@@ -2,33 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
-from adapt.runner.files import file_aside
+from adapt.merge.names import Shapes
+from adapt.model.locate import read_json
+from adapt.runner.files import file_aside, link_or_copy, write_atomically
+
+METADATA = "__metadata__"
+ALIGNED = 8
+"""The length of a header is a multiple of this many bytes."""
 
 
 @contextmanager
-def formed_like(source: Path, target: Path) -> Iterator[BinaryIO]:
-    """A file that is written aside and has the header of another: the same names, types, shapes and places.
+def formed_like(source: Path, target: Path, shapes: Shapes) -> Iterator[BinaryIO]:
+    """A file that is written aside and has the header of another: the same names, types, and order.
 
     Args:
         source: a safetensors file.
         target: the new one; its tensors are to be written in the order in which they lie in the source.
+        shapes: of its tensors. Where all are those of the source, the header is the same to the byte.
 
     Raises:
         StorageError: the folder cannot be written or the disk is full.
     """
+    with source.open("rb") as known:
+        header = _reshaped(known.read(int.from_bytes(known.read(8), "little")), shapes)
     with file_aside(target) as aside, aside.open("wb") as file:
-        with source.open("rb") as known:
-            length = known.read(8)
-            file.write(length + known.read(int.from_bytes(length, "little")))
+        file.write(len(header).to_bytes(8, "little") + header)
         yield file
+
+
+def _reshaped(header: bytes, shapes: Shapes) -> bytes:
+    """A header with other shapes, and the places that follow from them."""
+    content = json.loads(header)
+    forms = sorted((form["data_offsets"][0], name, form) for name, form in content.items() if name != METADATA)
+    if all(tuple(form["shape"]) == shapes[name] for _, name, form in forms):
+        return header
+    place = 0
+    for _, name, form in forms:
+        size = size_of(form, shapes[name])
+        form |= {"shape": shapes[name], "data_offsets": (place, place + size)}
+        place += size
+    written = json.dumps(content, separators=(",", ":")).encode()
+    return written + b" " * (-len(written) % ALIGNED)
+
+
+def size_of(form: Mapping[str, Any], shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor of another shape in the same type.
+
+    Args:
+        form: what a header says of the tensor that is there.
+        shape: the other one.
+    """
+    begin, end = form["data_offsets"]
+    elements = prod(form["shape"])
+    return (int(end) - int(begin)) // elements * prod(shape) if elements else 0
+
+
+def write_index(source: Path, target: Path, grown: int) -> None:
+    """Writes the index of a model in several files.
+
+    Args:
+        source: the base's.
+        target: the new one.
+        grown: bytes that the new model has more.
+
+    Raises:
+        StorageError: the folder cannot be written or the disk is full.
+    """
+    if not grown:
+        link_or_copy(source, target)
+        return
+    content = read_json(source)
+    if "total_size" in (metadata := content.get("metadata") or {}):
+        metadata["total_size"] += grown
+    write_atomically(target, json.dumps(content, indent=2))
 
 
 def write_tensor(file: BinaryIO, tensor: Tensor) -> None:

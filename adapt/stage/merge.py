@@ -1,6 +1,6 @@
 """Stage `merge`: models made of others without training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights
 
 if TYPE_CHECKING:
     from adapt.merge.merge_card import MergeFacts
+    from adapt.merge.new_tokens import NewTokens
     from adapt.merge.stored import Weights
 
 
@@ -35,6 +36,8 @@ class MadeOf:
     """Tensors that were merged; the others are the base's."""
     transductive: bool
     """Whether one of the models was trained on the text of dev and test."""
+    new_tokens: int = 0
+    """Tokens that models have and the base has not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,13 @@ class Merge(Stage[MadeOf]):
     """The base."""
     models: tuple[Start, ...]
     merging: Merging
+    extended: int | None = None
+    """The place of the first model that has more tokens than the base; None if none has. The result has its tokens."""
+
+    @property
+    def tokens(self) -> Start:
+        """The one whose tokens and shape the result has."""
+        return self.start if self.extended is None else self.models[self.extended]
 
     @property
     def folders(self) -> dict[float, str]:
@@ -83,29 +93,30 @@ class Merge(Stage[MadeOf]):
         from adapt.merge.run import merge_models
 
         base, models = self.start.made(done), [model.made(done) for model in self.models]
-        for model in models:
-            check_alike(base, model)  # also those that this chain has made
+        tokens = check_alike(base, models)  # also those that this chain has made
         targets = {share: folder / name for share, name in self.folders.items()}
         for target in targets.values():
             target.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             weights = [(model.model, stack.enter_context(_opened(model.model))) for model in models]
-            tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code)
-        dressed = MERGERS[self.merging.kind].dressed_as
-        facts = {target: self._facts(share, base, models) for share, target in targets.items()}
-        dress(base if dressed is None else models[dressed], facts)
+            tensors = merge_models(self.merging, base.model, weights, targets, base.trust_remote_code, tokens)
+        number = tokens.number if tokens else 0
+        facts = {target: self._facts(share, base, models, number) for share, target in targets.items()}
+        place = MERGERS[self.merging.kind].dressed_as
+        speaker = None if place is None else models[place]
+        dress(models[tokens.extended[0]] if tokens else speaker or base, facts, speaker)
         knows = any(start.knows(done) for start in (self.start, *self.models)) or any(map(_knows, models))
         shares = {f"{share:g}": name for share, name in self.folders.items()}
         merging = self.merging
-        return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows))
+        return Outcome(MadeOf(merging.kind, shares, list(merging.weights), merging.density, tensors, knows, number))
 
-    def _facts(self, share: float, base: Pretrained, models: list[Pretrained]) -> "MergeFacts":
+    def _facts(self, share: float, base: Pretrained, models: list[Pretrained], new_tokens: int) -> "MergeFacts":
         """What the card says of the model at a share."""
         from adapt.merge.merge_card import MergeFacts
 
         merging = self.merging
         weights = [f"{weight:.4g}" for weight in merging.weights] or [""] * len(models)
-        known = {"kind": merging.kind, "share": share, "density": merging.density}
+        known = {"kind": merging.kind, "share": share, "density": merging.density, "new tokens": new_tokens or None}
         seeded = {"seed": merging.seed} if MERGERS[merging.kind].is_random else {}
         return MergeFacts(
             name=self.name,
@@ -142,17 +153,23 @@ def merged_from(context: Context, path: str) -> Start:
     return Start(Pretrained(folder.resolve(), context.start.pretrained.tokenizer), context.digests.of_all(files))
 
 
-def check_alike(base: Pretrained, model: Pretrained) -> None:
-    """Refuses a model that cannot be merged with a base, as far as settings and tokenizers tell.
+def check_alike(base: Pretrained, models: Sequence[Pretrained]) -> "NewTokens | None":
+    """Refuses models that cannot be merged with a base, as far as settings and tokenizers tell.
+
+    Returns:
+        The tokens that models have and the base has not; None if there are none.
 
     Raises:
         ModelError: says what differs.
     """
-    from adapt.merge.alike import check_architectures, check_vocabularies
+    from adapt.merge.alike import check_architectures
+    from adapt.merge.new_tokens import new_tokens
 
-    if model != base and not is_checkpoint(model.model):  # a checkpoint has neither; its tensors will tell
-        check_architectures(base.model, model.model)
-        check_vocabularies(base, model)
+    told = [base if is_checkpoint(model.model) else model for model in models]  # of a checkpoint, its tensors will tell
+    for model in told:
+        if model != base:
+            check_architectures(base.model, model.model)
+    return new_tokens(base, told)
 
 
 def _opened(folder: Path) -> "AbstractContextManager[Weights]":

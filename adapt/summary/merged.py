@@ -12,6 +12,7 @@ def show_merged(record: Record) -> None:
         f"{metrics['kind']} of {metrics['tensors']} tensors",
         f"weights {weights}" if weights else "",
         f"density {metrics['density']:g}" if metrics["density"] is not None else "",
+        f"{new:,} tokens that the base has no rows for" if (new := metrics.get("new_tokens")) else "",
     )
     log(", ".join(part for part in parts if part))
     for share, folder in metrics["shares"].items():

@@ -98,10 +98,9 @@ def _runs(job: Job, context: Context, final: Stage[Any]) -> dict[str, tuple[Fine
         return {context.config.task.name: tuple(final.runs.values())}
     if isinstance(final, DomainSequence):
         return {task: tuple(runs) for step in final.steps for task, runs in step.runs.items()}
-    training = job.training(final) if job.training else None
-    if training is None or DEV_SCORE not in context.config.tune.objectives:
+    start = job.leaves(context, final)
+    if start is None or DEV_SCORE not in context.config.tune.objectives:
         return {}
-    start = context.start.after(training, job.own_tokenizer)
     return {task.name: _taught(replace(context, start=start), task) for task in tasks_in(context.config)}
 
 

@@ -23,7 +23,8 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.stage.context import Context
-from tests.merge.folders import folder_of, moved, weights_in
+from adapt.summary.merged import show_merged
+from tests.merge.folders import extended, folder_of, moved, weights_in
 from tests.samples import labelled, sentences, write
 
 
@@ -157,6 +158,50 @@ def test_the_residual_is_dressed_as_the_instruct_model(
     assert "is an instruct model" in capsys.readouterr().err
 
 
+# --- models with more tokens than the base
+
+
+def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
+    config: Config, tmp_path: Path, tiny_bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What comes out loads with the model's tokens, whose rows are the model's."""
+    model = extended(tmp_path / "more", tiny_bert, ["qubit", "gluon"])
+    context = Context.of(asking(config, models=[str(model)], shares=[0.25]))
+    finished = ensure(merge(context), context.store)
+    assert finished.result.new_tokens == 2
+    ids = load_tokenizer(finished.path).get_vocab()
+    assert ids == load_tokenizer(model).get_vocab()
+    mixed, base, other = (load_model(path).state_dict() for path in (finished.path, tiny_bert, model))
+    table = "bert.embeddings.word_embeddings.weight"
+    assert torch.equal(mixed[table][[ids["qubit"], ids["gluon"]]], other[table][-2:])
+    known = len(base[table])
+    assert torch.equal(mixed[table][:known], base[table].lerp(other[table][:known], 0.25))
+    assert "| new tokens | 2 |" in (finished.path / "README.md").read_text()
+    show_merged(finished.record)
+    assert "2 tokens that the base has no rows for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_the_residual_teaches_an_extended_model_to_follow_instructions(
+    config: Config, tmp_path: Path, tiny_bert: Path, models: list[Path], place: str
+) -> None:
+    """It has the tokens of the adapted model, and the chat template of the instruct model, wherever that was."""
+    adapted, instruct = extended(tmp_path / "more", tiny_bert, ["qubit"]), models[1]
+    settings = json.loads((instruct / "tokenizer_config.json").read_text())
+    template = "{{ messages }}"
+    written = template if place.endswith("jinja") else json.dumps({**settings, "chat_template": template})
+    (instruct / place).write_text(written)
+    context = Context.of(asking(config, kind="residual", models=[str(adapted), str(instruct)]))
+    finished = ensure(merge(context), context.store)
+    tokenizer = load_tokenizer(finished.path)
+    assert tokenizer.chat_template == template
+    assert "qubit" in tokenizer.get_vocab()
+    table = "bert.embeddings.word_embeddings.weight"
+    found, base, one, two = (weights_in(path)[table] for path in (finished.path, tiny_bert, adapted, instruct))
+    assert torch.equal(found[-1], one[-1])
+    assert torch.allclose(found[:-1], one[:-1] + two - base, atol=1e-6)
+
+
 # --- in chains
 
 
@@ -238,6 +283,41 @@ def test_models_of_the_chain_are_taken_from_where_their_stages_leave_them(
     start = goals["tuned[0]"].start.made(Done(records))
     found, base, other = (weights_in(path) for path in (start.model, tiny_bert, records[both.key].path))
     assert all(torch.equal(found[name], one.lerp(other[name], 0.25)) for name, one in base.items())
+
+
+def test_what_follows_a_merge_has_the_tokens_of_the_extended_model(tmp_path: Path, tiny_bert: Path) -> None:
+    """Whether that lies on disk or the chain makes it; and of no other."""
+    for number, name in enumerate(("one", "train", "dev", "test")):
+        write(tmp_path / f"{name}.jsonl", labelled(8, number))
+    model = extended(tmp_path / "more", tiny_bert, ["qubit"])
+    splits = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "dev", "test")}
+    task = {"job": "finetune", "task": {"name": "toy", **splits}, "finetune.seeds": [0]}
+    content = {
+        "common": {
+            "model.path": str(tiny_bert),
+            "storage.root": str(tmp_path / "runs"),
+            "training.sequence_length": 64,
+            "evaluation.sequence_length": 64,
+            "corpus.paths": f"{tmp_path}/one.jsonl",
+        },
+        "stages": {
+            "words": {"job": "vocabulary", "vocabulary": {"action": "extend", "size": 5}},
+            "dapt": {"job": "dapt", "from": "words"},
+            "made": {"job": "merge", "merge": {"models": ["dapt"]}},
+            "found": {"job": "merge", "merge": {"models": [str(model)]}},
+            "same": {"job": "merge", "from": "words", "merge": {"models": ["dapt"]}},
+            **{f"tuned_{name}": {**task, "from": name} for name in ("made", "found", "same")},
+        },
+    }
+    file = tmp_path / "chain.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    goals: dict[str, Any] = {goal.name: goal.stage for goal in build_chain(expand_chain(read_chain(str(file)))).goals}
+    starts = {name: goals[f"tuned_{name}"].start for name in ("made", "found", "same")}
+    assert starts["made"].vocabulary is starts["same"].vocabulary is goals["words"]
+    assert starts["found"].vocabulary is None
+    assert starts["found"].pretrained.tokenizer == model
+    assert all(start.training is goals[name] for name, start in starts.items())
+    assert goals["same"].extended is None
 
 
 def pretended(stage: Any, folder: Path, result: Any = None) -> Any:

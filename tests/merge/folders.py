@@ -2,14 +2,16 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from adapt.merge.base import Merging
+from adapt.merge.new_tokens import NewTokens
 from adapt.merge.run import merge_models
 from adapt.merge.stored import stored_weights
 
@@ -50,7 +52,14 @@ def moved(weights: Mapping[str, Tensor], seed: int, size: float = 0.1) -> dict[s
     }
 
 
-def merged_in(folder: Path, base: Path, *models: Path, kind: str = "interpolate", share: float = 0.5) -> Path:
+def merged_in(
+    folder: Path,
+    base: Path,
+    *models: Path,
+    kind: str = "interpolate",
+    share: float = 0.5,
+    tokens: NewTokens | None = None,
+) -> Path:
     """Merges into a folder with the settings of the base alone."""
     weights = (1.0,) * len(models)
     merging = Merging(kind, (share,), weights, 0.5 if kind in ("ties", "dare") else None, 0)
@@ -59,5 +68,38 @@ def merged_in(folder: Path, base: Path, *models: Path, kind: str = "interpolate"
 
     with ExitStack() as stack:
         opened = [(model, stack.enter_context(stored_weights(model))) for model in models]
-        merge_models(merging, base, opened, {share: folder})
+        merge_models(merging, base, opened, {share: folder}, tokens=tokens)
     return folder
+
+
+def extended(folder: Path, like: Path, words: Sequence[str], seed: int = 0, filling: int = 0) -> Path:
+    """A BERT that was trained from another, with words as further tokens, whose rows are random.
+
+    Args:
+        folder: of the new model.
+        like: the other.
+        words: the new tokens, in the order of their ids.
+        seed: of all that it has learnt.
+        filling: rows behind those of tokens.
+    """
+    weights = moved(weights_in(like), seed)
+    rows = len(words) + filling
+    generator = torch.Generator().manual_seed(seed)
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        old = weights[name]
+        weights[name] = torch.cat([old, torch.randn((rows, *old.shape[1:]), generator=generator)])
+    folder_of(folder, weights, like=like)
+    for file, change in (("config.json", _more_rows), ("tokenizer.json", _more_words)):
+        content = json.loads((folder / file).read_text())
+        change(content, rows, words)
+        (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+def _more_rows(config: dict[str, Any], rows: int, words: Sequence[str]) -> None:
+    config["vocab_size"] += rows
+
+
+def _more_words(tokenizer: dict[str, Any], rows: int, words: Sequence[str]) -> None:
+    known = tokenizer["model"]["vocab"]
+    known |= {word: number for number, word in enumerate(words, max(known.values()) + 1)}
