@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import adapt.errors
-from adapt.console import duration, finish, run_job
+from adapt.console import attempt, duration, finish
 from adapt.errors import AdaptError, ConfigError, DataError
 
 EXIT_CODES = {
@@ -35,7 +35,7 @@ ERRORS: dict[str, type[AdaptError]] = {
 
 @pytest.fixture(autouse=True)
 def _keep_handlers() -> Iterator[None]:
-    """`run_job` listens to signals; afterwards pytest does again."""
+    """`attempt` listens to signals; afterwards pytest does again."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -50,9 +50,10 @@ def fails_with(error: BaseException) -> Callable[[], None]:
 
 
 def exit_code(job: Callable[[], None], debug: bool | None = False) -> Any:
-    with pytest.raises(SystemExit) as caught:
-        run_job(job, debug)
-    return caught.value.code
+    try:
+        return attempt(job, debug)
+    except SystemExit as ended:
+        return ended.code
 
 
 def test_every_error_has_its_exit_code() -> None:
@@ -190,6 +191,25 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
     assert err.startswith("closed\nInterrupted: interrupted\n")
     assert "Traceback" not in err
     assert out == "half a line"  # nothing printed is lost
+
+
+BUSY = """
+import atexit, threading, time
+from adapt.console import run_job
+from adapt.errors import DataError
+def job():
+    atexit.register(print, "shut down")
+    threading.Thread(target=time.sleep, args=[600]).start()
+    raise DataError("no text", "add some")
+run_job(job)
+"""
+
+
+def test_a_job_ends_with_its_code_after_what_is_to_be_shut_down_whatever_threads_still_do() -> None:
+    """Those of a stage that failed beside it, say; Python's own end would wait for some and crash over others."""
+    ended = subprocess.run([sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == DataError.exit_code
+    assert ended.stdout == "shut down\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from adapt.config import TaskConfig, TrackingConfig
-from adapt.console import finish, log, run_job
+from adapt.console import attempt, finish, log
 from adapt.corpus.files.location import matches
 from adapt.corpus.files.manifest import Manifest, Part
 from adapt.errors import AdaptError, ConfigError, DataError
@@ -101,8 +101,7 @@ def test_what_a_job_says_holds_no_password(debug: bool, capsys: pytest.CaptureFi
         finish("task", URL, {"files": {URL: 3}})
         raise ValueError(f"cannot parse {URL}")
 
-    with pytest.raises(SystemExit):
-        run_job(job, debug)
+    assert attempt(job, debug) == 70
     said = capsys.readouterr()
     assert PASSWORD not in said.out + said.err
     assert said.err.count("ftp://host/train.jsonl") == 2 + debug

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import adapt.runtime
-from adapt.console import run_job
+from adapt.console import attempt
 from adapt.job.dapt import JOB
 from adapt.job.run import carry_out
 from tests.bad_input.given import TEXTS, Ran, Run, line, write
@@ -19,7 +19,7 @@ from tests.bad_input.given import TEXTS, Ran, Run, line, write
 
 @pytest.fixture(autouse=True)
 def _keep_handlers() -> Iterator[None]:
-    """`run_job` listens to signals; afterwards pytest does again."""
+    """`attempt` listens to signals; afterwards pytest does again."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -52,10 +52,9 @@ def run(
         given = {**usual, **{name.replace("__", "."): value for name, value in changes.items()}}
         monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *(f"--{name}={value}" for name, value in given.items())])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            run_job(lambda: carry_out(JOB, sys.argv[1:]))
+        code = attempt(lambda: carry_out(JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
-        return Ran(int(caught.value.code or 0), out, caplog.text + err)  # what Ray logs goes past capfd
+        return Ran(code, out, caplog.text + err)  # what Ray logs goes past capfd
 
     return run
 

@@ -18,7 +18,7 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config, flat
 from adapt.config.kinds import DAPT, Kind
-from adapt.console import run_job
+from adapt.console import attempt
 from adapt.errors import ConfigError
 from adapt.job import run as job_run
 from adapt.job.job import Job
@@ -203,10 +203,9 @@ def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     def run(*given: str) -> tuple[Any, str]:
         monkeypatch.setattr(sys, "argv", ["jobs/chain.py", "plan", *given])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            run_job(main)
+        code = attempt(main)
         out, err = capfd.readouterr()
-        return (json.loads(out.splitlines()[-1]) if caught.value.code in (0, None) else None), err
+        return (None if code else json.loads(out.splitlines()[-1])), err
 
     yield run
     for number, handler in before.items():
