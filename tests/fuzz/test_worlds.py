@@ -29,7 +29,7 @@ from tests.fuzz.invariants import (
 )
 
 CHECKS = (check_error, check_counts, check_special, check_training, check_leaks)
-GROUPS, EACH = 4, 12
+GROUPS, EACH = 4, 8
 """Fixed worlds: so many tests, and worlds in each."""
 PATIENCE_S = 180
 """For one world, which takes a second."""
