@@ -18,6 +18,7 @@ PositiveFloat = float
 NonNegativeFloat = float
 Fraction = float
 ProperFraction = float
+PositiveFraction = float
 OpenFraction = float
 
 RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
@@ -27,6 +28,7 @@ RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "NonNegativeFloat": (">=0", lambda value: value >= 0),
     "Fraction": (">=0 and <=1", lambda value: 0 <= value <= 1),
     "ProperFraction": (">=0 and <1", lambda value: 0 <= value < 1),
+    "PositiveFraction": (">0 and <=1", lambda value: 0 < value <= 1),
     "OpenFraction": (">0 and <1", lambda value: 0 < value < 1),
 }
 

@@ -30,7 +30,7 @@ METHODS = {
     "prompt": "adapt.method.prompts.prompt:Prompted",
     "prefix": "adapt.method.prompts.prefix:Prefixed",
     "demix": "adapt.method.demix.method:Demix",
-    "lora": "adapt.method.lora:Lora",
+    "lora": "adapt.method.lora.method:Lora",
     "adapters": "adapt.method.adapters:Adapters",
     "one": "adapt.method.compared:One",
     "joint": "adapt.method.compared:Joint",

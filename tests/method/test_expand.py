@@ -14,7 +14,7 @@ from adapt.method.base import Setting
 from adapt.method.expand import PRE_NORM, Expand, ExpandOptions
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.pattern import layers_of
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.model.families import ready
 from tests.train.capacity.test_memory import ROBERTA
 

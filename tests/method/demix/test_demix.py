@@ -16,7 +16,7 @@ from adapt.model.export import save_model
 from adapt.model.load import load_model
 from adapt.model.size import model_size
 from adapt.model.tokenizer import load_tokenizer
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.train.capacity.test_memory import ROBERTA
 
 PROTOTYPES = {"cs": 0.0, "bio": 10.0, "law": 7.0, "news": 1.0}

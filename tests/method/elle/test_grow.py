@@ -14,7 +14,7 @@ from adapt.method.elle.growth import Growth, check_growths
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.pattern import layers_of
 from adapt.model.size import model_size
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.model.families import FAMILIES, plain, ready
 
 ALL = (*FAMILIES, "qwen3")

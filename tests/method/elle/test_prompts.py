@@ -23,7 +23,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Batch
 from tests.method.elle.test_memory import text_folder
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.model.families import FAMILIES, ready
 from tests.train.toy import Objective, columns, model, with_room
 

@@ -18,7 +18,7 @@ from adapt.model.additions.domains import choose_domain, sets_of
 from adapt.model.export import save_model
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.method.trained import Trained, prepared, train_all
 from tests.model.families import FAMILIES, ready
 from tests.train.capacity.test_memory import ROBERTA

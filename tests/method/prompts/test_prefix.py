@@ -17,7 +17,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.train.capacity.flops import workload
 from adapt.train.capacity.memory import Demand
-from tests.method.test_lora import logits
+from tests.method.lora.test_method import logits
 from tests.train.capacity.test_memory import ROBERTA
 
 

@@ -12,7 +12,7 @@ from adapt.method.cpt import CptOptions
 from adapt.method.das.contrast import Contrast
 from adapt.method.das.options import DasOptions
 from adapt.method.hat.options import HatOptions
-from adapt.method.lora import LoraOptions
+from adapt.method.lora.method import LoraOptions
 from adapt.method.table import method_of
 from adapt.model.additions.adapters import attach_adapters
 from adapt.model.additions.exbert import add_exbert

@@ -10,7 +10,7 @@ import torch
 from adapt.config import Config
 from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
-from adapt.method.lora import Lora, LoraOptions
+from adapt.method.lora.method import Lora, LoraOptions
 from tests.model.families import FAMILIES, VOCABULARY, ready
 
 KINDS = [
@@ -141,3 +141,45 @@ def test_models_whose_layers_are_not_known_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "ernie"}')
     with pytest.raises(ModelError, match="the units of ernie models are not known"):
         Lora(LoraOptions()).check(Config(), tmp_path)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_a_share_of_the_layers_has_additions_those_of_the_lowest_condition_numbers(family: str) -> None:
+    _, everywhere = prepared(family)
+    parts = {name.split(".lora_")[0] for name, each in everywhere.named_parameters() if each.requires_grad}
+    weights = {name: ready(family).get_submodule(name).weight.detach().double().numpy() for name in parts}
+    lowest = sorted(parts, key=lambda name: float(np.linalg.cond(weights[name])))[: len(parts) // 4]
+    method = Lora(LoraOptions(rank=3, layers=0.25))
+    model = method.prepare_model(ready(family), Setting()).eval()
+    assert {name.split(".lora_")[0] for name, each in model.named_parameters() if each.requires_grad} == {*lowest}
+    after = logits(shaken(model))
+    plain = ready(family)
+    plain.load_state_dict(method.merge(dict(model.state_dict())), strict=True)
+    torch.testing.assert_close(logits(plain), after, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_intruders_are_scaled_when_additions_are_merged(family: str) -> None:
+    """What is taken away are directions of the merged weight, which without the option stays as it is."""
+    _, model = prepared(family)
+    state = dict(shaken(model).state_dict())
+    whole, fewer = (Lora(LoraOptions(rank=3, scale=1.5, intruders=kept)) for kept in (1.0, 0.25))
+    whole._transposed = fewer._transposed = family == "gpt2"
+    name = next(name for name in whole.merge(state) if name.endswith(("query.weight", "c_attn.weight")))
+    before, one, two = (
+        (each.T if family == "gpt2" else each).double().numpy()
+        for each in (ready(family).state_dict()[name], whole.merge(state)[name], fewer.merge(state)[name])
+    )
+    left, sizes, right = np.linalg.svd(one, full_matrices=False)
+    alike = np.abs(left.T @ np.linalg.svd(before, full_matrices=False)[0]).max(1)
+    found = [place for place in range(min(10, len(sizes))) if alike[place] < 0.5]
+    assert found
+    np.testing.assert_allclose(two, one - 0.75 * (left[:, found] * sizes[found]) @ right[found], atol=1e-4)
+
+
+def test_intruders_want_a_kind_that_keeps_weights_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ConfigError, match=r"lora\.intruders is 0\.5, but pissa keeps no weight as it was"):
+        Lora(LoraOptions(kind="pissa", intruders=0.5)).check(Config(), tmp_path)
+    assert not {"layers", "intruders"} & Lora(LoraOptions()).settings().keys()
+    assert Lora(LoraOptions(layers=0.2, intruders=0.5)).settings()["layers"] == 0.2

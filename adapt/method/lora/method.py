@@ -12,10 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from adapt.config import Config, PositiveFloat, PositiveInt, ProperFraction
-from adapt.errors import ModelError
+from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
+from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Method, Setting
-from adapt.method.lora_kinds import ADDED, BASE, UNTRANSPOSED, WHOLE_WEIGHTS, check_rank, merged_weight, peft_config
+from adapt.method.lora.kinds import (
+    ADDED,
+    BASE,
+    UNTRANSPOSED,
+    WHOLE_BASES,
+    WHOLE_WEIGHTS,
+    check_rank,
+    merged_weight,
+    peft_config,
+)
+from adapt.method.lora.spectra import best_conditioned
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner.packages import deciding
@@ -37,6 +47,12 @@ class LoraOptions:
     """What additions are multiplied by: alpha / rank of the paper. `osf` has none."""
     dropout: ProperFraction = 0.0
     """Dropout of what enters an addition. `osf` has none."""
+    layers: PositiveFraction = 1.0
+    """Share of the linear layers that get an addition: those whose weights have the lowest condition numbers, which
+    should hold least that can be forgotten (KappaTune, arXiv 2506.16289, takes .2)."""
+    intruders: Fraction = 1.0
+    """What is left, when additions are merged, of intruder dimensions: large directions of a weight that it had nothing
+    alike of before (arXiv 2410.21228; peft takes .75). 1 leaves additions as they are; of `lora`, `dora` and `mica`."""
 
 
 class Lora(Method):
@@ -56,16 +72,24 @@ class Lora(Method):
         """Where additions go and how they begin is peft's."""
         settings = super().settings()
         variant = settings.pop("kind")  # `kind` is the method's name there
+        for unchanged in ("layers", "intruders"):
+            if settings[unchanged] == 1:
+                del settings[unchanged]
         return {**settings, **({"variant": variant} if variant != "lora" else {}), **deciding("peft")}
 
     def check(self, config: Config, model: Path) -> None:
         """Refuses models whose layers are not known, and more directions than weights have.
 
         Raises:
-            ConfigError: the rank is too large.
+            ConfigError: the rank is too large, or the kind does not go with the other options.
             ModelError: names the models that are known.
         """
         check_units(model)
+        if self.options.intruders < 1 and self.options.kind not in WHOLE_BASES:
+            raise ConfigError(
+                f"lora.intruders is {self.options.intruders}, but {self.options.kind} keeps no weight as it was",
+                "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
+            )
         if size := model_size(model):
             check_rank(self.options, min(size.hidden, size.attention))
 
@@ -81,8 +105,10 @@ class Lora(Method):
         from adapt.model.layers.pattern import is_transposed, layers_of
 
         layers = layers_of(model)
-        names = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
-        smallest = {name: min(model.get_submodule(name).weight.shape) for name in names}
+        parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
+        weights = {name: model.get_submodule(name).weight for name in parts}
+        names = best_conditioned(weights, self.options.layers)
+        smallest = {name: min(weights[name].shape) for name in names}
         check_rank(self.options, min(smallest.values()))
         self._transposed = is_transposed(layers[0].part(layers[0].pattern.outer))
         if self._transposed and self.options.kind in UNTRANSPOSED:
@@ -99,9 +125,9 @@ class Lora(Method):
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """W with its additions in place of W."""
-        scale, transposed = self.options.scale, self._transposed
+        scale, transposed, kept = self.options.scale, self._transposed, self.options.intruders
         return {
-            name.replace(BASE, "."): merged_weight(state, name, scale, transposed) if BASE in name else weight
+            name.replace(BASE, "."): merged_weight(state, name, scale, transposed, kept) if BASE in name else weight
             for name, weight in state.items()
             if not any(part in name for part in ADDED)
         }
@@ -121,7 +147,7 @@ class Lora(Method):
         """Those of A and B, beside all linear parts."""
         parts = 6 + size.gated, 4, 2 + size.gated  # in and out of all parts; about, where these are fused or grouped
         width = sum(n * each for n, each in zip(parts, (size.hidden, size.attention, size.inner), strict=True))
-        return float(self.options.rank * size.layers * width)
+        return float(self.options.layers * self.options.rank * size.layers * width)
 
 
 def parts_with_units(pattern: Any) -> list[str]:

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adapt.errors import ConfigError
+from adapt.method.lora.spectra import with_fewer_intruders
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from adapt.method.lora import LoraOptions
+    from adapt.method.lora.method import LoraOptions
 
 BEGINNINGS: dict[str, Any] = {"lora": True, "dora": True, "pissa": "pissa", "olora": "olora", "mica": "mica"}
 """How A and B begin, as peft calls it."""
@@ -25,6 +26,8 @@ UNTRANSPOSED = ("olora", "osf")
 """Kinds whose beginning peft does not know for weights that are [inputs, outputs]."""
 WHOLE_WEIGHTS = ("dora", "osf")
 """Kinds whose passes read parameters of other modules, which ZeRO 3 has not gathered then."""
+WHOLE_BASES = ("lora", "dora", "mica")
+"""Kinds under which peft's layer keeps W as it was."""
 
 BASE, DOWN, UP = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 """What peft puts into the names of a layer's parameters."""
@@ -81,7 +84,9 @@ def check_rank(options: LoraOptions, smallest: int) -> None:
         )
 
 
-def merged_weight(state: Mapping[str, Tensor], name: str, scale: float, transposed: bool) -> Tensor:
+def merged_weight(
+    state: Mapping[str, Tensor], name: str, scale: float, transposed: bool, intruders: float = 1.0
+) -> Tensor:
     """What the weight of this name in peft's layer becomes in an ordinary one; biases and others stay.
 
     Args:
@@ -89,6 +94,7 @@ def merged_weight(state: Mapping[str, Tensor], name: str, scale: float, transpos
         name: with BASE in it.
         scale: of the additions.
         transposed: whether weights are [inputs, outputs].
+        intruders: what is left of intruder dimensions.
     """
     weight, layer = state[name], name.partition(BASE)[0]
     if not name.endswith(f"{BASE}weight"):
@@ -98,9 +104,12 @@ def merged_weight(state: Mapping[str, Tensor], name: str, scale: float, transpos
     down, up = (f"{layer}{part}weight" for part in (DOWN, UP))
     if down not in state:
         return weight
-    whole = (weight.T if transposed else weight) + scale * state[up] @ state[down]
+    before = weight.T if transposed else weight
+    whole = before + scale * state[up] @ state[down]
     if (lengths := state.get(f"{layer}{LENGTHS}weight")) is not None:
         whole = whole * (lengths / whole.norm(dim=1)).unsqueeze(1)
+    if intruders < 1:
+        whole = with_fewer_intruders(before, whole, intruders)
     return whole.T.contiguous() if transposed else whole
 
 
