@@ -1,1 +1,1 @@
-"""LoRA and its kin: `kinds` is what each asks of peft, `spectra` what singular values say of weights, `method` trains."""
+"""LoRA and its kin: `kinds` is what each asks of peft, `spectra` what singular values say, `method` trains them."""

@@ -54,4 +54,5 @@ def with_fewer_intruders(before: Tensor, after: Tensor, kept: float) -> Tensor:
     left, sizes, right = torch.linalg.svd(after.float(), full_matrices=False)
     alike = (left[:, :LARGEST].T @ first).abs().amax(1)
     found = (alike < ALIKE).nonzero().flatten()
-    return after + (kept - 1) * ((left[:, found] * sizes[found]) @ right[found]).to(after.dtype)
+    intruders: Tensor = (left[:, found] * sizes[found]) @ right[found]
+    return after + (kept - 1) * intruders.to(after.dtype)
