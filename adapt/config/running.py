@@ -33,6 +33,10 @@ class ResourcesConfig:
     training.global_batch_size is no multiple of are passed over."""
     cpus_per_worker: PositiveFloat = 1.0
     """CPU cores each training process reserves."""
+    trainings_per_machine: PositiveInt | None = None
+    """Trainings without GPUs that share a machine, each of which computes on its share of the cores; small ones are
+    quicker side by side. null is 1, which computes on all cores, and in a search on this machine as many as
+    tune.at_once, if there is a core for each worker."""
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none. Set this
     field on a cluster that starts GPU nodes only when they are asked for."""

@@ -155,10 +155,11 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Each worker's share, if as many come as may, and a core for the tasks that read its rows."""
+        """Each worker's share, if as many come as may, and a core more for one that is to have its machine alone."""
         resources, workers = self.config.resources, most_of(self.config.resources.workers)
+        alone = (resources.trainings_per_machine or 1) == 1
         gpus = {"GPU": resources.gpus_per_worker * workers} if resources.gpus_per_worker else {}
-        return {"CPU": workers * resources.cpus_per_worker + 1, **gpus}
+        return {"CPU": workers * resources.cpus_per_worker + alone, **gpus}
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""

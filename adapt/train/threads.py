@@ -22,11 +22,12 @@ def use_threads(count: float | None = None, shared_by: int = 1) -> None:
     torch.set_num_threads(max(1, cores // shared_by))
 
 
-def rank_device(local_world: int) -> torch.device:
+def rank_device(local_world: int, trainings: int = 1) -> torch.device:
     """The GPU that Ray Train gives a rank; else the CPU, of which the ranks of a machine share the threads.
 
     Args:
-        local_world: ranks on this machine.
+        local_world: ranks of this training on this machine.
+        trainings: those that share the machine.
     """
     import torch
     from ray.train.torch import get_device
@@ -34,5 +35,5 @@ def rank_device(local_world: int) -> torch.device:
     if torch.cuda.is_available():
         device: torch.device = get_device()
         return device
-    use_threads(shared_by=local_world)
+    use_threads(shared_by=local_world * trainings)
     return torch.device("cpu")

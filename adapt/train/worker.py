@@ -111,7 +111,7 @@ class RankParts:
         """Loads the model and wraps it for this rank's device."""
         config, context = job.config, ray.train.get_context()
         training, world = config.training, context.get_world_size()
-        device = rank_device(context.get_local_world_size())
+        device = rank_device(context.get_local_world_size(), config.resources.trainings_per_machine or 1)
         precision = agreed_precision(training.precision, device)
 
         start, method = job.pretrained, method_of(config)

@@ -1,15 +1,34 @@
-"""Refuses trials that the cluster can never hold, before the first of them."""
+"""Where trials run: side by side on this machine; those that a cluster can never hold are refused before the first."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
-from adapt.config import Config
+from adapt.config import Config, most_of
 from adapt.errors import ClusterError
 from adapt.runner import Stage
 from adapt.runner.reach import everything
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
 from adapt.tuning.trial import Trial
+
+
+def side_by_side(config: Config) -> Config:
+    """The same, on a Ray of our own with as many trainings on the machine as trials are under way at once.
+
+    A small training computes less than it starts, and that on one core: two take little longer than one.
+
+    Args:
+        config: of a trial.
+    """
+    from adapt.runtime import address_of
+
+    resources = config.resources
+    if resources.trainings_per_machine or address_of(resources):
+        return config
+    cores, each = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
+    together = max(1, min(config.tune.at_once, int(cores / each)))
+    return replace(config, resources=replace(resources, trainings_per_machine=together))
 
 
 def check_place(config: Config, trial: Trial) -> None:

@@ -23,6 +23,7 @@ from adapt.tuning.check import (
     is_lower_better,
 )
 from adapt.tuning.front import nondominated
+from adapt.tuning.place import side_by_side
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
 from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
@@ -143,7 +144,7 @@ class Search(Stage[Searched]):
         Raises:
             AdaptError: the configuration cannot work.
         """
-        return trial_of(self.job, config, self.context_of)
+        return trial_of(self.job, side_by_side(config), self.context_of)
 
     def check(self) -> tuple[Space, Proposals]:
         """Refuses what cannot work.

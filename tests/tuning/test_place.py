@@ -1,15 +1,19 @@
-"""A cluster that can never hold a trial is told before the first one."""
+"""Trials share this machine; a cluster that can never hold one is told before the first."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adapt import runtime
-from adapt.config import Config, ResourcesConfig
+from adapt.config import Config, ResourcesConfig, TuneConfig
 from adapt.errors import ClusterError
 from adapt.job.registry import JOBS
-from adapt.tuning.place import check_place
+from adapt.runner.reach import everything
+from adapt.stage.train import Train
+from adapt.tuning.place import check_place, side_by_side
 from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import task_world
 
@@ -53,3 +57,39 @@ def test_fine_tuning_that_takes_more_than_a_machine_has_is_refused(
         with pytest.raises(ClusterError, match="room for 0 of 1 workers with 8 CPU") as caught:
             checked(job, replace(config, finetune=replace(config.finetune, cpus_per_seed=8)))
         assert caught.value.fix == "lower finetune.cpus_per_seed or finetune.gpus_per_seed"
+
+
+@pytest.mark.parametrize(
+    ("cores", "at_once", "resources", "expected"),
+    [
+        (2, 4, {}, 2),
+        (16, 4, {}, 4),
+        (16, 4, {"workers": 2, "cpus_per_worker": 3.0}, 2),
+        (16, 4, {"workers": (1, 8)}, 2),
+        (2, 4, {"workers": 2}, 1),
+        (1, 1, {}, 1),
+        (16, 4, {"trainings_per_machine": 3}, 3),
+        (16, 4, {"address": "auto"}, None),
+    ],
+)
+def test_trials_share_this_machine_if_there_is_a_core_for_each_worker(
+    cores: int, at_once: int, resources: dict[str, Any], expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = Config(tune=TuneConfig(at_once=at_once), resources=ResourcesConfig(**resources))
+    assert side_by_side(config).resources == replace(config.resources, trainings_per_machine=expected)
+
+
+def test_a_training_takes_a_core_more_where_it_is_to_have_its_machine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that two of them do not slow each other down on a machine of two cores; and sharing changes no key."""
+    config = on_dev(task_world(tmp_path, monkeypatch))
+    found = []
+    for trainings in (None, 1, 2):
+        shared = replace(config, resources=ResourcesConfig(workers=2, trainings_per_machine=trainings))
+        stages = everything([trial_of(JOBS["tapt"], shared)])
+        found.append(next(stage for stage in stages if isinstance(stage, Train)))
+    assert [dict(stage.needs() or {}) for stage in found] == [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 2.0}]
+    assert len({stage.key for stage in found}) == 1
