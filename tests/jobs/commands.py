@@ -21,14 +21,12 @@ ROOT = Path(__file__).parents[2]
 HEAVY = {"ray", "torch", "transformers", "deepspeed", "pyarrow", "numpy", "datasets", "tokenizers", "huggingface_hub"}
 # Runs a script as the main program, then notes which packages it has loaded.
 PROGRAM = """
-import runpy, sys
+import atexit, runpy, sys
 from pathlib import Path
 _, loaded, script, *arguments = sys.argv
 sys.argv = [script, *arguments]
-try:
-    runpy.run_path(script, run_name="__main__")
-finally:
-    Path(loaded).write_text("\\n".join({name.split(".")[0] for name in sys.modules}))
+atexit.register(lambda: Path(loaded).write_text("\\n".join({name.split(".")[0] for name in sys.modules})))
+runpy.run_path(script, run_name="__main__")
 """
 
 

@@ -5,6 +5,7 @@ python -m tests.jobs.forks
 takes orders as JSON, a line each, and answers with the exit code of each.
 """
 
+import atexit
 import json
 import os
 import runpy
@@ -34,10 +35,8 @@ def become(folder: str, environment: dict[str, str], files: list[str], script: s
     for number, file in enumerate([os.devnull, *files[:2]]):
         os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = [script, *arguments]
-    try:
-        runpy.run_path(script, run_name="__main__")
-    finally:
-        Path(files[2]).write_text("\n".join({name.split(".")[0] for name in sys.modules}))
+    atexit.register(lambda: Path(files[2]).write_text("\n".join({name.split(".")[0] for name in sys.modules})))
+    runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":
