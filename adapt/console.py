@@ -120,7 +120,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
     """
     code = attempt(job, debug)
     # Python's own end takes away what threads run on that nobody waits for. Ray wakes such threads as it is shut down,
-    # and one in ten interrupted jobs ended in a segmentation fault. This is also quicker.
+    # and one interrupted job in six ended in a segmentation fault here. This is also quicker.
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # nobody reads it any more
