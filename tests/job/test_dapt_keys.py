@@ -98,6 +98,7 @@ HOW: dict[str, Any] = {
     "resources.address": "10.0.0.1:6379",
     "resources.workers": 4,
     "resources.cpus_per_worker": 2.0,
+    "resources.trainings_per_machine": 2,
     "resources.gpus_per_worker": 0.5,
     "resources.zero_stage": 3,
     "resources.offload": "optimizer",
