@@ -13,8 +13,8 @@ from adapt.errors import ModelError
 from adapt.model.locate import CONFIG, Pretrained, read_json
 
 FIX = (
-    "merge models that were trained from one base; those with more tokens than the base must have the same ones, after"
-    " the base's"
+    "merge models that were trained from one base, model.path; some may have more tokens than it, all of them the same"
+    " ones, with ids after the base's"
 )
 SHOWN = 40
 
@@ -56,7 +56,7 @@ def new_tokens(base: Pretrained, models: Sequence[Pretrained]) -> NewTokens | No
     for place in extended:
         _refuse_differing(models[extended[0]], models[place], theirs[extended[0]], theirs[place])
     for place, model in enumerate(models):
-        if place not in extended and (sizes := {_rows(base), _rows(model)}) and len(sizes) > 1:
+        if place not in extended and _rows(model) != _rows(base):
             raise ModelError(
                 f"{model.model} cannot be merged with {base.model}: vocabulary size is {_rows(model)} in its"
                 f" config.json, and {_rows(base)} in the base's, though both have the same tokens",
@@ -76,10 +76,10 @@ def _refuse_differing(base: Pretrained, model: Pretrained, ours: Mapping[str, in
     differing = sorted(token for token in ours.keys() | theirs.keys() if ours.get(token) != theirs.get(token))
     if differing:
         token = differing[0]
-        here, there = (f"id {ids[token]}" if token in ids else "absent" for ids in (theirs, ours))
+        own, other = (f"id {ids[token]}" if token in ids else "absent" for ids in (theirs, ours))
         raise ModelError(
             f"{model.model} cannot be merged with {base.model}: {len(differing):,} tokens differ, such as"
-            f" {token[:SHOWN]!r}, {here} in the vocabulary of the one and {there} in that of the other",
+            f" {token[:SHOWN]!r}, {own} in its vocabulary and {other} in the other's",
             FIX,
         )
 
