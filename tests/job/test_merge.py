@@ -205,6 +205,17 @@ def test_the_residual_teaches_an_extended_model_to_follow_instructions(
 # --- in chains
 
 
+def common(folder: Path, model: Path) -> dict[str, Any]:
+    lengths = {"training.sequence_length": 64, "evaluation.sequence_length": 64}
+    return {"model.path": str(model), "storage.root": str(folder / "runs"), **lengths}
+
+
+def chain_of(folder: Path, content: dict[str, Any]) -> Chain:
+    file = folder / "chain.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return build_chain(expand_chain(read_chain(str(file))))
+
+
 @pytest.fixture
 def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
     """Two domains, what is made of their models, and a task on it."""
@@ -214,12 +225,7 @@ def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
         write(tmp_path / f"{split}.jsonl", labelled(8, len(split)))
     splits = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "dev", "test")}
     content = {
-        "common": {
-            "model.path": str(tiny_bert),
-            "storage.root": str(tmp_path / "runs"),
-            "training.sequence_length": 64,
-            "evaluation.sequence_length": 64,
-        },
+        "common": common(tmp_path, tiny_bert),
         "sets": {"domain": ["one", "two"], "share": ["0.25", "0.5"]},
         "stages": {
             "dapt": {"job": "dapt", "for": "domain", "corpus.paths": f"{tmp_path}/{{domain}}.jsonl"},
@@ -238,9 +244,7 @@ def chain(tmp_path: Path, tiny_bert: Path) -> Chain:
             },
         },
     }
-    file = tmp_path / "chain.yaml"
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
-    return build_chain(expand_chain(read_chain(str(file))))
+    return chain_of(tmp_path, content)
 
 
 def test_stages_are_merged_and_what_was_merged_is_a_start(chain: Chain) -> None:
@@ -293,13 +297,7 @@ def test_what_follows_a_merge_has_the_tokens_of_the_extended_model(tmp_path: Pat
     splits = {split: str(tmp_path / f"{split}.jsonl") for split in ("train", "dev", "test")}
     task = {"job": "finetune", "task": {"name": "toy", **splits}, "finetune.seeds": [0]}
     content = {
-        "common": {
-            "model.path": str(tiny_bert),
-            "storage.root": str(tmp_path / "runs"),
-            "training.sequence_length": 64,
-            "evaluation.sequence_length": 64,
-            "corpus.paths": f"{tmp_path}/one.jsonl",
-        },
+        "common": {**common(tmp_path, tiny_bert), "corpus.paths": f"{tmp_path}/one.jsonl"},
         "stages": {
             "words": {"job": "vocabulary", "vocabulary": {"action": "extend", "size": 5}},
             "dapt": {"job": "dapt", "from": "words"},
@@ -309,9 +307,7 @@ def test_what_follows_a_merge_has_the_tokens_of_the_extended_model(tmp_path: Pat
             **{f"tuned_{name}": {**task, "from": name} for name in ("made", "found", "same")},
         },
     }
-    file = tmp_path / "chain.yaml"
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
-    goals: dict[str, Any] = {goal.name: goal.stage for goal in build_chain(expand_chain(read_chain(str(file)))).goals}
+    goals: dict[str, Any] = {goal.name: goal.stage for goal in chain_of(tmp_path, content).goals}
     starts = {name: goals[f"tuned_{name}"].start for name in ("made", "found", "same")}
     assert starts["made"].vocabulary is starts["same"].vocabulary is goals["words"]
     assert starts["found"].vocabulary is None
@@ -338,16 +334,14 @@ def pretended(stage: Any, folder: Path, result: Any = None) -> Any:
 
 def test_a_merge_with_several_shares_is_no_model_to_start_from(tmp_path: Path, tiny_bert: Path) -> None:
     content = {
-        "common": {"model.path": str(tiny_bert), "training.sequence_length": 64, "evaluation.sequence_length": 64},
+        "common": common(tmp_path, tiny_bert),
         "stages": {
             "mixed": {"job": "merge", "merge": {"models": [str(tiny_bert)], "shares": [0.1, 0.2]}},
             "more": {"job": "merge", "merge": {"models": ["mixed"]}},
         },
     }
-    file = tmp_path / "chain.yaml"
-    file.write_text(yaml.safe_dump(content, sort_keys=False))
     with pytest.raises(ConfigError, match="more asks for the model of mixed, which leaves several"):
-        build_chain(expand_chain(read_chain(str(file))))
+        chain_of(tmp_path, content)
 
 
 def test_the_default_experiment_measures_all_models_on_the_same_texts(tmp_path: Path, tiny_bert: Path) -> None:
