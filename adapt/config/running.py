@@ -36,7 +36,7 @@ class ResourcesConfig:
     trainings_per_machine: PositiveInt | None = None
     """Trainings without GPUs that share a machine, each of which computes on its share of the cores; small ones are
     quicker side by side. null is 1, which computes on all cores, and in a search on this machine as many as
-    tune.at_once, if there is a core for each worker."""
+    tune.at_once, if there is a core for each worker and memory for all."""
     gpus_per_worker: NonNegativeFloat | None = None
     """GPUs each training process holds; null is 1 where the cluster has GPUs now and 0 where it has none. Set this
     field on a cluster that starts GPU nodes only when they are asked for."""
@@ -57,6 +57,11 @@ class ResourcesConfig:
     cluster, null is 16, which the cluster starts as it has room."""
     wait_s: NonNegativeFloat = 300.0
     """How long to wait for an autoscaling cluster to bring the resources asked for [s]."""
+
+    @property
+    def trainings(self) -> int:
+        """How many trainings without GPUs share a machine."""
+        return self.trainings_per_machine or 1
 
 
 @dataclass(frozen=True)

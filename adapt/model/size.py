@@ -114,10 +114,10 @@ def model_size(folder: Path) -> ModelSize | None:
     config = read_json(folder / CONFIG)
     dimensions = {name: _first(config, keys) for name, keys in ALIASES.items()}
     hidden, layers, heads = (dimensions[name] for name in ("hidden", "layers", "heads"))
+    if not (hidden and layers and heads and "vocab_size" in config):
+        return None
     shapes = _shapes(folder)
     tables = {name: shape for name, shape in shapes.items() if TABLE.search(name) and not IN_LAYER.search(name)}
-    if not (hidden and layers and heads and tables and "vocab_size" in config):
-        return None
     matrices = {
         name: math.prod(shape)
         for name, shape in shapes.items()

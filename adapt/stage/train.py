@@ -157,7 +157,7 @@ class Train(Stage[Trained]):
     def needs(self) -> Mapping[str, float]:
         """Each worker's share, if as many come as may, and a core more for one that is to have its machine alone."""
         resources, workers = self.config.resources, most_of(self.config.resources.workers)
-        alone = (resources.trainings_per_machine or 1) == 1
+        alone = resources.trainings == 1
         gpus = {"GPU": resources.gpus_per_worker * workers} if resources.gpus_per_worker else {}
         return {"CPU": workers * resources.cpus_per_worker + alone, **gpus}
 

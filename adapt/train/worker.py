@@ -111,7 +111,8 @@ class RankParts:
         """Loads the model and wraps it for this rank's device."""
         config, context = job.config, ray.train.get_context()
         training, world = config.training, context.get_world_size()
-        device = rank_device(context.get_local_world_size(), config.resources.trainings_per_machine or 1)
+        local_workers, trainings = context.get_local_world_size(), config.resources.trainings
+        device = rank_device(local_workers, trainings)
         precision = agreed_precision(training.precision, device)
 
         start, method = job.pretrained, method_of(config)
@@ -125,7 +126,7 @@ class RankParts:
         number = job.number or 1
         dimensions, document_length = model_size(start.model), _document_length(job)
         dimensions = dimensions and method.trained_size(dimensions, range(number, number + 1))
-        place = RankPlace(device, precision, context.get_local_world_size())
+        place = RankPlace(device, precision, local_workers * trainings)
         with noting_passes(Path(job.folder), context.get_world_rank()) as note:
             size, accumulation = passes(config, dimensions, model, objective, method, place, document_length, note)
         parameters = sum(parameter.numel() for parameter in model.parameters())  # before ZeRO divides them

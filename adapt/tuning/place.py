@@ -6,29 +6,45 @@ from typing import Any
 
 from adapt.config import Config, most_of
 from adapt.errors import ClusterError
+from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
 from adapt.runner.reach import everything
+from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
+from adapt.train.capacity.fit import fit
+from adapt.train.capacity.probe import known_device
 from adapt.tuning.trial import Trial
 
 
-def side_by_side(config: Config) -> Config:
+def side_by_side(context: Context) -> Context:
     """The same, on a Ray of our own with as many trainings on the machine as trials are under way at once.
 
-    A small training computes less than it starts, and that on one core: two take little longer than one.
+    A small training computes less than it starts, and that on one core: two take little longer than one. Where the
+    machine has not the memory for all, they are fewer: one that is ended for want of it begins again.
 
     Args:
-        config: of a trial.
+        context: of a trial.
     """
     from adapt.runtime import address_of
 
-    resources = config.resources
+    config, resources = context.config, context.config.resources
     if resources.trainings_per_machine or address_of(resources):
-        return config
+        return context
     cores, each = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
-    together = max(1, min(config.tune.at_once, int(cores / each)))
-    return replace(config, resources=replace(resources, trainings_per_machine=together))
+    most = max(1, min(config.tune.at_once, int(cores / each)))
+    size = model_size(context.start.pretrained.model)
+    shared = [
+        replace(config, resources=replace(resources, trainings_per_machine=trainings))
+        for trainings in range(most, 0, -1)
+    ]
+    return context.configured(next((tried for tried in shared if _fits(tried, size)), shared[-1]))
+
+
+def _fits(config: Config, size: ModelSize | None) -> bool:
+    """Whether memory is enough, as far as the dimensions of the model are known."""
+    device = known_device(config.resources)
+    return size is None or device is None or fit(config, size, device).fits
 
 
 def check_place(config: Config, trial: Trial) -> None:

@@ -144,7 +144,7 @@ class Search(Stage[Searched]):
         Raises:
             AdaptError: the configuration cannot work.
         """
-        return trial_of(self.job, side_by_side(config), self.context_of)
+        return trial_of(self.job, config, lambda asked: side_by_side(self.context_of(asked)))
 
     def check(self) -> tuple[Space, Proposals]:
         """Refuses what cannot work.

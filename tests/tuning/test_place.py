@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from adapt import runtime
-from adapt.config import Config, ResourcesConfig, TuneConfig
+from adapt.config import Config, ModelConfig, ResourcesConfig, TuneConfig
 from adapt.errors import ClusterError
 from adapt.job.registry import JOBS
 from adapt.runner.reach import everything
+from adapt.stage.context import Context
 from adapt.stage.train import Train
+from adapt.train.capacity import device
 from adapt.tuning.place import check_place, side_by_side
 from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import task_world
@@ -60,25 +62,41 @@ def test_fine_tuning_that_takes_more_than_a_machine_has_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("cores", "at_once", "resources", "expected"),
+    ("cores", "at_once", "gib", "resources", "expected"),
     [
-        (2, 4, {}, 2),
-        (16, 4, {}, 4),
-        (16, 4, {"workers": 2, "cpus_per_worker": 3.0}, 2),
-        (16, 4, {"workers": (1, 8)}, 2),
-        (2, 4, {"workers": 2}, 1),
-        (1, 1, {}, 1),
-        (16, 4, {"trainings_per_machine": 3}, 3),
-        (16, 4, {"address": "auto"}, None),
+        (2, 4, 64, {}, 2),
+        (16, 4, 64, {}, 4),
+        (16, 4, 64, {"workers": 2, "cpus_per_worker": 3.0}, 2),
+        (16, 4, 64, {"workers": (1, 8)}, 2),
+        (2, 4, 64, {"workers": 2}, 1),
+        (1, 1, 64, {}, 1),
+        (16, 4, 64, {"trainings_per_machine": 3}, 3),
+        (16, 4, 64, {"address": "auto"}, None),
+        (16, 4, 3.5, {}, 3),  # a process takes 1 GiB before it has a model
+        (16, 4, 0.5, {}, 1),
+        (16, 4, 3.5, {"trainings_per_machine": 4}, 4),
+        (16, 4, 3.5, {"workers": 2}, 1),
     ],
 )
-def test_trials_share_this_machine_if_there_is_a_core_for_each_worker(
-    cores: int, at_once: int, resources: dict[str, Any], expected: int | None, monkeypatch: pytest.MonkeyPatch
+def test_trials_share_this_machine_if_there_is_a_core_and_memory_for_each_worker(
+    cores: int,
+    at_once: int,
+    gib: float,
+    resources: dict[str, Any],
+    expected: int | None,
+    tiny_bert: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    monkeypatch.setattr(device, "machine_memory", lambda: int(gib * 2**30))
+    world = task_world(tmp_path, monkeypatch)
+    world = replace(world, model=ModelConfig(path=str(tiny_bert)))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    config = Config(tune=TuneConfig(at_once=at_once), resources=ResourcesConfig(**resources))
-    assert side_by_side(config).resources == replace(config.resources, trainings_per_machine=expected)
+    context = Context.of(replace(world, tune=TuneConfig(at_once=at_once)))
+    config = replace(context.config, resources=ResourcesConfig(**resources))
+    shared = side_by_side(context.configured(config)).config
+    assert shared.resources == replace(config.resources, trainings_per_machine=expected)
 
 
 def test_a_training_takes_a_core_more_where_it_is_to_have_its_machine_alone(

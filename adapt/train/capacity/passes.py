@@ -25,7 +25,7 @@ class RankPlace:
     device: torch.device
     precision: Precision
     local_workers: int
-    """Training processes on this machine."""
+    """Training processes on this machine, those of other trainings too."""
 
 
 def passes(

@@ -31,7 +31,7 @@ def known_device(resources: ResourcesConfig) -> Device | None:
         return None
     if has_gpu() and resources.gpus_per_worker != 0:
         return limited(measured(resources, "auto")[0], None, resources.gpus_per_worker)
-    return this_machine(most_of(resources.workers))
+    return this_machine(_processes(resources))
 
 
 def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]:
@@ -40,7 +40,12 @@ def measured(resources: ResourcesConfig, precision: str) -> tuple[Device, float]
     Raises:
         ClusterError: that process failed.
     """
-    return _measured(precision, most_of(resources.workers))
+    return _measured(precision, _processes(resources))
+
+
+def _processes(resources: ResourcesConfig) -> int:
+    """Training processes that have a part of this machine each."""
+    return most_of(resources.workers) * resources.trainings
 
 
 @lru_cache  # a chain asks for every training
@@ -74,7 +79,7 @@ def device_of_workers(resources: ResourcesConfig) -> Device | None:
         return limited(device, None, gpus)
     its_own = next(known["Resources"] for known in ray.nodes() if known["NodeID"] == node)  # it may have come meanwhile
     workers_per_node = int(its_own.get("CPU", 1) / resources.cpus_per_worker)
-    return replace(device, shared_by=max(1, min(most_of(resources.workers), workers_per_node)))
+    return replace(device, shared_by=max(1, min(_processes(resources), workers_per_node)))
 
 
 def _look() -> tuple[Device, str]:

@@ -86,6 +86,7 @@ def test_a_configured_memory_is_believed(resources: ResourcesConfig, kind: str) 
 def test_without_ray_a_cluster_s_device_is_not_known() -> None:
     assert probe.known_device(ResourcesConfig(address="10.0.0.1:6379")) is None
     assert probe.known_device(ResourcesConfig(workers=2)) == this_machine(2)
+    assert probe.known_device(ResourcesConfig(workers=2, trainings_per_machine=3)) == this_machine(6)
 
 
 @pytest.mark.heavy
