@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,12 +35,13 @@ class NoActor:
         return cls(**given)
 
 
-def test_no_actors_are_asked_for_that_share_out_datasets_or_ask_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_actors_are_asked_for_that_have_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from ray.train import DataConfig, RunConfig, ScalingConfig
     from ray.train.backend import BackendConfig
     from ray.train.v2._internal.callbacks import BackendSetupCallback
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.execution.context import TrainRunContext
     from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
@@ -49,7 +52,9 @@ def test_no_actors_are_asked_for_that_share_out_datasets_or_ask_for_nodes(monkey
     kept = BackendSetupCallback(backend)
     trainer = in_idle_processes(SimpleNamespace())
     given = trainer._initialize_and_run_controller(
-        scaling_policy=FixedScalingPolicy(scaling), callbacks=[kept, DatasetsCallback(context, {})], more=1
+        scaling_policy=FixedScalingPolicy(scaling),
+        callbacks=[kept, DatasetsCallback(context, {}), PlacementGroupCleanerCallback()],
+        more=1,
     ).given
     assert given["callbacks"] == [kept]
     assert given["more"] == 1
@@ -94,3 +99,33 @@ def test_nobody_has_a_runtime_environment_and_yet_all_variables(tmp_path: Path) 
         "variables": VARIABLES,
         "rank": PROCESS_ENVIRONMENT,
     }
+
+
+class Die(UserCallback):
+    """In the controller: ends it."""
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_a_killed_controller_had_reserved_is_free_again(tmp_path: Path) -> None:
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    others = placement_group([{"CPU": 0.5}])
+    ray.get(others.ready(), timeout=60)
+    free = ray.available_resources()["CPU"]
+    config = RunConfig(name="look", storage_path=str(tmp_path), callbacks=[Die()])
+    trainer = TorchTrainer(a_rank, scaling_config=ScalingConfig(num_workers=1), run_config=config)
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        in_idle_processes(trainer).fit()
+    try:
+        deadline = time.monotonic() + 60
+        while ray.available_resources()["CPU"] != free and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert ray.available_resources()["CPU"] == free
+    finally:
+        remove_placement_group(others)
