@@ -23,7 +23,7 @@ def dapt(context: Context) -> Export:
     replay = replayed_text(context, general)
     measured = {"domain": text.whole, **({"general": general} if general else {})}
     before = Evaluate.of(context, "before", measured)
-    past = before_training(context, list(text.sources.values()))
+    past = before_training(context, list(text.sources.values()), replay)
     training = Train.of(context, text.sources, replay, past, streamed=text.streamed)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(

@@ -10,18 +10,21 @@ from adapt.stage.context import Context
 from adapt.stage.text.prepare import Prepared
 
 
-def before_training(context: Context, texts: Sequence[Stage[Prepared]]) -> Mapping[str, Stage[Any]]:
+def before_training(
+    context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
+) -> Mapping[str, Stage[Any]]:
     """The method's stages before a training.
 
     Args:
         context: whose model is going to learn.
         texts: what it learns first, one a source.
+        general: general text that is replayed.
 
     Raises:
         ConfigError, ModelError: the method cannot be used here.
     """
     check_method(context.config, context.start.pretrained.model)
-    return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}))
+    return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}, general))
 
 
 def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:

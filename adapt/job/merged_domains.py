@@ -26,7 +26,7 @@ def merged_domains(setup: Setup) -> Iterator[Step]:
     Raises:
         ConfigError: section `merge` does not suit as many models.
     """
-    before_training(setup.context, [setup.texts[setup.order[0]]])
+    before_training(setup.context, [setup.texts[setup.order[0]]], None)
     merging_of_domains(setup.context.config, len(setup.order))  # what is wrong is said before the first is trained
     models: list[Start] = []
     for number, name in enumerate(setup.order, start=1):

@@ -71,7 +71,7 @@ def sequence(context: Context) -> SequenceStage:
 def _one_after_another(setup: Setup) -> Iterator[Step]:
     """Each training starts from the model that learnt the domain before."""
     context = setup.context
-    past = before_training(context, [setup.texts[setup.order[0]]])
+    past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
     keys = tuple((name, text.key) for name, text in setup.texts.items())
     noted = Noted.of(root_of(context.config), context.config.name, keys)
     noted.check()

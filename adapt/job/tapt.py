@@ -49,8 +49,8 @@ def tapt(context: Context) -> Export:
     text = next(iter(sources.values())) if len(sources) == 1 else Gather(config.name, sources)
     measured = {"domain": dev, **({"general": general} if general else {})}
     before = Evaluate.of(context, "before", measured)
-    past = before_training(context, list(sources.values()))
     replay = replayed_text(context, general, unseen, apart)
+    past = before_training(context, list(sources.values()), replay)
     training = Train.of(context, sources, replay, past, config.tapt.batch_examples, transductive)
     after = Evaluate.of(context.starting_from(training), "after", measured)
     return Export(

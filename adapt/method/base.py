@@ -37,6 +37,8 @@ class Domain:
     """The prepared text of the domain, one stage for each source."""
     past: Mapping[str, Stage[Any]]
     """The method's stages so far, by name."""
+    general: Stage[Any] | None = None
+    """Prepared general text, where some is replayed (`mixture.replay_paths`); known before the first domain."""
 
 
 @dataclass(frozen=True)

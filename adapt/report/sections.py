@@ -11,6 +11,7 @@ from adapt.report.page.blocks import NONE, Block, Cell, Figures, Findings, Folde
 from adapt.report.searches.found import searches_of
 from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.selections import selection_blocks
+from adapt.report.sequences.front import front_verdict
 from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.section import section as sequences_section
 from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
@@ -65,7 +66,8 @@ def _verdict(
     in_turn: Sequences,
     traded: Sequence[MeasuredAlike],
 ) -> list[Block]:
-    findings, searched = [*tradeoff_verdicts(traded), *sequence_verdicts(in_turn)], search_verdicts(searches_of(study))
+    findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
+    searched = search_verdicts(searches_of(study))
     if results.rows or not (findings or searched):
         findings = [*findings, *verdicts(results, compared, priced)]
     findings = [*findings, *searched]

@@ -4,8 +4,8 @@ Ray Train hands some variables on to its controller as a runtime environment, wh
 process that has one is always started anew, and by a second Python that sets it up. On a Ray of our own all processes
 have these variables from us. Three actors, each a process that takes a core for over a second while training starts,
 serve what is not there: one shares out datasets, which our trainers are not given, one asks an autoscaler for nodes,
-and one gives free what a dead controller has reserved. That one asks a dashboard whether the controller lives, and where
-there is none may hold up the end of a training by 12 s; here the driver notices, and gives free.
+and one gives free what a dead controller has reserved. That one asks a dashboard whether the controller lives, and
+where there is none may hold up the end of a training by 12 s; here the driver notices, and gives free.
 """
 
 from typing import Any

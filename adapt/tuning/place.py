@@ -6,14 +6,12 @@ from typing import Any
 
 from adapt.config import Config, most_of
 from adapt.errors import ClusterError
-from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
 from adapt.runner.reach import everything
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
-from adapt.train.capacity.fit import fit
-from adapt.train.capacity.probe import known_device
+from adapt.train.capacity.forecast import may_fit
 from adapt.tuning.trial import Trial
 
 
@@ -33,18 +31,12 @@ def side_by_side(context: Context) -> Context:
         return context
     cores, each = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
     most = max(1, min(config.tune.at_once, int(cores / each)))
-    size = model_size(context.start.pretrained.model)
+    model = context.start.pretrained.model
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
     ]
-    return context.configured(next((tried for tried in shared if _fits(tried, size)), shared[-1]))
-
-
-def _fits(config: Config, size: ModelSize | None) -> bool:
-    """Whether memory is enough, as far as the dimensions of the model are known."""
-    device = known_device(config.resources)
-    return size is None or device is None or fit(config, size, device).fits
+    return context.configured(next((tried for tried in shared if may_fit(tried, model)), shared[-1]))
 
 
 def check_place(config: Config, trial: Trial) -> None:

@@ -229,7 +229,14 @@ def started(stage: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "options"), [("ewc", {"fisher_sequences": 16}), ("replay", {"fraction": 0.5})])
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ewc", {"fisher_sequences": 16}),
+        ("lora", {"kind": "corda", "rank": 2, "moment_sequences": 16}),
+        ("replay", {"fraction": 0.5}),
+    ],
+)
 def test_a_second_domain_with_what_another_method_knows_of_the_first(
     given: dict[str, Any], das: Ran, method: str, options: dict[str, Any]
 ) -> None:
@@ -250,6 +257,8 @@ def test_a_second_domain_with_what_another_method_knows_of_the_first(
     if method == "ewc":
         assert das.of(second.past["fisher"]).result.domains == 1
         assert set(sources) == {"domain"}
+    elif method == "lora":
+        assert das.of(second.past["moments"]).result.domains == 2
     else:
         assert set(sources) == {"domain", "one"}
         assert 0.3 < sources["one"].share < 0.7  # of 48 rows

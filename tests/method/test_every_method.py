@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save_file
 
 from adapt.method.elle.method import TEXT
-from adapt.method.ewc.fisher import FISHER_FILE
+from adapt.method.ewc.stage import FISHER_FILE
+from adapt.method.lora.moments import shared_inputs
+from adapt.method.lora.stage import MOMENTS_FILE
 from adapt.method.table import METHODS, method_class
 from tests.method.elle.test_memory import text_folder
 from tests.method.trained import BEFORE, Trained, assert_close, assert_equal, train_all
@@ -27,6 +29,7 @@ STRONG: dict[str, dict[str, Any]] = {
     "lora": {"rank": 2},
     "lora as dora": {"rank": 2, "kind": "dora"},
     "lora as osf": {"rank": 2, "kind": "osf"},
+    "lora as corda": {"rank": 2, "kind": "corda"},
     "derpp": {"alpha": 3.0, "beta": 1.0, "fraction": 0.5},
     "elle": {"layers": [1], "heads": [1], "recovery_fraction": 0.3, "replay_fraction": 0.5, "prompt_length": 2},
     "adapters": {"width": 3},
@@ -65,7 +68,11 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder, draw = tmp_path_factory.mktemp("fisher"), torch.Generator().manual_seed(0)
     fisher = {name: torch.rand(each.shape, generator=draw) for name, each in model().named_parameters()}
     save_file(fisher, folder / FISHER_FILE, {"domains": "1"})
-    return {"fisher": folder, **texts}
+    moments, rows = tmp_path_factory.mktemp("moments"), torch.Generator().manual_seed(1)
+    widths = {name: model().get_submodule(name).in_features for name in shared_inputs(model()).values()}
+    seen = {name: torch.randn(9, width, generator=rows) for name, width in widths.items()}
+    save_file({name: each.T @ each for name, each in seen.items()}, moments / MOMENTS_FILE, {"domains": "1"})
+    return {"fisher": folder, "moments": moments, **texts}
 
 
 def run_of(name: str, past: dict[str, Path], case: Case, **options: Any) -> Trained:

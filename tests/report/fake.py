@@ -44,7 +44,7 @@ class Fake:
             metrics=more.get("metrics", {}),
             cost=more.get("cost", {}),
             resources={},
-            outputs={},
+            outputs=more.get("outputs", {}),
             packages=more.get("packages", PACKAGES),
             started_at="2026-11-21T12:00:00+00:00",
             path=self.root / stage / f"{hashlib.sha256(name.encode()).hexdigest()[:6]}-{key[:8]}",

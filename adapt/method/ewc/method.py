@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapt.config import Config
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.ewc.stage import MeasureFisher
-from adapt.method.measuring import check_prepared
+from adapt.method.ewc.stage import FISHER_FILE, MEASURED, MeasureFisher
+from adapt.method.measuring import check_prepared, check_sums
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,18 +70,16 @@ class Ewc(Method):
         Raises:
             ModelError: it is another model's.
         """
-        from adapt.method.ewc.fisher import check_fisher
-
         self._setting = setting
         if FISHER in setting.past:
-            check_fisher(setting.past[FISHER], model)
+            ours = {name: weight.shape for name, weight in model.named_parameters()}
+            check_sums(setting.past[FISHER] / FISHER_FILE, ours, MEASURED)
         return model
 
     def begin(self, engine: Any) -> None:
         """Keeps what the weights are now, and this rank's parts of the information."""
         from safetensors import safe_open
 
-        from adapt.method.ewc.fisher import FISHER_FILE
         from adapt.method.pull import Pull, Pulls, own_parts, parts_now
 
         folder = self._setting.past.get(FISHER)

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
     from adapt.method.lora.method import LoraOptions
 
-BEGINNINGS: dict[str, Any] = {"lora": True, "dora": True, "pissa": "pissa", "olora": "olora", "mica": "mica"}
+BEGINNINGS: dict[str, Any] = {
+    **dict.fromkeys(("lora", "dora"), True),
+    **{kind: kind for kind in ("pissa", "olora", "mica", "corda")},
+}
 """How A and B begin, as peft calls it."""
-BOUNDED = ("pissa", "olora", "mica", "osf")
+BOUNDED = ("pissa", "olora", "mica", "corda", "osf")
 """Kinds that begin with singular directions of W, of which there are as many as its smaller side."""
 UNTRANSPOSED = ("olora", "osf")
 """Kinds whose beginning peft does not know for weights that are [inputs, outputs]."""
@@ -48,6 +51,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
         transposed: whether weights are [inputs, outputs].
     """
     from peft import LoraConfig, OSFConfig
+    from peft.tuners.lora.config import CordaConfig
 
     if options.kind == "osf":
         kept: dict[str, int | float] = {
@@ -62,6 +66,7 @@ def peft_config(options: LoraOptions, names: Sequence[str], smallest: Mapping[st
         fan_in_fan_out=transposed,
         init_lora_weights=BEGINNINGS[options.kind],
         use_dora=options.kind == "dora",
+        corda_config=CordaConfig(corda_method="kpm") if options.kind == "corda" else None,
     )
 
 

@@ -8,13 +8,14 @@ embeddings and LM head would be made and silently not trained by some libraries,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
+from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction, how
 from adapt.errors import ConfigError, ModelError
-from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.lora.kinds import (
     ADDED,
     BASE,
@@ -26,20 +27,26 @@ from adapt.method.lora.kinds import (
     peft_config,
 )
 from adapt.method.lora.spectra import best_conditioned
+from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
+from adapt.method.measuring import check_prepared
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize, model_size
+from adapt.runner import Stage
 from adapt.runner.packages import deciding
+
+MOMENTS = "moments"
+"""What the method calls its stage."""
 
 
 @dataclass(frozen=True)
 class LoraOptions:
     """Low-rank additions to the transformer's linear layers, merged after each domain (arXiv 2106.09685)."""
 
-    kind: Literal["lora", "dora", "pissa", "olora", "mica", "osf"] = "lora"
+    kind: Literal["lora", "dora", "pissa", "olora", "mica", "corda", "osf"] = "lora"
     """`lora` begins with B = 0; `dora` trains the length of each row of a weight too (arXiv 2402.09353). `pissa` begins
     with the largest singular directions of a weight (2404.02948), `olora` with orthonormal ones (2406.01775). Against
-    forgetting, `mica` trains A alone behind the smallest directions (2604.01694), and `osf` trains the smallest ones,
-    orthogonally to the others (2504.07097)."""
+    forgetting, `mica` trains A alone behind the smallest directions (2604.01694), `osf` trains the smallest ones,
+    orthogonally to the others (2504.07097), and `corda` those that matter least for text that is known (2406.05223)."""
     rank: PositiveInt = 256
     """Rank of each addition, of `osf` the directions: 256 for continued pre-training of large models (arXiv
     2405.09673)."""
@@ -53,6 +60,8 @@ class LoraOptions:
     intruders: Fraction = 1.0
     """What is left, when additions are merged, of intruder dimensions: large directions of a weight that it had nothing
     alike of before (arXiv 2410.21228; peft takes .75). 1 leaves additions as they are; of `lora`, `dora` and `mica`."""
+    moment_sequences: PositiveInt = how(256)
+    """Rows of text, drawn at random, on which `corda` measures what enters each layer (256, as published)."""
 
 
 class Lora(Method):
@@ -90,8 +99,24 @@ class Lora(Method):
                 f"lora.intruders is {self.options.intruders}, but {self.options.kind} keeps no weight as it was",
                 "leave lora.intruders at 1, or set lora.kind to lora, dora or mica",
             )
+        if self.options.kind == "corda":
+            check_prepared(config, "what enters the layers", "set lora.kind to another")
         if size := model_size(model):
             check_rank(self.options, min(size.hidden, size.attention))
+
+    def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
+        """For `corda`, what enters the layers of the model to begin with: on general text, else on the domain's."""
+        return self._measured(first, (first.general,) if first.general else first.texts)
+
+    def after_domain(self, learnt: Domain) -> Mapping[str, Stage[Any]]:
+        """The same of the model that has learnt the domain, joined with that of all before."""
+        return self._measured(learnt, learnt.texts)
+
+    def _measured(self, domain: Domain, texts: tuple[Stage[Any], ...]) -> Mapping[str, Stage[Any]]:
+        if self.options.kind != "corda":
+            return {}
+        config, wanted, previous = domain.config, self.options.moment_sequences, domain.past.get(MOMENTS)
+        return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Freezes the model and adds the matrices, A random by the run's seed. What it computes has not changed yet.
@@ -118,6 +143,10 @@ class Lora(Method):
                 "set lora.kind to lora, dora, pissa or mica",
             )
         model.requires_grad_(False)
+        if self.options.kind == "corda":
+            from adapt.method.lora.moments import note_directions
+
+            note_directions(model, names, setting.past[MOMENTS] / MOMENTS_FILE, self.options.rank, self._transposed)
         with torch.random.fork_rng([]):
             torch.manual_seed((setting.seed + (setting.number or 0)) % 2**63)
             inject_adapter_in_model(peft_config(self.options, names, smallest, self._transposed), model)

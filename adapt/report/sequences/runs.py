@@ -1,10 +1,11 @@
 """The sequences of domains of a study, by method, with their figures."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adapt.report.entry import Entry, Study
+from adapt.runner.record import Record
 from adapt.statistics.continual import Matrix, against_separate, final, losses_of, scores_of, sequence_figures
 
 ONE = "against_one"
@@ -28,6 +29,10 @@ class SequenceRun:
     metric: Mapping[str, str]
     """The metric of each task."""
     figures: Mapping[str, float | None]
+    models: Sequence[str] = ()
+    """The folder that each domain left, in order."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """The folders of the stages that it was made of, by what they are to it."""
 
     @property
     def end(self) -> dict[str, float | None]:
@@ -68,7 +73,7 @@ def sequences_of(study: Study) -> Sequences:
     orders: dict[tuple[str, ...], str] = {}
     for entry in study.entries:
         if entry.record.stage == "sequence":
-            run = _run(entry.record.metrics)
+            run = _run(entry.record)
             # domains that are learnt apart or at once have no order
             order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
             by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
@@ -86,7 +91,8 @@ def _method(entry: Entry) -> str:
     return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
 
 
-def _run(metrics: Mapping[str, Any]) -> SequenceRun:
+def _run(record: Record) -> SequenceRun:
+    metrics = record.metrics
     return SequenceRun(
         order=tuple(metrics["order"]),
         seed=int(metrics["seed"]),
@@ -97,6 +103,8 @@ def _run(metrics: Mapping[str, Any]) -> SequenceRun:
         losses=losses_of(metrics["losses"]),
         metric=metrics["scores"]["metric"],
         figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
+        models=list(metrics["models"].values()),
+        made_of={name: made["path"] for name, made in record.inputs.items()},
     )
 
 

@@ -1,12 +1,13 @@
 """What a training will take, as far as that can be said without starting it: memory, work, hours and price."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from adapt.config import Config
 from adapt.console import duration
 from adapt.errors import AdaptError
 from adapt.method.table import method_of
-from adapt.model.size import ModelSize
+from adapt.model.size import ModelSize, model_size
 from adapt.runner.store import Store
 from adapt.train.capacity.device import Device
 from adapt.train.capacity.fit import Fit, check_fits, fit
@@ -116,6 +117,12 @@ def forecast(
         resources.price_per_device_hour,
         missing,
     )
+
+
+def may_fit(config: Config, model: Path) -> bool:
+    """Whether a training fits its devices, as far as they and the dimensions of the model are known without Ray."""
+    size, device = model_size(model), known_device(config.resources)
+    return size is None or device is None or fit(config, size, device).fits
 
 
 def _rate(config: Config, device: Device | None, store: Store) -> tuple[float | None, str]:

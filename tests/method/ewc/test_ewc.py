@@ -15,11 +15,19 @@ from adapt.config import Config, MethodConfig, ResourcesConfig, TrainingConfig
 from adapt.corpus.shards.tokens import write_shard
 from adapt.errors import ModelError, StageError, TrainingError
 from adapt.method.base import AddedMemory, Setting
-from adapt.method.ewc.fisher import FISHER_FILE, merge_fisher, save_squares, squared_gradients
+from adapt.method.ewc.fisher import squared_gradients
 from adapt.method.ewc.method import Ewc
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.ewc.stage import MeasuringFisher, fisher_share, measure_fisher
-from adapt.method.measuring import EPOCH, sampled_rows, text_of
+from adapt.method.ewc.stage import FISHER_FILE, MEASURED, squares
+from adapt.method.measuring import (
+    EPOCH,
+    Summing,
+    join_sums,
+    sampled_rows,
+    share_of_sums,
+    sum_up,
+    text_of,
+)
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -40,12 +48,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measuring(model: Path, corpus: Path, folder: Path, workers: int = 1) -> MeasuringFisher:
+def summing(model: Path, corpus: Path, folder: Path, workers: int = 1) -> Summing:
     training = TrainingConfig(precision="fp32", sequence_length=LENGTH)
     config = Config(seed=3, method=MethodConfig("ewc"), training=training, resources=ResourcesConfig(workers=workers))
-    return MeasuringFisher(
-        config, EwcOptions(fisher_sequences=20), Pretrained(model, model), (str(corpus),), str(folder)
-    )
+    return Summing(config, Pretrained(model, model), (str(corpus),), str(folder), 20, MEASURED, squares)
 
 
 def by_hand(model: Any, batch: Batch, objective: Any) -> Iterator[dict[str, Tensor]]:
@@ -71,12 +77,12 @@ def test_the_information_is_that_of_autograd_by_example() -> None:
     batches = [(number, Batch.of(toy.columns(number))) for number in range(2)]
     model, objective = toy.model().eval(), toy.Objective()
     found = squared_gradients(model, objective, batches)
-    squares = [each for _, batch in batches for each in by_hand(toy.model().eval(), batch, objective)]
-    assert found.examples == len(squares) == 16
+    by_row = [each for _, batch in batches for each in by_hand(toy.model().eval(), batch, objective)]
+    assert found.count == len(by_row) == 16
     assert found.tokens == sum(int(batch.lengths.sum()) for _, batch in batches)
     for name, sums in found.sums.items():
-        torch.testing.assert_close(sums, torch.stack([each[name] for each in squares]).sum(0), rtol=1e-4, atol=1e-9)
-    summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in squares]).sum(0).square()
+        torch.testing.assert_close(sums, torch.stack([each[name] for each in by_row]).sum(0), rtol=1e-4, atol=1e-9)
+    summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in by_row]).sum(0).square()
     assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # of the batch it is another
     assert all(each.grad is None for each in model.parameters())
 
@@ -87,11 +93,11 @@ def test_domains_count_alike_and_parts_by_their_examples(tmp_path: Path) -> None
     for sums, name in zip(tensors, names, strict=True):
         save_file(sums, name)
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    assert merge_fisher(names[:2], 3, None, first) == 1
+    assert join_sums(names[:2], 3, None, first) == 1
     assert load_file(first)["w"].tolist() == [2.0, 2.0]
-    assert merge_fisher(names[2:], 3, first, second) == 2
+    assert join_sums(names[2:], 3, first, second) == 2
     assert load_file(second)["b"].tolist() == [(2 + 10) / 2]
-    assert merge_fisher(names[2:], 30, second, third) == 3
+    assert join_sums(names[2:], 30, second, third) == 3
     assert load_file(third)["b"].tolist() == pytest.approx([(2 + 10 + 1) / 3])
 
 
@@ -123,14 +129,14 @@ def test_the_gradient_is_strength_times_information_times_distance(ranks: Any, t
 
 def test_the_stage_gives_what_the_rows_give(tiny_bert: Path, corpus: Path, tmp_path: Path, ray_cluster: None) -> None:
     """On any number of tasks, which leave nothing behind."""
-    results = [measure_fisher(measuring(tiny_bert, corpus, _made(tmp_path / str(n)), n), None) for n in (1, 2)]
+    results = [sum_up(summing(tiny_bert, corpus, _made(tmp_path / str(n)), n), FISHER_FILE, None) for n in (1, 2)]
     one, two = (load_file(tmp_path / str(n) / FISHER_FILE) for n in (1, 2))
     assert [file.name for file in (tmp_path / "2").iterdir()] == [FISHER_FILE]
     assert next(replace(each, device_seconds=0.0) for each in results) == replace(results[1], device_seconds=0.0)
     rows = sampled_rows([corpus], LENGTH, 20, 3, "it")
     columns: dict[str, Any] = text_of([corpus]).take(rows.tolist(), LENGTH, ())
     batch = Batch.of({**columns, "epochs": np.full(len(rows), EPOCH), "rows": rows})
-    objective = make(measuring(tiny_bert, corpus, tmp_path).config.objective, load_tokenizer(tiny_bert), seed=3)
+    objective = make(summing(tiny_bert, corpus, tmp_path).config.objective, load_tokenizer(tiny_bert), seed=3)
     expected = squared_gradients(load_model(tiny_bert), objective, [(0, batch)])
     assert (results[0].rows, results[0].domains, results[0].tokens) == (20, 1, expected.tokens)
     for name, sums in expected.sums.items():
@@ -146,23 +152,23 @@ def _made(folder: Path) -> Path:
 def test_gradients_that_are_not_finite_are_refused(
     tiny_bert: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = measuring(tiny_bert, corpus, tmp_path)
+    asked = summing(tiny_bert, corpus, tmp_path)
     share = [(0, sampled_rows([corpus], LENGTH, 4, 3, "it"))]
-    file, examples, _, finite = fisher_share(asked, torch.device("cpu"), "fp32", share)
+    file, examples, _, finite = share_of_sums(asked, torch.device("cpu"), "fp32", share)
     assert (examples, finite) == (4, True)
     monkeypatch.setattr("adapt.train.over_rows.over_rows", lambda *_: ([(file, examples, 9, False)], 1.0))
     with pytest.raises(TrainingError, match="not finite"):
-        measure_fisher(asked, None)
+        sum_up(asked, FISHER_FILE, None)
 
 
 def test_the_information_of_another_model_is_refused(tmp_path: Path) -> None:
     method, setting = Ewc(EwcOptions()), Setting(past={"fisher": tmp_path})
     with pytest.raises(StageError, match="cannot be read"):
         method.prepare_model(toy.model(), setting)
-    squares = squared_gradients(toy.model().eval(), toy.Objective(), [(0, Batch.of(toy.columns(0)))])
-    save_squares(squares, tmp_path / FISHER_FILE)
+    found = squared_gradients(toy.model().eval(), toy.Objective(), [(0, Batch.of(toy.columns(0)))])
+    save_file({name: each.contiguous() for name, each in found.sums.items()}, tmp_path / FISHER_FILE)
     assert method.prepare_model(toy.model(), setting)
-    save_file({**squares.sums, "cls.predictions.bias": torch.zeros(3)}, tmp_path / FISHER_FILE)
+    save_file({**found.sums, "cls.predictions.bias": torch.zeros(3)}, tmp_path / FISHER_FILE)
     with pytest.raises(ModelError, match=r"cls.predictions.bias is \[3\] there and \[61\] here"):
         method.prepare_model(toy.model(), setting)
 

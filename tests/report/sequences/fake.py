@@ -59,6 +59,7 @@ def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, m
         "tables": [table] if method == "das" else [],
         "warnings": ["after reviews, 8% of what attention heads learn is let through"] if method == "das" else [],
         "model": "/runs/export/model",
+        "models": dict.fromkeys(order, "/runs/export/model"),
     }
     return made | sequence_figures(made["scores"], made["losses"], mode)
 

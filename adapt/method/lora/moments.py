@@ -1,0 +1,122 @@
+"""What enters linear layers, as second moments, and the directions of weights that matter least for it (CorDA).
+
+CorDA (Yang et al. 2024, arXiv 2406.05223, section 3) takes C, the mean of x x^T over the tokens of text whose knowledge
+is to be kept, x being what enters a layer, and decomposes W C = U S V^T. So W = U S (V^T C^-1), and the terms with the
+smallest S say least about that text: they begin as B A and are trained, the rest of W is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from adapt.method.measuring import Sums, check_sums
+from adapt.model.layers.pattern import Layer, inputs, layers_of
+from adapt.objective.base import Batch, Objective
+
+DAMPING = 0.01
+"""Share of the mean of C's diagonal that is added to it, so that it can be inverted: that of the authors' code."""
+
+
+def shared_inputs(model: Any) -> dict[str, str]:
+    """For each linear part of a layer, the part that stands for all that read the same: query for key and value, too."""
+    return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
+
+
+def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
+    pattern = layer.pattern
+    for group in (
+        (pattern.query, pattern.key, pattern.value),
+        (pattern.attention_out,),
+        pattern.inner,
+        (pattern.outer,),
+    ):
+        names = [f"{layer.name}.{part}" for part in dict.fromkeys(group)]
+        yield names[0], names
+
+
+def second_moments(
+    model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
+) -> Sums:
+    """Sums of x x^T over all tokens, [inputs, inputs], by the part that reads them first.
+
+    Args:
+        model: with its head, in evaluation mode, not wrapped.
+        objective: makes of the batches what the model sees.
+        batches: numbered.
+        dtype: precision of autocast.
+    """
+    device = next(iter(model.parameters())).device
+    parts = {name: model.get_submodule(name) for name in dict.fromkeys(shared_inputs(model).values())}
+    sums = {name: torch.zeros(inputs(part), inputs(part), device=device) for name, part in parts.items()}
+    seen = dict.fromkeys(parts, 0)
+
+    def adding_to(name: str) -> Any:
+        def add(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            rows = given[0].detach().flatten(0, -2)
+            with torch.autocast(device.type, enabled=False):
+                sums[name].addmm_(rows.float().T, rows.float())
+            seen[name] += len(rows)
+
+        return add
+
+    tokens, hooks = 0, [part.register_forward_pre_hook(adding_to(name)) for name, part in parts.items()]
+    try:
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            for _, batch in batches:
+                tokens += int(batch.lengths.sum())
+                objective.loss(model, objective.corrupt(batch).bound_for(device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Sums(sums, max(seen.values()), tokens)
+
+
+def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The terms of a weight that matter least for what enters it: U [outputs, rank], S [rank], V^T C^-1 [rank, inputs].
+
+    Args:
+        weight: [outputs, inputs].
+        moment: C, [inputs, inputs].
+        rank: number of terms.
+    """
+    kept = moment.double()
+    kept = kept + (DAMPING * kept.diagonal().mean() or 1.0) * torch.eye(len(kept), dtype=kept.dtype, device=kept.device)
+    left, sizes, right = torch.linalg.svd(weight.double() @ kept, full_matrices=False)
+    return left[:, -rank:], sizes[-rank:], torch.linalg.solve(kept, right[-rank:].T).T
+
+
+def note_directions(model: Any, names: Sequence[str], file: Path, rank: int, transposed: bool) -> None:
+    """Leaves at each linear layer what peft begins an addition with.
+
+    Args:
+        model: without additions.
+        names: of the layers.
+        file: the means of `second_moments`.
+        rank: of the additions.
+        transposed: whether weights are [inputs, outputs].
+
+    Raises:
+        StageError: the file is missing or broken.
+        ModelError: it is of another model.
+    """
+    from peft.tuners.lora.corda import CordaEigens
+
+    firsts = shared_inputs(model)
+    check_sums(file, _shapes(model, firsts), "second moments")
+    with safe_open(file, framework="pt") as moments:
+        for name in names:
+            part = model.get_submodule(name)
+            weight = part.weight.detach().T if transposed else part.weight.detach()
+            left, sizes, right = least_directions(weight, moments.get_tensor(firsts[name]).to(weight.device), rank)
+            part.eigens = CordaEigens(sizes.float(), left.float(), right.T.float())
+
+
+def _shapes(model: Any, firsts: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    widths = {name: inputs(model.get_submodule(name)) for name in firsts.values()}
+    return {name: (width, width) for name, width in widths.items()}

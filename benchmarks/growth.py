@@ -1,0 +1,96 @@
+"""Tokens to a grown model's loss, when it is grown (ELLE) and when the same architecture begins from scratch.
+
+A small model grows by a layer and a head, and learns a domain (PubMed). The same architecture with random weights then
+learns the same text in trainings of doubled length, each with its own decay, at the best of three learning rates, until
+it reaches that loss on held-out rows. `tokens_ratio`: its tokens over the grown model's, between two lengths by the
+logarithm. If no length reaches the loss, the figure is that of the longest, a lower bound, and the details say so. What
+the small model had learnt before counts for neither.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.common import Options, Result, main
+
+TARGETS = {"tokens_ratio": (">=", 1.0)}
+TEXT, SEED = "first", 0
+RATES = (1.0, 2.0, 4.0)
+"""Shares of the learning rate at which the larger model is tried from scratch."""
+
+
+def measure(options: Options) -> Result:
+    """Both ways, in this process."""
+    if options.data is None or options.models is None:
+        raise SystemExit("growth needs --data and --models: text that is made here has no loss worth reaching")
+    from benchmarks.two_domains import LENGTH, STEP_ROWS, Domains
+
+    steps, most = (5, 40) if options.quick else (60, 960)
+    domains = Domains.read(options.data, options.models / "bert-tiny-general", most, SEED)
+    before, goal, architecture = _grown(domains, steps)
+    rate = min(RATES, key=lambda share: _from_scratch(domains, architecture, 2 * steps, share))
+    lengths = [steps * 2**doubled for doubled in range(1, 12) if steps * 2**doubled <= most]
+    reached: list[tuple[int, float]] = []
+    for length in lengths:
+        reached.append((length, _from_scratch(domains, architecture, length, rate)))
+        if reached[-1][1] <= goal:
+            break
+    tokens = STEP_ROWS * LENGTH
+    is_there = reached[-1][1] <= goal
+    needed = _between(reached[-2:], goal) if is_there else reached[-1][0]
+    told = [(f"from scratch, {length * tokens:,} tokens", f"{loss:.3f}") for length, loss in reached]
+    return Result(
+        {"tokens_ratio": needed / steps},
+        [
+            ("the small model, before", f"{before:.3f}"),
+            (f"grown, {steps * tokens:,} tokens", f"{goal:.3f}"),
+            ("learning rate from scratch", f"{rate:g} times"),
+            *told,
+            ("the loss was reached", "yes" if is_there else "no: the ratio is a lower bound"),
+        ],
+    )
+
+
+def _grown(domains: Any, steps: int) -> tuple[float, float, Any]:
+    """The loss before, the loss of the grown model, and its configuration."""
+    from adapt.method.base import Setting
+    from adapt.method.elle.method import Elle
+    from adapt.method.elle.options import ElleOptions
+
+    small = domains.model()
+    before = domains.loss(small, TEXT)
+    method = Elle(ElleOptions(layers=[1], heads=[1], prompt_length=0))
+    model = method.prepare_model(small, Setting(seed=SEED, number=1))
+    method.resize(model.config)
+    _trained(domains, model, steps, 1.0)
+    return before, domains.loss(model, TEXT), model.config
+
+
+def _from_scratch(domains: Any, architecture: Any, steps: int, rate: float) -> float:
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    torch.manual_seed(SEED)
+    model = AutoModelForMaskedLM.from_config(architecture)
+    _trained(domains, model, steps, rate)
+    return float(domains.loss(model, TEXT))
+
+
+def _trained(domains: Any, model: Any, steps: int, rate: float) -> None:
+    from adapt.method.base import Method
+
+    training = replace(domains.training, max_steps=steps)
+    replace(domains, training=training).train(model, TEXT, Method(), SEED, rate)
+
+
+def _between(ends: list[tuple[int, float]], goal: float) -> float:
+    """Where the loss crosses the goal, on a line over the logarithm of the length; of one length, that."""
+    if len(ends) == 1:
+        return ends[0][0]
+    (short, high), (long, low) = ends
+    share = (high - goal) / (high - low)
+    return short * math.exp(share * math.log(long / short))
+
+
+if __name__ == "__main__":
+    main("growth", TARGETS, measure)
