@@ -22,8 +22,8 @@ from adapt.method.das.views import Disagreement
 from adapt.method.demix.method import DemixOptions
 from adapt.method.derpp.options import DerppOptions
 from adapt.method.distill import DistillOptions
-from adapt.method.ewc.stage import FISHER_FILE
 from adapt.method.ewc.options import EwcOptions
+from adapt.method.ewc.stage import FISHER_FILE
 from adapt.method.l2sp import L2spOptions
 from adapt.method.prompts.prefix import PrefixOptions
 from adapt.method.prompts.prompt import PromptOptions

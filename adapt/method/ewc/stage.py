@@ -44,7 +44,8 @@ class MeasureFisher(Stage[Summed]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures on the cluster's devices."""
-        texts, before = tuple(str(done[text].path) for text in self.texts), self.previous and done[self.previous].path
+        texts = tuple(str(done[text].path) for text in self.texts)
+        before = done[self.previous].path if self.previous else None
         start, wanted = self.start.made(done), self.options.fisher_sequences
         result = sum_up(Summing(self.config, start, texts, str(folder), wanted, MEASURED, squares), FISHER_FILE, before)
         return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))

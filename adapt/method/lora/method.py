@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction, how
+from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.errors import ConfigError, ModelError
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.lora.kinds import (
@@ -60,7 +60,7 @@ class LoraOptions:
     intruders: Fraction = 1.0
     """What is left, when additions are merged, of intruder dimensions: large directions of a weight that it had nothing
     alike of before (arXiv 2410.21228; peft takes .75). 1 leaves additions as they are; of `lora`, `dora` and `mica`."""
-    moment_sequences: PositiveInt = how(256)
+    moment_sequences: PositiveInt = 256
     """Rows of text, drawn at random, on which `corda` measures what enters each layer (256, as published)."""
 
 
@@ -81,6 +81,7 @@ class Lora(Method):
         """Where additions go and how they begin is peft's."""
         settings = super().settings()
         variant = settings.pop("kind")  # `kind` is the method's name there
+        del settings["moment_sequences"]  # of a stage of its own
         for unchanged in ("layers", "intruders"):
             if settings[unchanged] == 1:
                 del settings[unchanged]

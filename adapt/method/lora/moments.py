@@ -24,18 +24,13 @@ DAMPING = 0.01
 
 
 def shared_inputs(model: Any) -> dict[str, str]:
-    """For each linear part of a layer, the part that stands for all that read the same: query for key and value, too."""
+    """For each linear part of a layer, that which stands for all that read the same: query for key and value, too."""
     return {name: first for layer in layers_of(model) for first, names in _readers(layer) for name in names}
 
 
 def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
-    pattern = layer.pattern
-    for group in (
-        (pattern.query, pattern.key, pattern.value),
-        (pattern.attention_out,),
-        pattern.inner,
-        (pattern.outer,),
-    ):
+    parts = layer.pattern
+    for group in ((parts.query, parts.key, parts.value), (parts.attention_out,), parts.inner, (parts.outer,)):
         names = [f"{layer.name}.{part}" for part in dict.fromkeys(group)]
         yield names[0], names
 

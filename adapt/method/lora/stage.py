@@ -44,7 +44,8 @@ class MeasureMoments(Stage[Summed]):
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures on the cluster's devices."""
-        texts, before = tuple(str(done[text].path) for text in self.texts), self.previous and done[self.previous].path
+        texts = tuple(str(done[text].path) for text in self.texts)
+        before = done[self.previous].path if self.previous else None
         start, wanted = self.start.made(done), self.sequences
         result = sum_up(
             Summing(self.config, start, texts, str(folder), wanted, MEASURED, moments), MOMENTS_FILE, before

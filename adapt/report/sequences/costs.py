@@ -96,7 +96,9 @@ def costs(sequences: Sequences) -> Table | None:
     if not any(known.values()):
         return None
     baseline = known.get(sequences.baseline or "", [])
-    rows = [[name, *(_cell(column, found, baseline) for column in COLUMNS)] for name, found in known.items() if found]
+    rows: list[list[Cell | str]] = [
+        [name, *(_cell(column, found, baseline) for column in COLUMNS)] for name, found in known.items() if found
+    ]
     note = (
         "Of a sequence; below it, over the baseline's. Parameters and weights on disk are those of the model that is "
         "left, or of the models of all domains; operations those of its trainings; device time (the median over runs) "

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
 
 from adapt.report.page.blocks import Figures, FindingBlock
 from adapt.report.page.drawing import INK, canvas, color, short, style, svg
@@ -100,18 +103,17 @@ def _drawing(methods: Sequence[Reached], front: Sequence[Reached], bend: Reached
             axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
         axes.set_xlabel("loss on the domains at the end [nats]")
         axes.set_ylabel("change on general text [nats]")
-        _name(axes, methods)
+        _name(figure, axes, methods)
         return svg(figure, "domains-against-general-text")
 
 
-def _name(axes: Axes, methods: Sequence[Reached]) -> None:
+def _name(figure: Figure, axes: Axes, methods: Sequence[Reached]) -> None:
     """Writes each name where it covers no other name and no point; else to the right."""
-    figure = axes.figure
     figure.draw_without_rendering()
     points = [axes.transData.transform(each.point) for each in methods]
-    taken = []
+    taken: list[Bbox] = []
     for each in methods:
-        tried = []
+        tried: list[tuple[int, int, Annotation, Bbox]] = []
         for x, y, across, up in PLACES:
             text = axes.annotate(
                 short(each.method), each.point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=8

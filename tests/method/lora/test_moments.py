@@ -134,7 +134,8 @@ def test_moments_of_another_model_are_refused(tmp_path: Path) -> None:
 
 def test_general_text_is_measured_if_some_is_replayed_and_domains_join() -> None:
     method, config = Lora(LoraOptions(kind="corda", moment_sequences=7)), Config(method=MethodConfig("lora"))
-    domain, general, start = Toy("domain", "domain", idle), Toy("general", "general", idle), Start(Pretrained(Path("m"), Path("m")), "m")
+    domain, general = (Toy(name, name, idle) for name in ("domain", "general"))
+    start = Start(Pretrained(Path("model"), Path("model")), "digest")
     first = Domain(config, start, (domain,), {}, general)
     (measured,) = method.before(first).values()
     assert (measured.texts, measured.sequences, measured.previous) == ((general,), 7, None)
