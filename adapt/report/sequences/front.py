@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
@@ -18,8 +19,16 @@ from adapt.statistics.seeds import spread
 
 LOSSES = "loss_average", "general_change"
 """The figures that are set against each other."""
-PLACES = ((6, 0, "left", "center"), (0, 6, "center", "bottom"), (0, -6, "center", "top"), (-6, 0, "right", "center"))
-"""Where a name may stand beside its point: distance [points], and which of its sides is there."""
+SIDES = {-1: "right", 0: "center", 1: "left"}, {-1: "top", 0: "center", 1: "bottom"}
+"""Which side of a name is at its point, where it stands to the left or right of it, and below or above."""
+PLACES = [
+    (distance, across, up)
+    for distance in (4, 12, 22)
+    for across, up in ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 0), (0, 1), (0, -1), (-1, 0))
+]
+"""Where a name may stand beside its point: how far [points], and on which side of it."""
+FAR = 3
+"""What lies so many times the distance between the quartiles beyond them is not drawn, but said."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +90,23 @@ def front_figure(sequences: Sequences) -> Figures | None:
     if len(methods) < FEWEST:
         return None
     front, bend = front_of(methods)
+    shown = [each for each in methods if each in front or not _is_far(each, methods)]
     about = (
         "Held-out loss at the end, the mean over domains, against the change on general text; means over seeds with "
         "95% intervals; lower is better. The dark line is the front: no method that learns domain after domain is "
         "better on both. Hollow: models of their own, or all text at once."
     )
-    return Figures([(_drawing(methods, front, bend), about)])
+    if left := [f"{each.method} ({each.point[0]:.2f}, {nats(each.point[1])})" for each in methods if each not in shown]:
+        about += f" Too far away to be drawn: {'; '.join(left)}."
+    return Figures([(_drawing(shown, front, bend), about)])
+
+
+def _is_far(one: Reached, methods: Sequence[Reached]) -> bool:
+    for axis in (0, 1):
+        low, high = np.quantile([each.point[axis] for each in methods], [0.25, 0.75])
+        if not low - FAR * (high - low) <= one.point[axis] <= high + FAR * (high - low):
+            return True
+    return False
 
 
 def _drawing(methods: Sequence[Reached], front: Sequence[Reached], bend: Reached | None) -> str:
@@ -108,15 +128,21 @@ def _drawing(methods: Sequence[Reached], front: Sequence[Reached], bend: Reached
 
 
 def _name(figure: Figure, axes: Axes, methods: Sequence[Reached]) -> None:
-    """Writes each name where it covers no other name and no point; else to the right."""
+    """Writes each name where it covers fewest other names and points, beside its intervals and near its point first."""
     figure.draw_without_rendering()
     points = [axes.transData.transform(each.point) for each in methods]
     taken: list[Bbox] = []
     for each in methods:
         tried: list[tuple[int, int, Annotation, Bbox]] = []
-        for x, y, across, up in PLACES:
+        for distance, across, up in PLACES:
             text = axes.annotate(
-                short(each.method), each.point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=8
+                short(each.method),
+                each.point,
+                (distance * across, distance * up),
+                textcoords="offset points",
+                ha=SIDES[0][across],
+                va=SIDES[1][up],
+                fontsize=8,
             )
             box = text.get_window_extent()
             hidden = sum(box.overlaps(other) for other in taken) + sum(box.contains(*point) for point in points)
