@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.common import Options, Result, main
+from benchmarks.common import Options, Result, parser_of, report
 
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
@@ -21,8 +21,8 @@ RATES = (1.0, 2.0, 4.0)
 
 def measure(options: Options) -> Result:
     """Both ways, in this process."""
-    if options.data is None or options.models is None:
-        raise SystemExit("growth needs --data and --models: text that is made here has no loss worth reaching")
+    assert options.data
+    assert options.models
     from benchmarks.two_domains import LENGTH, STEP_ROWS, Domains
 
     steps, most = (5, 40) if options.quick else (60, 960)
@@ -92,5 +92,12 @@ def _between(ends: list[tuple[int, float]], goal: float) -> float:
     return short * math.exp(share * math.log(long / short))
 
 
+def main() -> None:
+    """Measures, prints the table, writes the JSON."""
+    arguments = parser_of("growth", __doc__, needs_folders=True).parse_args()
+    result = measure(Options(arguments.quick, arguments.data, arguments.models))
+    report("growth", TARGETS, result, arguments.json)
+
+
 if __name__ == "__main__":
-    main("growth", TARGETS, measure)
+    main()

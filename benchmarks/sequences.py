@@ -18,7 +18,7 @@ from adapt.chain.file import read_chain
 from adapt.report.page.blocks import Section, Table
 from adapt.report.page.markdown import render_markdown
 from adapt.report.sequences.compared import compare_methods
-from adapt.report.sequences.costs import costs
+from adapt.report.sequences.costs import sequence_costs
 from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.tables import by_task, every_run, methods, sequence_differences
 
@@ -29,7 +29,7 @@ def tables(sequences: Sequences) -> list[Table]:
         methods(sequences, compare_methods(sequences)),
         *(sequence_differences(each, compare_methods(each)) for each in _baselines(sequences)),
         by_task(sequences),
-        costs(sequences),
+        sequence_costs(sequences),
         every_run(sequences),
     )
     return [table for table in found if table]

@@ -1,8 +1,10 @@
 """The study of all methods tunes each of them, with equal budgets, and reports on other seeds."""
 
+import math
 from pathlib import Path
 
 import pytest
+import yaml
 
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
@@ -18,9 +20,11 @@ def test_every_method_is_tuned_with_the_same_budget_and_reported_on_fresh_seeds(
     searches, reported = ([node for node in nodes if node.is_search is wanted] for wanted in (True, False))
     assert {node.config.method.kind for node in searches} == METHODS.keys() - {"expand"}  # which needs a pre-LN model
     assert {(node.config.tune.samples, tuple(node.config.tune.objectives)) for node in searches} == {
-        (6, ("loss_average",))
+        (4, ("loss_average",))
     }
+    files = [ROOT / node.config.tune.space for node in searches if node.config.tune.space]
+    spaces = [yaml.safe_load(file.read_text()) for file in files]
+    assert {math.prod(map(len, space.values())) for space in spaces} == {4}  # so that none is left out
     assert len({(node.config.training.max_steps, node.config.training.global_batch_size) for node in nodes}) == 1
-    assert all((ROOT / node.config.tune.space).is_file() for node in searches if node.config.tune.space)
     assert {node.config.seed for node in reported} == {1001, 1002, 1003}
     assert {node.tuned for node in reported} == {node.label for node in searches}

@@ -112,7 +112,7 @@ def model_on(device: torch.device, config: Config, pretrained: Pretrained) -> Pr
 
 
 @dataclass(frozen=True)
-class Sums:
+class AddedUp:
     """What was added up over rows of a text, on one device."""
 
     sums: Mapping[str, Tensor]
@@ -123,7 +123,7 @@ class Sums:
     """Length of the text that was read."""
 
 
-Adding: TypeAlias = "Callable[[Any, Any, Iterator[tuple[int, Batch]], torch.dtype], Sums]"
+Adding: TypeAlias = "Callable[[Any, Any, Iterator[tuple[int, Batch]], torch.dtype], AddedUp]"
 """Is given a model in evaluation mode, the objective, batches, and the precision of autocast."""
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from adapt.method.measuring import Sums
+from adapt.method.measuring import AddedUp
 from adapt.objective.base import Batch, Objective
 
 
 def squared_gradients(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
-) -> Sums:
+) -> AddedUp:
     """The squared gradients of each row's mean loss, summed over the rows that have something to predict.
 
     Args:
@@ -41,4 +41,4 @@ def squared_gradients(
             gradients = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
             torch._foreach_addcmul_(sums, gradients, gradients)
             examples += 1
-    return Sums(dict(zip(weights, sums, strict=True)), examples, tokens)
+    return AddedUp(dict(zip(weights, sums, strict=True)), examples, tokens)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.measuring import Summed, Summing, Sums, sum_up, what_of_sums
+from adapt.method.measuring import Summed, Summing, AddedUp, sum_up, what_of_sums
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of
@@ -51,7 +51,7 @@ class MeasureFisher(Stage[Summed]):
         return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))
 
 
-def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> Sums:
+def squares(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
     """Squared gradients, row by row."""
     from adapt.method.ewc.fisher import squared_gradients
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from adapt.method.measuring import Sums, check_sums
+from adapt.method.measuring import AddedUp, check_sums
 from adapt.model.layers.pattern import Layer, inputs, layers_of
 from adapt.objective.base import Batch, Objective
 
@@ -37,8 +37,8 @@ def _readers(layer: Layer) -> Iterable[tuple[str, list[str]]]:
 
 def second_moments(
     model: Any, objective: Objective, batches: Iterable[tuple[int, Batch]], dtype: torch.dtype = torch.float32
-) -> Sums:
-    """Sums of x x^T over all tokens, [inputs, inputs], by the part that reads them first.
+) -> AddedUp:
+    """AddedUp of x x^T over all tokens, [inputs, inputs], by the part that reads them first.
 
     Args:
         model: with its head, in evaluation mode, not wrapped.
@@ -69,7 +69,7 @@ def second_moments(
     finally:
         for hook in hooks:
             hook.remove()
-    return Sums(sums, max(seen.values()), tokens)
+    return AddedUp(sums, max(seen.values()), tokens)
 
 
 def least_directions(weight: Tensor, moment: Tensor, rank: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.method.measuring import Summed, Summing, Sums, sum_up, what_of_sums
+from adapt.method.measuring import Summed, Summing, AddedUp, sum_up, what_of_sums
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of
@@ -53,8 +53,8 @@ class MeasureMoments(Stage[Summed]):
         return Outcome(result, cost_of(result.device_seconds, self.config.resources.price_per_device_hour))
 
 
-def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> Sums:
-    """Sums of x x^T."""
+def moments(model: Any, objective: Any, batches: Iterator[tuple[int, Batch]], dtype: torch.dtype) -> AddedUp:
+    """AddedUp of x x^T."""
     from adapt.method.lora.moments import second_moments
 
     return second_moments(model, objective, batches, dtype)

@@ -90,7 +90,7 @@ def _bytes(number: float) -> str:
     return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
 
 
-def costs(sequences: Sequences) -> Table | None:
+def sequence_costs(sequences: Sequences) -> Table | None:
     """A row for each method, over the baseline's; None where the records of sequences are gone."""
     known = {name: [found for run in runs if (found := run_costs(run))] for name, runs in sequences.methods.items()}
     if not any(known.values()):

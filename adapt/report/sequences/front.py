@@ -32,7 +32,7 @@ FAR = 3
 
 
 @dataclass(frozen=True)
-class Reached:
+class MethodReached:
     """A method's losses, means over seeds."""
 
     method: str
@@ -44,7 +44,7 @@ class Reached:
     """Whether one model, which has learnt domain after domain, is behind it."""
 
 
-def reached(sequences: Sequences) -> list[Reached]:
+def reached(sequences: Sequences) -> list[MethodReached]:
     """The methods of which both losses are known."""
     found = []
     for method in sequences.methods:
@@ -56,11 +56,11 @@ def reached(sequences: Sequences) -> list[Reached]:
                 for each in over
             ]
             is_one = sequences.mode(method) == "continual"
-            found.append(Reached(method, (over[0].mean, over[1].mean), (ends[0], ends[1]), is_one))
+            found.append(MethodReached(method, (over[0].mean, over[1].mean), (ends[0], ends[1]), is_one))
     return found
 
 
-def front_of(methods: Sequence[Reached]) -> tuple[list[Reached], Reached | None]:
+def front_of(methods: Sequence[MethodReached]) -> tuple[list[MethodReached], MethodReached | None]:
     """Those that learn domain after domain and that no other beats on both, by the first loss; and their knee."""
     rivals = [each for each in methods if each.is_one_model]
     front = [rivals[place] for place in pareto_front([each.point for each in rivals])]
@@ -84,7 +84,7 @@ def front_verdict(sequences: Sequences) -> list[FindingBlock]:
     return [FindingBlock("Domains against general text", f"{text}; the knee is {bend.method}: {ends}.")]
 
 
-def front_figure(sequences: Sequences) -> Figures | None:
+def sequence_front(sequences: Sequences) -> Figures | None:
     """The drawing; None where there are too few methods."""
     methods = reached(sequences)
     if len(methods) < FEWEST:
@@ -101,7 +101,7 @@ def front_figure(sequences: Sequences) -> Figures | None:
     return Figures([(_drawing(shown, front, bend), about)])
 
 
-def _is_far(one: Reached, methods: Sequence[Reached]) -> bool:
+def _is_far(one: MethodReached, methods: Sequence[MethodReached]) -> bool:
     for axis in (0, 1):
         low, high = np.quantile([each.point[axis] for each in methods], [0.25, 0.75])
         if not low - FAR * (high - low) <= one.point[axis] <= high + FAR * (high - low):
@@ -109,7 +109,7 @@ def _is_far(one: Reached, methods: Sequence[Reached]) -> bool:
     return False
 
 
-def _drawing(methods: Sequence[Reached], front: Sequence[Reached], bend: Reached | None) -> str:
+def _drawing(methods: Sequence[MethodReached], front: Sequence[MethodReached], bend: MethodReached | None) -> str:
     with style():
         figure, axes = canvas(1.5 * WIDTH, 1.1 * WIDTH)
         for place, each in enumerate(methods):
@@ -127,7 +127,7 @@ def _drawing(methods: Sequence[Reached], front: Sequence[Reached], bend: Reached
         return svg(figure, "domains-against-general-text")
 
 
-def _name(figure: Figure, axes: Axes, methods: Sequence[Reached]) -> None:
+def _name(figure: Figure, axes: Axes, methods: Sequence[MethodReached]) -> None:
     """Writes each name where it covers fewest other names and points, beside its intervals and near its point first."""
     figure.draw_without_rendering()
     points = [axes.transData.transform(each.point) for each in methods]

@@ -4,8 +4,8 @@ from adapt.report.page.blocks import Block, Figures, Folded, TextBlock
 from adapt.report.sequences import figures as sequence_figures
 from adapt.report.sequences import tables as sequence_tables
 from adapt.report.sequences.compared import compare_methods
-from adapt.report.sequences.costs import costs
-from adapt.report.sequences.front import front_figure
+from adapt.report.sequences.costs import sequence_costs
+from adapt.report.sequences.front import sequence_front
 from adapt.report.sequences.matrices import matrices
 from adapt.report.sequences.runs import Sequences
 
@@ -19,8 +19,8 @@ def section(sequences: Sequences) -> list[Block]:
         sequence_tables.methods(sequences, compared),
         sequence_tables.by_task(sequences),
         sequence_tables.sequence_differences(sequences, compared),
-        front_figure(sequences),
-        costs(sequences),
+        sequence_front(sequences),
+        sequence_costs(sequences),
     )
     blocks: list[Block] = [table for table in tables if table]
     blocks.append(Folded("The figures of every run", [sequence_tables.every_run(sequences)]))

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.report.entry import Entry, Study
 from adapt.report.page.blocks import NONE
-from adapt.report.sequences.costs import costs
+from adapt.report.sequences.costs import sequence_costs
 from adapt.report.sequences.runs import sequences_of
 from adapt.runner.record import Record
 from tests.report.fake import Fake
@@ -53,7 +53,7 @@ def study(tmp_path: Path) -> Study:
 
 def shown(study: Study) -> dict[str, dict[str, tuple[str, str]]]:
     """The table: text and small line of each cell."""
-    table = costs(sequences_of(study))
+    table = sequence_costs(sequences_of(study))
     assert table
     return {
         str(row[0]): {title: (cell.text, cell.small) for title, cell in zip(table.header[1:], row[1:], strict=True)}
@@ -94,4 +94,4 @@ def test_a_method_whose_records_are_gone_is_left_out(study: Study) -> None:
             (Path(entry.record.inputs["steps.1.training"]["path"]) / "stage.json").unlink()
     assert list(shown(study)) == ["NCL", "ELLE", "ONE"]
     gone = replace(study, entries=[entry for entry in study.entries if entry.values["method"] == "EWC"])
-    assert costs(sequences_of(gone)) is None
+    assert sequence_costs(sequences_of(gone)) is None

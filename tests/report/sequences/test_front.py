@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.report.entry import Study
-from adapt.report.sequences.front import front_figure, front_of, front_verdict, reached
+from adapt.report.sequences.front import sequence_front, front_of, front_verdict, reached
 from adapt.report.sequences.runs import Sequences, sequences_of
 from tests.report.fake import Fake
 from tests.report.sequences.fake import entry, sequence
@@ -64,7 +64,7 @@ def test_the_verdict_names_the_front_and_its_knee(sequences: Sequences) -> None:
 def test_two_methods_have_no_front_and_no_drawing(tmp_path: Path) -> None:
     few = sequences_of(study(tmp_path, {"NCL": (2.0, 0.5)}))
     assert front_verdict(few) == []
-    assert front_figure(few) is None
+    assert sequence_front(few) is None
 
 
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_one_seed_has_no_interval(tmp_path: Path) -> None:
 
 
 def test_the_drawing_names_every_method_once(sequences: Sequences) -> None:
-    drawn = front_figure(sequences)
+    drawn = sequence_front(sequences)
     assert drawn
     ((picture, _),) = drawn.drawings
     names = re.findall(r">([\w-]+)</text>", picture)
@@ -81,7 +81,7 @@ def test_the_drawing_names_every_method_once(sequences: Sequences) -> None:
 
 
 def test_what_is_far_away_is_said_and_not_drawn(tmp_path: Path) -> None:
-    drawn = front_figure(sequences_of(study(tmp_path, {**POINTS, "prompt": (40.0, 9.0)})))
+    drawn = sequence_front(sequences_of(study(tmp_path, {**POINTS, "prompt": (40.0, 9.0)})))
     assert drawn
     ((picture, about),) = drawn.drawings
     assert ">prompt</text>" not in picture
