@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.report.entry import Study
-from adapt.report.sequences.front import sequence_front, front_of, front_verdict, reached
+from adapt.report.sequences.front import front_of, front_verdict, reached, sequence_front
 from adapt.report.sequences.runs import Sequences, sequences_of
 from tests.report.fake import Fake
 from tests.report.sequences.fake import entry, sequence
