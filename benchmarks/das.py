@@ -55,7 +55,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     setting = Setting(
         past=_past(model, config, Path(past.name)), device=device, precision=precision, load=lambda _: _model(case)[0]
     )
-    method.prepare_model(model, setting)
+    model = method.prepare_model(model, setting)
     apply_options(model.train().to(device), config.training, device)
     engine: Any
     if importlib.util.find_spec("deepspeed"):

@@ -23,8 +23,10 @@ def measure(options: Options) -> Result:
     """Both ways, in this process."""
     assert options.data
     assert options.models
+    from benchmarks.ours import alone
     from benchmarks.two_domains import LENGTH, STEP_ROWS, Domains
 
+    alone()
     steps, most = (5, 40) if options.quick else (60, 960)
     domains = Domains.read(options.data, options.models / "bert-tiny-general", most, SEED)
     before, goal, architecture = _grown(domains, steps)

@@ -8,6 +8,7 @@ on rows weighs more.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -50,14 +51,15 @@ class MethodsPlan:
 
     case: Case
     rounds: int
+    names: tuple[str, ...]
 
     @classmethod
-    def of(cls, size: str, options: Options) -> "MethodsPlan":
+    def of(cls, size: str, options: Options, names: Sequence[str]) -> "MethodsPlan":
         """A step: of the paper's batch on a GPU, on CPUs one of some seconds."""
         rows, rounds = (4, 1) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
-        return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds)
+        return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds, tuple(names))
 
 
 def config_with(case: Case, method: str) -> Config:
@@ -67,11 +69,11 @@ def config_with(case: Case, method: str) -> Config:
 
 
 def measure(plan: MethodsPlan) -> Result:
-    """Times and memory of all."""
+    """Times and memory."""
     figures: dict[str, float] = {}
     plain = apart(_peak, plan, "plain")
     details = [("plain, peak memory", f"{plain / 2**30:.2f} GiB")]
-    for name in MOST:
+    for name in plan.names:
         own, beside = apart(_seconds, plan, name)
         ratios = [one / other for one, other in zip(own, beside, strict=True)]
         peak = apart(_peak, plan, name)
@@ -115,11 +117,13 @@ def main() -> None:
     """Measures, prints the table, writes the JSON."""
     parser = parser_of("methods", __doc__)
     parser.add_argument("--size", choices=("small", "base", "large"), default="base", help="base and large: RoBERTa's")
+    parser.add_argument("--only", default=",".join(MOST), help="methods, by commas")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
     for name, value in PROCESS_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    plan = MethodsPlan.of(arguments.size, Options(arguments.quick, arguments.data, arguments.models))
+    options = Options(arguments.quick, arguments.data, arguments.models)
+    plan = MethodsPlan.of(arguments.size, options, arguments.only.split(","))
     report(f"methods ({arguments.size})", TARGETS, measure(plan), arguments.json)
 
 

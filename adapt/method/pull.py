@@ -16,6 +16,9 @@ from torch import Tensor
 
 from adapt.method.gather import summed
 
+ON_CPU, ON_GPU = 2**18, 2**26
+"""Weights that are pulled at once: so few that what is computed of them on the way stays in a CPU's cache."""
+
 
 @dataclass(frozen=True)
 class Pull:
@@ -42,11 +45,15 @@ class Pulls:
             engine.change_gradients(self._pulled)
 
     def _pulled(self, part: Any, gradient: Tensor) -> Tensor:
+        size = ON_GPU if gradient.is_cuda else ON_CPU
         for pull in self._pulls:
-            moved = part.value - pull.to[part.name]
-            held = moved if pull.importance is None else pull.importance[part.name] * moved
-            self._penalty.append(pull.strength / 2 * (held.double() * moved).sum())
-            gradient = gradient + pull.strength * held
+            weights, to = part.value.split(size), pull.to[part.name].split(size)
+            held_by = pull.importance[part.name].split(size) if pull.importance else [1.0] * len(to)
+            for value, start, importance, piece in zip(weights, to, held_by, gradient.split(size), strict=True):
+                moved = value - start
+                held = moved if pull.importance is None else importance * moved
+                self._penalty.append((held * moved).sum().double() * (pull.strength / 2))
+                piece.add_(held, alpha=pull.strength)
         return gradient
 
     def penalty(self, device: Any, is_divided: bool) -> float:
