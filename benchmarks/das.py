@@ -6,7 +6,7 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from adapt.config import Config, MethodConfig, TrainingConfig
 from adapt.method.das.options import DasOptions
@@ -55,7 +55,7 @@ def _loop(case: Case, config: Config, steps: int) -> Loop:
     setting = Setting(
         past=_past(model, config, Path(past.name)), device=device, precision=precision, load=lambda _: _model(case)[0]
     )
-    model = method.prepare_model(model, setting)
+    model = cast("Any", method.prepare_model(model, setting))
     apply_options(model.train().to(device), config.training, device)
     engine: Any
     if importlib.util.find_spec("deepspeed"):

@@ -1,7 +1,7 @@
 """Tokens to a grown model's loss, when it is grown (ELLE) and when the same architecture begins from scratch.
 
 A small model grows by a layer and a head, and learns a domain (PubMed). The same architecture with random weights then
-learns the same text in trainings of doubled length, each with its own decay, at the best of three learning rates, until
+learns the same text in trainings of doubled length, each with its own decay, at the best of four learning rates, until
 it reaches that loss on held-out rows. `tokens_ratio`: its tokens over the grown model's, between two lengths by the
 logarithm. If no length reaches the loss, the figure is that of the longest, a lower bound, and the details say so. What
 the small model had learnt before counts for neither.
@@ -15,7 +15,7 @@ from benchmarks.common import Options, Result, parser_of, report
 
 TARGETS = {"tokens_ratio": (">=", 1.0)}
 TEXT, SEED = "first", 0
-RATES = (1.0, 2.0, 4.0)
+RATES = (1.0, 2.0, 4.0, 8.0)
 """Shares of the learning rate at which the larger model is tried from scratch."""
 
 
@@ -27,7 +27,7 @@ def measure(options: Options) -> Result:
     from benchmarks.two_domains import LENGTH, STEP_ROWS, Domains
 
     alone()
-    steps, most = (5, 40) if options.quick else (60, 960)
+    steps, most = (5, 40) if options.quick else (60, 480)
     domains = Domains.read(options.data, options.models / "bert-tiny-general", most, SEED)
     before, goal, architecture = _grown(domains, steps)
     rate = min(RATES, key=lambda share: _from_scratch(domains, architecture, 2 * steps, share))
@@ -72,8 +72,11 @@ def _from_scratch(domains: Any, architecture: Any, steps: int, rate: float) -> f
     import torch
     from transformers import AutoModelForMaskedLM
 
+    from adapt.model.apart import keep_documents_apart
+
     torch.manual_seed(SEED)
-    model = AutoModelForMaskedLM.from_config(architecture)
+    model = AutoModelForMaskedLM.from_config(architecture).eval()
+    keep_documents_apart(model)
     _trained(domains, model, steps, rate)
     return float(domains.loss(model, TEXT))
 
