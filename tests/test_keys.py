@@ -35,6 +35,7 @@ from adapt.job.dapt import dapt
 from adapt.job.registry import JOBS
 from adapt.job.tapt import tapt
 from adapt.job.vocabulary import ACTIONS, change_vocabulary
+from adapt.method.lora.method import LoraOptions
 from adapt.runner import Stage, packages
 from adapt.runner.digest import Digests
 from adapt.runner.packages import DECIDING, RECORDED
@@ -113,7 +114,8 @@ def stages(config: Config) -> dict[str, Seen]:
 
 
 def test_these_are_all_kinds_of_stages_that_there_are(config: Config) -> None:
-    methods = [config, replace(config, method=MethodConfig("ewc"))]  # those that have stages of their own
+    corda = replace(config, method=MethodConfig("lora"), method_options=LoraOptions(kind="corda"))
+    methods = [config, replace(config, method=MethodConfig("ewc")), corda]  # those that have stages of their own
     seen = {stage.kind for each in methods for stage in stages(each).values()}
     assert {kind.__name__ for kind in KINDS} - MADE_OF_JOBS == {kind.__name__ for kind in seen}
 

@@ -189,8 +189,7 @@ class Engine:
         """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
 
         Args:
-            change: gets what this rank holds of a parameter and of its gradient, fp32 and flat, and gives the new one,
-                which may be the old one, changed.
+            change: gets this rank's part of a parameter and of its gradient, fp32 and flat; gives the latter, new or changed.
         """
         scale = self.scale.value if self.scale else 1.0
         self._has_changed = True

@@ -19,16 +19,16 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Of one sequence."""
+    """What one sequence took and left."""
 
     device_hours: float
-    """Of its trainings, and of what its method measured between them."""
+    """Those of its trainings, and of what its method measured between them."""
     flops: float | None
-    """Of its trainings; None where the size of a model was not known."""
+    """Those of its trainings; None where the size of a model was not known."""
     peak_memory: float | None
     """The most that one worker held [bytes]; with libraries, on a CPU."""
     parameters: int
-    """Of the model that has learnt all domains, or of the models of all domains together."""
+    """Those of the model that has learnt all domains, or of the models of all domains together."""
     stored: int
     """Weights of the same on disk [bytes]."""
 
