@@ -47,11 +47,11 @@ class Pulls:
     def _pulled(self, part: Any, gradient: Tensor) -> Tensor:
         size = ON_GPU if gradient.is_cuda else ON_CPU
         for pull in self._pulls:
-            weights, to = part.value.split(size), pull.to[part.name].split(size)
-            held_by = pull.importance[part.name].split(size) if pull.importance else [1.0] * len(to)
-            for value, start, importance, piece in zip(weights, to, held_by, gradient.split(size), strict=True):
-                moved = value - start
-                held = moved if pull.importance is None else importance * moved
+            importance = [pull.importance[part.name]] if pull.importance else []
+            whole = gradient, part.value, pull.to[part.name], *importance
+            for piece, value, to, *held_by in zip(*(each.split(size) for each in whole), strict=True):
+                moved = value - to
+                held = held_by[0] * moved if held_by else moved
                 self._penalty.append((held * moved).sum().double() * (pull.strength / 2))
                 piece.add_(held, alpha=pull.strength)
         return gradient

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config
 from adapt.errors import ConfigError, ModelError
 from adapt.method.base import Setting
-from adapt.method.measuring import EPOCH, check_prepared, text_of
+from adapt.method.measuring.rows import EPOCH, check_prepared, text_of
 from adapt.model.additions.config import stored_additions, with_addition
 from adapt.model.layers.families import check_units
 

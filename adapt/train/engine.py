@@ -189,7 +189,7 @@ class Engine:
         """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
 
         Args:
-            change: gets this rank's part of a parameter and its gradient, fp32 and flat; gives it, or a new one.
+            change: gets this rank's part of a parameter and its gradient, flat fp32; returns the gradient to take.
         """
         scale = self.scale.value if self.scale else 1.0
         self._has_changed = True

@@ -11,6 +11,7 @@ from adapt.runner.reach import everything
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
+from adapt.train.capacity.device import has_gpu
 from adapt.train.capacity.forecast import may_fit
 from adapt.tuning.trial import Trial
 
@@ -32,11 +33,12 @@ def side_by_side(context: Context) -> Context:
     cores, each = len(os.sched_getaffinity(0)), most_of(resources.workers) * resources.cpus_per_worker
     most = max(1, min(config.tune.at_once, int(cores / each)))
     model = context.start.pretrained.model
+    on_gpu = has_gpu() and resources.gpus_per_worker != 0  # whose memory they do not share
     shared = [
         replace(config, resources=replace(resources, trainings_per_machine=trainings))
         for trainings in range(most, 0, -1)
     ]
-    return context.configured(next((tried for tried in shared if may_fit(tried, model)), shared[-1]))
+    return context.configured(next((tried for tried in shared if on_gpu or may_fit(tried, model)), shared[-1]))
 
 
 def check_place(config: Config, trial: Trial) -> None:

@@ -15,6 +15,7 @@ from adapt.runner.reach import everything
 from adapt.stage.context import Context
 from adapt.stage.train import Train
 from adapt.train.capacity import device
+from adapt.tuning import place
 from adapt.tuning.place import check_place, side_by_side
 from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import task_world
@@ -97,6 +98,19 @@ def test_trials_share_this_machine_if_there_is_a_core_and_memory_for_each_worker
     config = replace(context.config, resources=ResourcesConfig(**resources))
     shared = side_by_side(context.configured(config)).config
     assert shared.resources == replace(config.resources, trainings_per_machine=expected)
+
+
+def test_trials_on_gpus_do_not_share_the_memory_of_the_machine(
+    tiny_bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is started to look at them."""
+    monkeypatch.setattr(place, "has_gpu", lambda: True)
+    monkeypatch.setattr(place, "may_fit", lambda *_: pytest.fail("the memory of the machine was asked for"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(16)})
+    world = task_world(tmp_path, monkeypatch)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    config = replace(world, model=ModelConfig(path=str(tiny_bert)), tune=TuneConfig(at_once=4))
+    assert side_by_side(Context.of(config)).config.resources.trainings_per_machine == 4
 
 
 def test_a_training_takes_a_core_more_where_it_is_to_have_its_machine_alone(

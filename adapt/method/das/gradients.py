@@ -51,7 +51,7 @@ def measure_share(measuring: Measuring, device: torch.device, precision: str, sh
     from adapt.method.das.criteria import weight_sizes
     from adapt.method.das.measure import gate_sizes
     from adapt.method.das.views import injected
-    from adapt.method.measuring import batches_at, model_on
+    from adapt.method.measuring.rows import batches_at, model_on
     from adapt.model.layers.units import Gates
 
     model = model_on(device, measuring.config, measuring.pretrained)

@@ -11,7 +11,7 @@ from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
-from adapt.method.measuring import check_prepared
+from adapt.method.measuring.rows import check_prepared
 from adapt.method.notes import Notes, NoteTable
 from adapt.model.layers.families import check_units
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from adapt.config import Config
 from adapt.console import log
 from adapt.method.das.options import DasOptions
-from adapt.method.measuring import sampled_rows, text_of
+from adapt.method.measuring.rows import sampled_rows, text_of
 from adapt.model.locate import Pretrained
 from adapt.model.size import model_size
 from adapt.model.start import Start

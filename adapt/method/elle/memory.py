@@ -13,7 +13,7 @@ from statistics import mean
 
 import numpy as np
 
-from adapt.method.measuring import text_of
+from adapt.method.measuring.rows import text_of
 from adapt.objective.base import Batch
 
 WINDOW = 8

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.method.base import Setting
-from adapt.method.measuring import check_prepared
+from adapt.method.measuring.rows import check_prepared
 from adapt.method.prompts.room import check_room
 from adapt.method.sets import NAMED, learn_prototype, sample_of, take_set, words_of
 from adapt.model.additions.config import refuse_additions, stored_additions

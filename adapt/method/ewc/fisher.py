@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from adapt.method.measuring import AddedUp
+from adapt.method.measuring.sums import AddedUp
 from adapt.objective.base import Batch, Objective
 
 

@@ -15,7 +15,8 @@ from adapt.config import Config
 from adapt.method.base import AddedMemory, Domain, Method, Setting
 from adapt.method.ewc.options import EwcOptions
 from adapt.method.ewc.stage import FISHER_FILE, MEASURED, MeasureFisher
-from adapt.method.measuring import check_prepared, check_sums
+from adapt.method.measuring.rows import check_prepared
+from adapt.method.measuring.sums import check_sums
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
 from adapt.method.ewc.options import EwcOptions
-from adapt.method.measuring import AddedUp, Summed, Summing, sum_up, what_of_sums
+from adapt.method.measuring.sums import AddedUp, Summed, Summing, sum_up, what_of_sums
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of

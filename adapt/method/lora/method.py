@@ -28,7 +28,7 @@ from adapt.method.lora.kinds import (
 )
 from adapt.method.lora.spectra import best_conditioned
 from adapt.method.lora.stage import MOMENTS_FILE, MeasureMoments
-from adapt.method.measuring import check_prepared
+from adapt.method.measuring.rows import check_prepared
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from adapt.method.measuring import AddedUp, check_sums
+from adapt.method.measuring.sums import AddedUp, check_sums
 from adapt.model.layers.pattern import Layer, inputs, layers_of
 from adapt.objective.base import Batch, Objective
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
-from adapt.method.measuring import AddedUp, Summed, Summing, sum_up, what_of_sums
+from adapt.method.measuring.sums import AddedUp, Summed, Summing, sum_up, what_of_sums
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of

@@ -56,7 +56,7 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 def _records(folders: Iterable[str]) -> list[Record] | None:
     """The records of folders; None where one is gone or cannot be read."""
     found = []
-    for folder in folders:
+    for folder in dict.fromkeys(folders):  # what is known of the past may be an input of every step
         try:
             record = load_record(Path(folder))
         except StageError:

@@ -24,8 +24,8 @@ class RankPlace:
 
     device: torch.device
     precision: Precision
-    local_workers: int
-    """Training processes on this machine, those of other trainings too."""
+    shared_by: int
+    """Training processes on this machine, those of all its trainings."""
 
 
 def passes(
@@ -56,7 +56,7 @@ def passes(
     training, resources = config.training, config.resources
     if training.micro_batch != "auto":
         return _cut(training, resources.workers)
-    device = limited(found(place.local_workers), resources.device_memory_gib, resources.gpus_per_worker)
+    device = limited(found(place.shared_by), resources.device_memory_gib, resources.gpus_per_worker)
     device = replace(device, has_bf16=place.precision == "bf16")
     candidates, reserved = micro_batch_sizes(config, device.on_gpu), 0
     if dimensions:

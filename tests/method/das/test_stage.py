@@ -21,7 +21,7 @@ from adapt.method.das.measure import MeasureSettings, gate_sizes
 from adapt.method.das.normalize import normalize, normalize_tokens, random_sizes
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import Measuring, measure_importance, plasticity_under, saturated
-from adapt.method.measuring import EPOCH
+from adapt.method.measuring.rows import EPOCH
 from adapt.model.layers.units import KINDS, Gates
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained

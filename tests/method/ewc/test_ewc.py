@@ -19,15 +19,8 @@ from adapt.method.ewc.fisher import squared_gradients
 from adapt.method.ewc.method import Ewc
 from adapt.method.ewc.options import EwcOptions
 from adapt.method.ewc.stage import FISHER_FILE, MEASURED, squares
-from adapt.method.measuring import (
-    EPOCH,
-    Summing,
-    join_sums,
-    sampled_rows,
-    share_of_sums,
-    sum_up,
-    text_of,
-)
+from adapt.method.measuring.rows import EPOCH, sampled_rows, text_of
+from adapt.method.measuring.sums import Summing, share_of_sums, sum_up
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer
@@ -85,20 +78,6 @@ def test_the_information_is_that_of_autograd_by_example() -> None:
     summed = torch.stack([each["cls.predictions.bias"].sqrt() for each in by_row]).sum(0).square()
     assert not torch.allclose(found.sums["cls.predictions.bias"], summed, rtol=0.5)  # of the batch it is another
     assert all(each.grad is None for each in model.parameters())
-
-
-def test_domains_count_alike_and_parts_by_their_examples(tmp_path: Path) -> None:
-    tensors = [{"w": torch.full((2,), value), "b": torch.tensor([value])} for value in (1.0, 5.0, 30.0)]
-    names = [tmp_path / f"part-{number}.safetensors" for number in range(3)]
-    for sums, name in zip(tensors, names, strict=True):
-        save_file(sums, name)
-    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    assert join_sums(names[:2], 3, None, first) == 1
-    assert load_file(first)["w"].tolist() == [2.0, 2.0]
-    assert join_sums(names[2:], 3, first, second) == 2
-    assert load_file(second)["b"].tolist() == [(2 + 10) / 2]
-    assert join_sums(names[2:], 30, second, third) == 3
-    assert load_file(third)["b"].tolist() == pytest.approx([(2 + 10 + 1) / 3])
 
 
 @pytest.mark.parametrize("stage", [0, 1, 3])
