@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from adapt.config.fields import how, how_list
+from adapt.config.fields import OpenFraction, how, how_list
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class SequenceConfig:
     forward_transfer: bool = how(False)
     """Also fine-tune and test each task on model.path and on the model just before the task's domain is learnt: this
     measures forward transfer on scores."""
+    replay_fraction: OpenFraction | None = how(None)
+    """Share of the rows of each training that are text of the domains before, from the second domain on, with any
+    method; every row of that text comes equally often. null replays none, or what the method itself asks for."""
     domain_ids: bool = how(True)
     """Where the method gives each domain parts of its own (docs/forgetting.md): `true` teaches a task with the parts of
     its domain; `false` with those of the domain whose text is nearest to the task's train split. Held-out losses are

@@ -44,6 +44,7 @@ def check_domains(config: Config) -> list[str]:
     """
     sources = dict(sources_of(config.corpus))
     check_several(config.corpus)
+    _check_replay(config)
     method, mode = method_of(config), config.sequence.mode
     is_alone = mode == "separate" and method.goes_alone
     if mode not in ("continual", method.mode) and config.method.kind != "plain" and not is_alone:
@@ -72,6 +73,30 @@ def check_domains(config: Config) -> list[str]:
                 "set the task's `domain` to the name of one of them",
             )
     return order
+
+
+def _check_replay(config: Config) -> None:
+    """Refuses a share of past text where there is none to replay, another says the share, or none is left."""
+    share, method, mixture = config.sequence.replay_fraction, method_of(config), config.mixture
+    if share is None:
+        return
+    if config.sequence.mode != "continual" or method.is_merged_after:
+        raise ConfigError(
+            "sequence.replay_fraction is set, but no domain follows another, so there is nothing to replay",
+            "leave it out, or learn the domains one after another (sequence.mode continual)",
+        )
+    if method.past_fraction:
+        raise ConfigError(
+            f"sequence.replay_fraction and {config.method.kind}.fraction both say how much of the past is replayed",
+            f"leave sequence.replay_fraction out; method.kind {config.method.kind} replays by itself",
+        )
+    general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replay_paths else 0.0
+    if share + general >= 1:
+        raise ConfigError(
+            f"sequence.replay_fraction {share:g} and mixture.replay_fraction {general:g} leave no share of the run to"
+            " the domain",
+            "lower one of them, so that they sum to less than 1",
+        )
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:

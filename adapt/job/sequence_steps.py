@@ -9,7 +9,7 @@ from adapt.corpus.files.sources import sources_of
 from adapt.job.domains import as_listed, domain_of
 from adapt.job.general import after_training
 from adapt.job.text import on_one_source
-from adapt.method.table import method_of
+from adapt.method.table import method_of, past_fraction
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.matrices import Runs, Step
@@ -106,8 +106,8 @@ def sequence_step(
 
 
 def recalled_texts(setup: Setup, number: int) -> Mapping[str, Prepare]:
-    """The texts of the domains before that of this number, where the method mixes them into its training."""
-    past = setup.order[: number - 1] if method_of(setup.context.config).past_fraction else ()
+    """The texts of the domains before that of this number, where they are mixed into its training."""
+    past = setup.order[: number - 1] if past_fraction(setup.context.config) else ()
     return {name: setup.texts[name] for name in past}
 
 

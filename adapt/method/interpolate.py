@@ -7,7 +7,9 @@ curve of such models of one finished training; this method makes one of them, fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from adapt.config import Fraction
@@ -50,20 +52,13 @@ class Interpolated(Method):
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """The weights in between. Whole numbers and other buffers stay those of the trained model."""
         share = self.options.share
-        if share == 1 or not state:
-            return state
-        other = self._other(state)
-        return {
-            name: other[name].lerp(weight, share) if weight.is_floating_point() else weight
-            for name, weight in state.items()
-        }
+        return state if share == 1 or not state else between(self._other(state), state, share)
 
     def _other(self, state: dict[str, Any]) -> dict[str, Any]:
         """The weights of the other model."""
         setting = self._setting
         folder = setting.anchor if self.options.towards == "before" else setting.base
-        assert setting.load
-        other: dict[str, Any] = setting.load(folder).state_dict()
+        other = weights_of_model(setting, folder)
         for name, weight in state.items():
             if name not in other or other[name].shape != weight.shape:
                 raise ModelError(
@@ -71,3 +66,24 @@ class Interpolated(Method):
                     "set interpolate.towards to before, since vocabulary or layers are not those of the base any more",
                 )
         return other
+
+
+def weights_of_model(setting: Setting, folder: Path) -> dict[str, Any]:
+    """The weights of another model, by their names."""
+    assert setting.load
+    weights: dict[str, Any] = setting.load(folder).state_dict()
+    return weights
+
+
+def between(other: Mapping[str, Any], state: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """(1 - share) of another model's weights and `share` of a trained one's. Whole numbers stay the trained one's.
+
+    Args:
+        other: weights of the same names and shapes.
+        state: the trained weights.
+        share: of these, from 0 to 1.
+    """
+    return {
+        name: other[name].lerp(weight, share) if weight.is_floating_point() else weight
+        for name, weight in state.items()
+    }

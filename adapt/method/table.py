@@ -70,6 +70,12 @@ def method_of(config: Config) -> Method:
     return kind(options)
 
 
+def past_fraction(config: Config) -> float:
+    """Share of the rows of a training that are text of the domains before: what the job says, or else the method."""
+    given = config.sequence.replay_fraction
+    return method_of(config).past_fraction if given is None else given
+
+
 def check_method(config: Config, model: Path) -> None:
     """Refuses a method that cannot work as it is configured.
 

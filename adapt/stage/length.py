@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adapt.config import Config, CorpusConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
-from adapt.method.table import method_of
+from adapt.method.table import past_fraction
 from adapt.stage.text.prepare import Prepared
 from adapt.train.schedule import RunLength, length_of, rows_of
 
@@ -111,7 +111,7 @@ def mixed(
         weights,
         replayed,
         list(past.values()),
-        method_of(config).past_fraction,
+        past_fraction(config),
     )
     if config.mixture.replay_last is None or not replay:
         return make()

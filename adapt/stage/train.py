@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, TrainingConfig, most_of, what
 from adapt.console import log
-from adapt.method.table import method_of
+from adapt.method.table import method_of, past_fraction
 from adapt.model.instruct import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
@@ -101,7 +101,7 @@ class Train(Stage[Trained]):
     noted: Noted | None = None
     """What is noted when it begins: the sequence up to this domain."""
     recalled: Mapping[str, Stage[Prepared]] = field(default_factory=dict)
-    """The texts of the domains before, where the method mixes them in."""
+    """The texts of the domains before, where they are mixed in."""
     domain: str = ""
     """Name of the domain in a sequence; empty elsewhere, where the job's own name takes its place."""
 
@@ -141,7 +141,7 @@ class Train(Stage[Trained]):
         """Model, objective, length, optimizer, mixture, method and seed."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
-        recalled = {"recalled": method_of(config).past_fraction} if self.recalled else {}
+        recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
         return {
             "mixture": {**mixture, "sources": list(self.corpora), "weights": self.weights, **recalled},

@@ -131,6 +131,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.normalize": (DAS, "rank", TRAINED),
     "das.injected_dropout": (DAS, 0.2, TRAINED),
     "das.plasticity_floor": (DAS, 0.2, TRAINED),
+    "das.share": (DAS, 0.5, TRAINED),
     "das.embeddings": (DAS, "frequency", set()),  # of domains, of which a sequence has several
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),

@@ -40,6 +40,35 @@ def test_each_training_reads_all_domains_before(config: Config) -> None:
     assert [one.key == other.key for one, other in zip(replayed, more, strict=True)] == [True, False, False]
 
 
+def test_any_method_can_replay_the_past(config: Config) -> None:
+    """The same training as by the method of that name, where all else is the same."""
+    named = trainings(config, "replay", ReplayOptions(fraction=0.3))
+    told = trainings(config, "plain", replay_fraction=0.3)
+    assert [each.key for each in told] == [each.key for each in named]
+    held, alone = trainings(config, "l2sp", replay_fraction=0.3), trainings(config, "l2sp")
+    assert [list(each.recalled) for each in held] == [[], ["cs"], ["cs", "bio"]]
+    assert held[0].key == alone[0].key
+    assert held[1].key != alone[1].key
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "general", "said"),
+    [
+        ("plain", "joint", 0.0, "no domain follows another"),
+        ("plain", "separate", 0.0, "no domain follows another"),
+        ("merge", "continual", 0.0, "no domain follows another"),
+        ("replay", "continual", 0.0, r"replay_fraction and replay\.fraction both"),
+        ("plain", "continual", 0.8, r"0.2 and mixture.replay_fraction 0.8 leave no share"),
+    ],
+)
+def test_a_share_of_the_past_that_cannot_be_is_refused(
+    config: Config, kind: str, mode: Any, general: float, said: str
+) -> None:
+    mixed = replace(config, mixture=MixtureConfig(replay_paths="data/more.jsonl", replay_fraction=general))
+    with pytest.raises(ConfigError, match=said):
+        trainings(mixed, kind, mode=mode, replay_fraction=0.2)
+
+
 def test_rows_of_the_past_come_alike_and_have_their_share() -> None:
     mixture = Mixture.of([1000], 3, replay=[50], recalled=[30, 10], recalled_fraction=0.2)
     assert mixture.slots == (700, 200, 100)

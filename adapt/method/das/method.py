@@ -11,6 +11,7 @@ from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Setting
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance, plasticity_under, saturated, unprotected
+from adapt.method.interpolate import between, weights_of_model
 from adapt.method.measuring.rows import check_prepared
 from adapt.method.notes import Notes, NoteTable
 from adapt.model.layers.families import check_units
@@ -50,6 +51,7 @@ class Das(Method):
         self.options: DasOptions = options
         self._mask: SoftMask | None = None
         self._contrast: Contrast | None = None
+        self._setting = Setting()
         self._plasticity = 1.0
         self._total: Tensor | None = None  # contrast summed since the last report, where the model is
         self._documents = 0  # that it is of, as the host knows them
@@ -59,7 +61,8 @@ class Das(Method):
         das = self.options
         contrast = [name for name in CONTRAST if name != "economy_fraction" or das.contrast_cost == "economy"]
         masks = ["plasticity_floor"] if das.soft_mask != "none" else []
-        used = ["soft_mask", *masks, *(contrast if das.contrast_weight else [])]
+        shares = ["share"] if das.share < 1 else []
+        used = ["soft_mask", *masks, *shares, *(contrast if das.contrast_weight else [])]
         return {name: getattr(das, name) for name in used}
 
     def check(self, config: Config, model: Path) -> None:
@@ -149,6 +152,7 @@ class Das(Method):
         from adapt.method.das.views import injected
         from adapt.model.layers.units import Gates
 
+        self._setting = setting
         das, folder = self.options, setting.past.get(IMPORTANCE)
         importance = load_importance(folder, model) if folder else None
         if importance and das.soft_mask != "none":
@@ -192,8 +196,11 @@ class Das(Method):
         return report
 
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The weights without masks."""
-        return self._mask.merge(state) if self._mask else state
+        """The weights without masks, mixed with those of the model before."""
+        state, share = self._mask.merge(state) if self._mask else state, self.options.share
+        if share == 1 or not state:
+            return state
+        return between(weights_of_model(self._setting, self._setting.anchor), state, share)
 
 
 def mean_plasticity(importance: Values) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from adapt.config import NonNegativeFloat, OpenFraction, PositiveFloat, PositiveInt, ProperFraction
+from adapt.config import NonNegativeFloat, OpenFraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class DasOptions:
     `lean` on a part of the documents (1.3; 1.7 times)."""
     economy_fraction: OpenFraction = 0.2
     """`economy`: share of the documents of a global batch that the contrast takes."""
+    share: PositiveFraction = 1.0
+    """Share of the trained model in every weight that is handed on to the next domain; the rest is the model before, as
+    with method `interpolate`."""
     embeddings: Literal["free", "gradient", "frequency"] = "free"
     """Whether rows of the embeddings are masked: `free` leaves them free, like the paper; `gradient` masks the row of a
     token by how much the loss of past domains depends on the token; `frequency` by how often the token comes in the

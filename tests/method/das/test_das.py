@@ -166,3 +166,18 @@ def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Pat
     with pytest.raises(ModelError, match="LlamaForCausalLM has no dropout, so two views of a text are one") as caught:
         Das(DasOptions(injected_dropout=0.0)).prepare_model(ready("llama"), Setting())
     assert "das.injected_dropout" in caught.value.fix
+
+
+def test_what_is_handed_on_lies_between_the_model_before_and_the_trained_one(tmp_path: Path) -> None:
+    """(1 - share) of the weights before and `share` of the weights after, masks undone first."""
+    model, before = ready("bert"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
+    method = Das(DasOptions(share=0.3, contrast_weight=0.0))
+    stored = {tmp_path: type("Stored", (), {"state_dict": lambda _: before})()}
+    method.prepare_model(model, Setting(anchor=tmp_path, load=stored.__getitem__))
+    state = {name: each.clone() for name, each in model.state_dict().items()}
+    for name, found in method.merge(state).items():
+        share = 0.3 if found.is_floating_point() else 1.0
+        expected = (1 - share) * before[name].double() + share * state[name].double()
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
+    assert "share" in Das(DasOptions(share=0.3)).settings()
+    assert "share" not in Das(DasOptions()).settings()
