@@ -1,6 +1,7 @@
 """Sequences in words: which method forgets less and scores higher, no surer than the figures allow."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from adapt.report.page.blocks import FindingBlock
 from adapt.report.sequences.compared import MEASURES, Measure, Paired, compare_methods
@@ -16,10 +17,21 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
-    """A finding for each method, against the baseline where there is one."""
+    """A finding for each method, against the baseline where there is one; what so few seeds cannot show is said once."""
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
-    return [_finding(name, sequences, compared) for name in others or sequences.methods]
+    findings = [_finding(name, sequences, compared) for name in others or sequences.methods]
+    limits = {
+        limit: None
+        for measured in compared.values()
+        for paired in measured.values()
+        if not paired.significant and (limit := _limit(paired)) and any(limit in each.text for each in findings)
+    }
+    if len(others) < 2:
+        return findings
+    for limit in limits:
+        findings = [replace(each, text=each.text.replace(limit, "too few seeds")) for each in findings]
+    return [*findings, *(FindingBlock("Seeds", f"{limit[0].upper()}{limit[1:]}.", "warning") for limit in limits)]
 
 
 def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBlock:
@@ -65,7 +77,12 @@ def _difference(measure: Measure, paired: Paired) -> str:
         text += f" (Holm {p_value(paired.adjusted, bare=True)})"
     if paired.significant:
         return text
-    return f"{text}: {out_of_reach(comparison, paired.recipes, 'methods') or 'may be chance'}"
+    return f"{text}: {_limit(paired) or 'may be chance'}"
+
+
+def _limit(paired: Paired) -> str:
+    """Says what so few seeds cannot show; empty if they could."""
+    return out_of_reach(paired.comparison, paired.recipes, "methods")
 
 
 def sequence_warnings(sequences: Sequences) -> list[FindingBlock]:

@@ -182,6 +182,21 @@ def test_the_verdict_is_no_stronger_than_the_runs(tmp_path, forgets, seeds, tone
     assert said in finding.text
 
 
+def test_what_few_seeds_cannot_show_is_said_once(tmp_path):
+    fake = Fake(tmp_path)
+    entries = [
+        entry(fake, {"recipe": name, "seed": str(seed)}, sequence(ORDERS["a"], "continual", seed, each))
+        for name, each in {"NCL": 0.015, "other": 0.05, "third": 0.06}.items()
+        for seed in range(3)
+    ]
+    other, third, limit = sequence_verdicts(sequences_of(Study("s", "NCL", entries)))
+    assert "too few seeds" in other.text
+    assert "too few seeds" in third.text
+    assert (limit.head, limit.tone) == ("Seeds", "warning")
+    assert limit.text.startswith("With so few seeds and 2 methods p cannot fall below ")
+    assert "cannot fall below" not in other.text + third.text
+
+
 def test_heatmaps_are_means_over_seeds_darkest_where_best(study, sequences):
     scores, losses = matrices(sequences.of("NCL", ORDERS["b"]), "b")
     assert scores.header == [
