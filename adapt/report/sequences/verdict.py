@@ -17,7 +17,7 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
-    """A finding for each method, against the baseline where there is one; what so few seeds cannot show is said once."""
+    """A finding for each method, against the baseline if there is one; what so few seeds cannot show is said once."""
     compared = compare_methods(sequences)
     others = [name for name in sequences.methods if name != sequences.baseline]
     findings = [_finding(name, sequences, compared) for name in others or sequences.methods]
