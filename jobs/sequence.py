@@ -1,6 +1,6 @@
 """Adapts a model to one domain after another without forgetting: each of `corpus.sources` is a domain with its tasks.
 
-python jobs/sequence.py --config jobs/recipes/das.yaml [--section.field VALUE ...]
+python jobs/sequence.py --config jobs/recipes/sequence.yaml [--section.field VALUE ...]
 ray job submit --working-dir . -- python jobs/sequence.py --config my.yaml
 """
 

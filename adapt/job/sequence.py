@@ -121,7 +121,8 @@ JOB = Job(
         sources=True,
         defaults={
             "name": "sequence",
-            "method.kind": "das",
+            "method.kind": "replay",
+            "replay.fraction": 0.25,
             "training.learning_rate": 1e-4,
             "training.weight_decay": 0.0,
             "training.warmup_fraction": 0.1,

@@ -58,7 +58,7 @@ class Replay(Method):
                 "lower one of them, so that they sum to less than 1",
             )
         self._check_growth(config)
-        if len(config.corpus.sources) < 2 and not general:
+        if not config.corpus.sources and not general:
             raise ConfigError(
                 "method.kind is replay, but there is no domain before, and no general text to replay",
                 "name general text in mixture.replay_paths with a mixture.replay_fraction, or use jobs/sequence.py",

@@ -54,6 +54,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
         "corpus": {"sources": sources, "heldout_fraction": 0.1},
         "evaluation": {"sequence_length": 64, "general_paths": texts("general", [*sentences(60, 20), *both[:5]])},
         "training": {"sequence_length": 64, "global_batch_size": 4, "max_steps": 12, "precision": "fp32"},
+        "method": {"kind": "das"},
         "das": {"importance_sequences": 16, "importance_batch": 4},
         "tasks": [{"name": "first", "domain": "one", **task}, {"name": "second", "domain": "two", **task}],
         "finetune": {"seeds": [0, 1], "epochs": 1, "learning_rate": 1e-3},

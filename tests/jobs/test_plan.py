@@ -8,6 +8,7 @@ import pytest
 from tests.jobs.commands import HEAVY, STAGES, Run, finish, last_line
 
 pytestmark = pytest.mark.heavy
+SEQUENCE = ["sequence: sequence-one", "sequence: sequence-two", "all"]
 
 
 def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str], tmp_path: Path) -> None:
@@ -30,19 +31,20 @@ def test_a_plan_shows_the_stages_and_loads_nothing_heavy(run: Run, job: list[str
 
 
 @pytest.mark.parametrize(
-    ("name", "trainings", "stages"),
+    ("name", "more", "trainings", "stages"),
     [
-        ("sequence", ["sequence: sequence-one", "sequence: sequence-two", "all"], {"importance": 3, "train": 2}),
-        ("similarity", [], {"train": 0}),
+        ("sequence", [], SEQUENCE, {"importance": 0, "train": 2}),
+        ("sequence", ["--method.kind=das"], SEQUENCE, {"importance": 3, "train": 2}),
+        ("similarity", [], [], {"train": 0}),
     ],
 )
 def test_the_plan_of_another_job(
-    run: Run, job: list[str], tmp_path: Path, name: str, trainings: list[str], stages: dict[str, int]
+    run: Run, job: list[str], tmp_path: Path, name: str, more: list[str], trainings: list[str], stages: dict[str, int]
 ) -> None:
     (tmp_path / "other.jsonl").write_text(json.dumps({"text": "another text of some words"}) + "\n")
     sources = "[{name: one, paths: corpus.jsonl}, {name: two, paths: other.jsonl}]"
     settings = [each for each in job if "corpus" not in each]
-    ran = run("chain.py", "plan", f"--job={name}", f"--corpus.sources={sources}", *settings)
+    ran = run("chain.py", "plan", f"--job={name}", f"--corpus.sources={sources}", *settings, *more)
     assert ran.code == 0, ran.err
     assert f"as jobs/{name}.py would run it" in ran.err
     planned, _, ahead = ran.err.partition("the trainings ahead")

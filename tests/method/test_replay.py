@@ -78,6 +78,13 @@ def test_rows_of_the_past_come_alike_and_have_their_share() -> None:
     assert mixture.epoch == -(-1000 * 1000 // 700)  # of the domain alone
 
 
+def test_a_sequence_can_begin_with_one_domain(config: Config) -> None:
+    """What is added later is learnt after it; the first training stays what it was."""
+    first = replace(config, tasks=[], corpus=replace(config.corpus, sources=config.corpus.sources[:1]))
+    (alone,), several = trainings(first, "replay"), trainings(config, "replay")
+    assert (alone.key, alone.recalled) == (several[0].key, {})
+
+
 def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     alone = replace(config, method=MethodConfig("replay"), tasks=[])
     alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))

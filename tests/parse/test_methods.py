@@ -8,6 +8,7 @@ import pytest
 from adapt.config import flat
 from adapt.job.registry import JOBS
 from adapt.method.das.options import DasOptions
+from adapt.method.replay import ReplayOptions
 from adapt.parse import parse, parse_values
 from tests.parse.calls import DOMAINS, PATHS, parsed, refused
 
@@ -16,7 +17,8 @@ def test_the_section_of_the_chosen_method_is_its_options(write: Callable[..., st
     file = write("method: {kind: das}\ndas: {soft_mask: gradient}\n")
     assert parsed(PATHS, "--config", file).method_options == DasOptions(soft_mask="gradient")
     assert parsed(PATHS, "--config", file, "--das.soft_mask=none").method_options == DasOptions(soft_mask="none")
-    assert parse([DOMAINS], "x", JOBS["sequence"].kind).method_options == DasOptions()
+    assert parse([DOMAINS], "x", JOBS["sequence"].kind).method_options == ReplayOptions(fraction=0.25)
+    assert parse([DOMAINS, "--method.kind=das"], "x", JOBS["sequence"].kind).method_options == DasOptions()
     given = {"method.kind": "das", "das": {"soft_mask": "none"}, "corpus.paths": "a"}
     assert parse_values(given, JOBS["dapt"].kind, "here").method_options == DasOptions(soft_mask="none")
 
