@@ -62,6 +62,8 @@ class Setting:
     """Name of the domain."""
     texts: tuple[Path, ...] = ()
     """Folders of its prepared text; empty where that is streamed."""
+    first_general: int | None = None
+    """From this number on (`Corrupted.rows`) rows are of replayed general text; None where none is."""
     device: Any = "cpu"
     """The device that the model will be on."""
     zero_stage: int = 0
@@ -220,10 +222,7 @@ class Method:
         return model
 
     def begin(self, engine: Any) -> None:
-        """Sees the engine (`adapt.train.engine.Engine`) with the weights that the training starts from.
-
-        Also where it resumes: the checkpoint is loaded afterwards.
-        """
+        """Sees the engine (`adapt.train.engine.Engine`) with the first weights; a checkpoint is loaded afterwards."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` gave, where the training resumes."""

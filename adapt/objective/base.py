@@ -68,6 +68,9 @@ class Corrupted:
     """int64 [T], T = positions.sum(): the tokens to predict, row by row."""
     device: torch.device = CPU
     """Where the model is."""
+    rows: torch.Tensor | None = None
+    """int64 [B], the rows' numbers in the corpus (`Batch.rows`); None where rows are of no corpus of the training, as
+    those of a trial of its memory."""
 
     def bound_for(self, device: torch.device) -> "Corrupted":
         """The same rows for a model on another device."""
@@ -84,9 +87,11 @@ class Corrupted:
             self.starts.split(size),
             self.positions.split(size),
             self.targets.split(counts),
+            [self.device] * len(counts),
+            [None] * len(counts) if self.rows is None else self.rows.split(size),
             strict=True,
         )
-        return [Corrupted(*part, self.device) for part in parts]
+        return [Corrupted(*part) for part in parts]
 
     def packed(self) -> Packed:
         """The rows' text one after another, without filling, on the device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -104,7 +104,7 @@ class Loop:
             This rank's part of the global mean loss, tokens of the global batch, gradient norm before clipping.
         """
         batch = Batch.of(columns)
-        corrupted = self.objective.corrupt(batch).bound_for(self.engine.device)
+        corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
         wished = torch.tensor(int(self.wishes.look()))
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum(), wished])
         dist.all_reduce(counts, group=among_hosts())

@@ -185,6 +185,7 @@ def _setting(job: TrainingRun, device: torch.device, world: int, precision: str)
         number=job.number,
         domain=job.domain,
         texts=tuple(map(Path, job.texts)),
+        first_general=job.mixture.first_general if job.mixture else None,
         device=device,
         zero_stage=config.resources.zero_stage,
         world=world,

@@ -136,6 +136,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
     "das.contrast_weight": (DAS, 0.5, TRAINED),
     "das.contrast_temperature": (DAS, 0.1, TRAINED),
     "das.contrast_documents": (DAS, 62, TRAINED),
+    "das.contrast_text": (DAS | {"mixture.replay_paths": "data/b.jsonl"}, "general", TRAINED),
     "das.contrast_cost": (DAS, "exact", TRAINED),
     "das.economy_fraction": (DAS | {"das.contrast_cost": "economy"}, 0.5, TRAINED),
 }

@@ -175,9 +175,12 @@ def test_a_row_of_special_tokens_still_gives_a_target(objective: MaskedLanguageM
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 100])
 def test_split_keeps_everything(objective: MaskedLanguageModelling, size: int) -> None:
     corrupted = objective.corrupt(batch_of(random_rows(7, 1, 50)))
+    assert all(part.rows is None for part in corrupted.split(size))
+    corrupted = replace(corrupted, rows=torch.arange(7) + 30).bound_for(torch.device("meta"))
     parts = corrupted.split(size)
+    assert all(part.device == corrupted.device for part in parts)
     assert [len(part.input_ids) for part in parts] == [min(size, 7 - start) for start in range(0, 7, size)]
-    for name in ("input_ids", "real", "positions", "targets"):
+    for name in ("input_ids", "real", "starts", "positions", "targets", "rows"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts]), getattr(corrupted, name))
     for part in parts:
         assert len(part.targets) == int(part.positions.sum())

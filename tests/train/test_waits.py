@@ -56,6 +56,7 @@ METHODS: dict[str, Any] = {
     "das lean": DasOptions(),
     "das exact": DasOptions(contrast_cost="exact"),
     "das economy": DasOptions(contrast_cost="economy", economy_fraction=0.4),
+    "das general": DasOptions(contrast_text="general"),
     "das mask of gradients": DasOptions(soft_mask="gradient", contrast_weight=0.0),
 }
 
@@ -92,7 +93,9 @@ def watched(runs: Sequence[Run]) -> list[list[Told]]:
 
 def _watched(run: Run) -> list[Told]:
     method, seen = method_of(run.method), []
-    setting = Setting(anchor=START, base=BASE, past=run.past, zero_stage=run.stage, world=1, load=other)
+    setting = Setting(
+        anchor=START, base=BASE, past=run.past, first_general=3, zero_stage=run.stage, world=1, load=other
+    )
     model = method.prepare_model(model_for(run.objective, 2 if run.method == "prompt" else 0), setting)
     objective = make(ObjectiveConfig(kind=run.objective), toy.Tokenizer(), seed=1)  # type: ignore[arg-type]
     teacher = getattr(method, "teacher", None)

@@ -41,6 +41,8 @@ class Mixture:
     """How many groups, the last ones, are text beside the domain's."""
     changing: Slots | None = None
     """The slots of each period, where the share of general text changes along the run; `slots` are then their mean."""
+    first_general: int | None = None
+    """From this of `numbers` on rows are of general text; None where there is none."""
 
     @classmethod
     def of(
@@ -88,7 +90,8 @@ class Mixture:
         (mean,) = Slots.of(shares_at, period, None).phases
         changes = replay and samples is not None and begins != ends
         changing = Slots.of(shares_at, period, -(-(samples or 1) // period)) if changes else None
-        return cls(tuple(groups), mean, seed, len(texts), changing)
+        first_general = sum(rows) + sum(recalled) if replay else None
+        return cls(tuple(groups), mean, seed, len(texts), changing, first_general)
 
     @cached_property
     def period(self) -> int:

@@ -7,6 +7,8 @@ outputs of its units multiplied by their importance. The head runs at the predic
 Which documents are told apart from each other is a matter of the global batch, not of how it is cut. Where a step has
 several passes, the views of all are made without gradient first; their contrast gives each view's gradient, and every
 pass then makes its views again and goes back through them with it (as in arXiv 2101.06983).
+
+Where general text alone is compared, the other documents of a pass have the first view only, which is the objective's.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from adapt.method.das.options import DasOptions
 from adapt.method.das.views import Injected
 from adapt.method.gather import counted, gathered
 from adapt.model.layers.units import Gates, Kind, Values
-from adapt.model.outputs.head import loss_and_states, states_of
+from adapt.model.outputs.head import loss_and_states, loss_at, states_of
 from adapt.model.outputs.states import document_means
 from adapt.model.packing.dropout import draw_again, random_state
 from adapt.model.packing.packed import Packed, sent
@@ -57,6 +59,7 @@ class Contrast:
         gates: of the model; None where nothing is known yet, and documents are told apart from each other alone.
         importance: I of every unit, where there are gates.
         injected: what makes views differ, in models without dropout. It spares the objective's own pass.
+        first_general: from this number on rows are of general text; None where none is.
     """
 
     def __init__(
@@ -65,14 +68,16 @@ class Contrast:
         gates: Gates | None = None,
         importance: Values | None = None,
         injected: Injected | None = None,
+        first_general: int | None = None,
     ) -> None:
         self._config = config
         self._gates = gates
         self._importance: dict[Kind, Tensor] = dict(importance or {})
         self._injected = injected
+        self._first_general = first_general
         self._is_exact = gates is not None and config.contrast_cost == "exact"
 
-    def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def losses(self, model: nn.Module, parts: Sequence[Corrupted]) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
         """The passes of a step, as `adapt.method.base.Method.losses` has them. All ranks call it.
 
         What a row holds of a document counts as one, even if it is the last token or two of what the row before could
@@ -84,12 +89,20 @@ class Contrast:
 
         Yields:
             For each of them the summed cross entropy of its predictions [nats]; a number whose gradient, added up over
-            micro-batches and ranks, is that of the contrast's weighted mean over all documents; and the contrast of
-            each of its documents that are compared [nats], without gradient.
+            micro-batches and ranks, is that of the contrast's weighted mean over all documents that are compared, None
+            where no rank has any; and the contrast of each of its own [nats], without gradient.
         """
         texts, documents = self._texts(parts)
-        share = self._config.contrast_weight / max(documents, 1)
+        if not documents:
+            yield from self._plainly(model, texts)
+            return
+        share = self._config.contrast_weight / documents
         yield from self._in_one_pass(model, texts[0], share) if len(texts) == 1 else self._twice(model, texts, share)
+
+    def _plainly(self, model: nn.Module, texts: Sequence[Text]) -> Iterator[tuple[Tensor, None, Tensor]]:
+        for text in texts:
+            loss = loss_at(model, text.whole, text.corrupted.asked(), text.corrupted.answers())
+            yield loss, None, loss.new_zeros(0)
 
     def _in_one_pass(self, model: nn.Module, text: Text, share: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         known = self._known(model, text)
@@ -116,20 +129,32 @@ class Contrast:
     def _texts(self, parts: Sequence[Corrupted]) -> tuple[list[Text], int]:
         """The micro-batches, and how many documents of the global batch are compared.
 
-        `economy` takes them evenly from it. Which these are does not matter, since rows come shuffled.
+        `economy` takes them evenly from those that may be. Which these are does not matter, since rows come shuffled.
         """
-        wholes = [part.packed() for part in parts]
-        counts = [len(whole.documents) for whole in wholes]
-        ranks, rank = counted(sum(counts))
+        candidates = [self._candidates(part) for part in parts]
+        ranks, rank = counted(sum(map(len, candidates)))
         total = compared = sum(ranks)
         if self._config.contrast_cost == "economy":
             compared = min(total, max(2, ceil(self._config.economy_fraction * total)))
         numbers, texts, begin = torch.arange(compared) * total // max(compared, 1), [], sum(ranks[:rank])
-        for part, whole, count in zip(parts, wholes, counts, strict=True):
-            own = numbers[(numbers >= begin) & (numbers < begin + count)] - begin
-            texts.append(Text(part, whole, own))
-            begin += count
+        for part, documents in zip(parts, candidates, strict=True):
+            end = begin + len(documents)
+            own = numbers[(numbers >= begin) & (numbers < end)] - begin
+            texts.append(Text(part, part.packed(), documents[own]))
+            begin = end
         return texts, compared
+
+    def _candidates(self, part: Corrupted) -> Tensor:
+        """The documents of a micro-batch that may be compared, by number, int64 [documents], on the host.
+
+        Rows without numbers are those of a trial of the memory, which is to see the most that a pass can take: all.
+        """
+        rows = (part.starts & part.real).nonzero()[:, 0]  # of each document
+        if self._config.contrast_text == "all" or part.rows is None:
+            return torch.arange(len(rows))
+        if self._first_general is None:
+            return rows[:0]
+        return (part.rows[rows] >= self._first_general).nonzero().flatten()
 
     @contextmanager
     def _joined(self, text: Text) -> Iterator[Packed]:
@@ -167,7 +192,8 @@ class Contrast:
         """What the model knew of each document, in a pass of its own without gradient; nothing where there is none."""
         if self._gates is None or self._is_exact:
             return ()
-        packed = text.compared if len(text.numbers) else text.whole  # all ranks pass something
+        # all ranks pass something, if only a document that is not asked about
+        packed = text.compared if len(text.numbers) else text.whole.only(torch.zeros(1, dtype=torch.int64))
         injected = self._injected.on() if self._injected else nullcontext()
         with torch.no_grad(), self._gates.set(self._importance_on(packed.input_ids.device)), injected:
             return (document_means(states_of(model, packed).float(), packed)[: len(text.numbers)],)

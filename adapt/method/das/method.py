@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from adapt.config import Config
+from adapt.config import Config, MixtureConfig
 from adapt.errors import ConfigError
 from adapt.method.base import Added, AddedMemory, Domain, Method, Setting
 from adapt.method.das.options import DasOptions
@@ -32,6 +32,7 @@ CONTRAST = (
     "contrast_weight",
     "contrast_temperature",
     "contrast_documents",
+    "contrast_text",
     "contrast_cost",
     "economy_fraction",
     "injected_dropout",
@@ -59,7 +60,8 @@ class Das(Method):
     def settings(self) -> dict[str, Any]:
         """What training uses; how importance is measured is in the key of the stage that does."""
         das = self.options
-        contrast = [name for name in CONTRAST if name != "economy_fraction" or das.contrast_cost == "economy"]
+        counts = {"economy_fraction": das.contrast_cost == "economy", "contrast_text": das.contrast_text != "all"}
+        contrast = [name for name in CONTRAST if counts.get(name, True)]
         masks = ["plasticity_floor"] if das.soft_mask != "none" else []
         shares = ["share"] if das.share < 1 else []
         used = ["soft_mask", *masks, *shares, *(contrast if das.contrast_weight else [])]
@@ -69,7 +71,8 @@ class Das(Method):
         """Refuses models whose units are not known, and text that is not prepared before it is measured on.
 
         Raises:
-            ConfigError: the corpus is streamed, or the importance of embeddings does not go with that of units.
+            ConfigError: the corpus is streamed, the importance of embeddings does not go with that of units, or general
+                text is to be contrasted and none is replayed.
             ModelError: the units of the model are not known.
         """
         if not self._measures:
@@ -84,6 +87,8 @@ class Das(Method):
                 f"das.embeddings is {das.embeddings}, which das.importance {das.importance} does not measure",
                 f"set das.embeddings to {needed.get(das.importance, ('frequency',))[0]}, or das.importance to gate",
             )
+        if das.contrast_weight and das.contrast_text == "general":
+            _check_replayed(config.mixture)
 
     def before(self, first: Domain) -> Mapping[str, Stage[Any]]:
         """Importance for general knowledge, read off the model to begin with on what it learns first."""
@@ -106,7 +111,11 @@ class Das(Method):
         return self.options.soft_mask != "none" or self.options.contrast_weight > 0
 
     def added_passes(self, is_known: bool = True, passes: int = 1) -> Added:
-        """The passes that the contrast adds. With several micro-batches, all trained views are also computed before."""
+        """The passes that the contrast adds. With several micro-batches, all trained views are also computed before.
+
+        Where general text alone is compared, a pass can still be of nothing else, and here its share is not known: this
+        is then the most that a pass takes, and more than a training takes on the whole.
+        """
         das = self.options
         if not das.contrast_weight:
             return Added()
@@ -162,13 +171,14 @@ class Das(Method):
             self._plasticity = mean_plasticity(masked)
         if das.contrast_weight:
             gates, known = (Gates(model), importance.units) if importance else (None, None)
-            self._contrast = Contrast(das, gates, known, injected(model, das.injected_dropout))
+            views = injected(model, das.injected_dropout)
+            self._contrast = Contrast(das, gates, known, views, setting.first_general)
         return model
 
     def losses(
         self, model: nn.Module, parts: Sequence[Corrupted], objective: Objective, step: int, predictions: int
     ) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Adds the weight times the mean contrast over the documents of the global batch."""
+        """Adds the weight times the mean contrast over the documents of the global batch that are compared."""
         if self._contrast is None:
             yield from super().losses(model, parts, objective, step, predictions)
             return
@@ -179,7 +189,7 @@ class Das(Method):
             yield loss, added
 
     def report(self) -> dict[str, float]:
-        """The mean contrast [nats] of all documents since the last report, and how much of the units' movement is left.
+        """The mean contrast [nats] of all documents compared since the last report, and how much units still move.
 
         All ranks call it.
         """
@@ -208,6 +218,19 @@ def mean_plasticity(importance: Values) -> float:
     import torch
 
     return 1 - torch.cat([layers.flatten() for layers in importance.values()]).mean().item()
+
+
+def _check_replayed(mixture: MixtureConfig) -> None:
+    if not mixture.replay_paths:
+        raise ConfigError(
+            "das.contrast_text is general, but no general text is replayed",
+            "name some in mixture.replay_paths, or set das.contrast_text to all",
+        )
+    if not (mixture.replay_fraction or mixture.replay_last):
+        raise ConfigError(
+            "das.contrast_text is general, but mixture.replay_fraction 0 replays no general text",
+            "set mixture.replay_fraction or mixture.replay_last above 0, or das.contrast_text to all",
+        )
 
 
 def _after(domains: int) -> str:

@@ -51,6 +51,9 @@ class DasOptions:
     """Documents that the contrast tells apart from each other: the documents of a global batch are compared in groups
     of about equal size, none larger than this. A larger group is harder. A step of several micro-batches gives the same
     result, but computes the views twice."""
+    contrast_text: Literal["all", "general"] = "all"
+    """Which documents the contrast tells apart: `all` of a batch, as published, or those of `general` text alone, which
+    `mixture.replay_paths` replays. With `general` all others get the objective's loss alone."""
     contrast_cost: Literal["exact", "lean", "economy"] = "lean"
     """`exact` trains through all three passes (2.9 times plain training; 3.8 if a step has several micro-batches);
     `lean` computes the same loss, but the pass of previous knowledge gets no gradient (2.2; 2.9 times); `economy` is

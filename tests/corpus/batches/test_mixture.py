@@ -123,6 +123,16 @@ def test_samples_of_a_changing_mixture_can_be_asked_first_and_counted(
     assert len(rows) == len(set(rows))  # every row comes once an epoch, whatever the share
 
 
+@pytest.mark.parametrize("order", ["interleaved", "sequential"])
+def test_general_text_has_the_last_numbers(order: str) -> None:
+    config = MixtureConfig(order=order, replay_fraction=0.25)  # type: ignore[arg-type]
+    mixture = Mixture.of([30, 20], 0, config, replay=[9], recalled=[4, 3], recalled_fraction=0.2)
+    places = mixture.locate(np.arange(1000))
+    assert mixture.first_general == 57
+    assert np.array_equal(mixture.numbers(places) >= 57, places.sources == 4)
+    assert Mixture.of([30, 20], 0, config, recalled=[4], recalled_fraction=0.2).first_general is None
+
+
 def test_one_source_is_its_own_permutation() -> None:
     expected = [(0, epoch, row) for epoch in range(4) for row in permute(np.arange(700), 700, 9, epoch).tolist()]
     assert first(Mixture.of([700], 9), 2800) == expected
