@@ -25,6 +25,7 @@ SPACES = {
     "finetune": "finetune",
     "das": "sequence",
     "forgetting": "sequence",
+    "sequence": "sequence",
 }
 
 
@@ -56,13 +57,16 @@ def check(name: str, given: Mapping[str, Any], space: Mapping[str, Any]) -> None
 
 @pytest.mark.parametrize("name", SPACES)
 def test_our_spaces_suit_their_jobs(name: str, given: dict[str, Any]) -> None:
-    sources = {"corpus.sources": [{"name": "one", "paths": "data/one.jsonl"}], "training.max_steps": 5}
+    sources: dict[str, Any] = {"corpus.sources": [{"name": "one", "paths": "data/one.jsonl"}], "training.max_steps": 5}
     more: dict[str, dict[str, Any]] = {
         "knn": {"select.kind": "knn", "select.pool_paths": "data/one.jsonl"},
         "l2sp": {"method.kind": "l2sp"},
         "das": {**sources, "method.kind": "das"},
         "forgetting": {**sources, "mixture.replay_paths": "data/general.jsonl"},
     }
+    if name == "sequence":  # of one domain there is nothing to replay
+        second = {"name": "two", "paths": "data/general.jsonl"}
+        more[name] = {**sources, "corpus.sources": [*sources["corpus.sources"], second], "method.kind": "l2sp"}
     own = {**given, **more.get(name, {})}
     check(SPACES[name], own, read_space(str(ROOT / "tune_spaces" / f"{name}.py")))
 
