@@ -1,4 +1,4 @@
-"""A sequence held by L2-SP that replays the past: how fast, how much of the past, and how strongly it is pulled back."""
+"""A sequence held by L2-SP that replays the past: how fast, how much of it, and how strongly it is pulled back."""
 
 from typing import Any
 
