@@ -8,6 +8,7 @@ from adapt.config import Config, TaskConfig
 from adapt.corpus.files.sources import sources_of
 from adapt.errors import ConfigError
 from adapt.job.text import beside, deduplicated, prepared_files
+from adapt.method.replay import check_share_left
 from adapt.method.table import method_of
 from adapt.parse.keys import unknown
 from adapt.parse.values import check_several
@@ -77,7 +78,7 @@ def check_domains(config: Config) -> list[str]:
 
 def _check_replay(config: Config) -> None:
     """Refuses a share of past text where there is none to replay, another says the share, or none is left."""
-    share, method, mixture = config.sequence.replay_fraction, method_of(config), config.mixture
+    share, method = config.sequence.replay_fraction, method_of(config)
     if share is None:
         return
     if config.sequence.mode != "continual" or method.is_merged_after:
@@ -90,13 +91,7 @@ def _check_replay(config: Config) -> None:
             f"sequence.replay_fraction and {config.method.kind}.fraction both say how much of the past is replayed",
             f"leave sequence.replay_fraction out; method.kind {config.method.kind} replays by itself",
         )
-    general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replay_paths else 0.0
-    if share + general >= 1:
-        raise ConfigError(
-            f"sequence.replay_fraction {share:g} and mixture.replay_fraction {general:g} leave no share of the run to"
-            " the domain",
-            "lower one of them, so that they sum to less than 1",
-        )
+    check_share_left("sequence.replay_fraction", share, config.mixture)
 
 
 def domain_texts(context: Context, order: Sequence[str], general: Prepare | None) -> dict[str, Prepare]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapt.config import Config, OpenFraction
+from adapt.config import Config, MixtureConfig, OpenFraction
 from adapt.errors import ConfigError
 from adapt.method.base import Method
 
@@ -49,14 +49,7 @@ class Replay(Method):
         Raises:
             ConfigError: says which.
         """
-        shares = (config.mixture.replay_fraction, config.mixture.replay_last or 0.0)
-        general = max(shares) if config.mixture.replay_paths else 0.0
-        if self.past_fraction + general >= 1:
-            raise ConfigError(
-                f"replay.fraction {self.past_fraction:g} and mixture.replay_fraction {general:g} leave no share of the"
-                " run to the domain",
-                "lower one of them, so that they sum to less than 1",
-            )
+        general = check_share_left("replay.fraction", self.past_fraction, config.mixture)
         self._check_growth(config)
         if not config.corpus.sources and not general:
             raise ConfigError(
@@ -81,3 +74,26 @@ class Replay(Method):
                     f" {share + grown:.3g} after {domains} domains (mixture.{name} is {share:g})",
                     f"choose it so that the share stays between 0 and {1 - self.past_fraction:g}",
                 )
+
+
+def check_share_left(field: str, share: float, mixture: MixtureConfig) -> float:
+    """Refuses shares of past and general text that leave nothing to the domain.
+
+    Args:
+        field: says the share of past text.
+        share: that share.
+        mixture: says the share of general text.
+
+    Returns:
+        The largest share of general text in the run.
+
+    Raises:
+        ConfigError: both sum to 1 or more.
+    """
+    general = max(mixture.replay_fraction, mixture.replay_last or 0.0) if mixture.replay_paths else 0.0
+    if share + general >= 1:
+        raise ConfigError(
+            f"{field} {share:g} and mixture.replay_fraction {general:g} leave no share of the run to the domain",
+            "lower one of them, so that they sum to less than 1",
+        )
+    return general

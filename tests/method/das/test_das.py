@@ -168,16 +168,21 @@ def test_a_contrast_needs_dropout_of_the_model_or_injected(learnt: dict[str, Pat
     assert "das.injected_dropout" in caught.value.fix
 
 
-def test_what_is_handed_on_lies_between_the_model_before_and_the_trained_one(tmp_path: Path) -> None:
+def test_what_is_handed_on_lies_between_the_model_before_and_the_trained_one(learnt: dict[str, Path]) -> None:
     """(1 - share) of the weights before and `share` of the weights after, masks undone first."""
-    model, before = ready("bert"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
-    method = Das(DasOptions(share=0.3, contrast_weight=0.0))
-    stored = {tmp_path: type("Stored", (), {"state_dict": lambda _: before})()}
-    method.prepare_model(model, Setting(anchor=tmp_path, load=stored.__getitem__))
-    state = {name: each.clone() for name, each in model.state_dict().items()}
-    for name, found in method.merge(state).items():
+    anchor, before = Path("before"), {name: each + 1 for name, each in ready("bert").state_dict().items()}
+    stored = {anchor: type("Stored", (), {"state_dict": lambda _: before})()}
+    made = {}
+    for share in (0.3, 1.0):
+        model, method = ready("bert"), Das(DasOptions(share=share, contrast_weight=0.0))
+        method.prepare_model(model, Setting(past=learnt, anchor=anchor, load=stored.__getitem__))
+        moved = {name: each + 2 if each.is_floating_point() else each for name, each in model.state_dict().items()}
+        made[share] = method.merge(dict(moved))
+    assert any(not torch.equal(each, moved[name]) for name, each in made[1.0].items() if name in moved)  # masked
+    for name, found in made[0.3].items():
+        weight = made[1.0][name]
         share = 0.3 if found.is_floating_point() else 1.0
-        expected = (1 - share) * before[name].double() + share * state[name].double()
+        expected = (1 - share) * before[name].double() + share * weight.double()
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
     assert "share" in Das(DasOptions(share=0.3)).settings()
     assert "share" not in Das(DasOptions()).settings()
