@@ -89,7 +89,7 @@ def _check_replay(config: Config) -> None:
     if method.past_fraction:
         raise ConfigError(
             f"sequence.replay_fraction and {config.method.kind}.fraction both say how much of the past is replayed",
-            f"leave sequence.replay_fraction out; method.kind {config.method.kind} replays by itself",
+            f"set {config.method.kind}.fraction alone, since method.kind {config.method.kind} replays by itself",
         )
     check_share_left("sequence.replay_fraction", share, config.mixture)
 
