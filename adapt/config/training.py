@@ -129,7 +129,8 @@ class TrainingConfig:
     """Compile the model's layers with torch.compile: a slow start, then faster steps. Needs a C++ compiler."""
     checkpoint_interval_steps: PositiveInt = how(500)
     """Steps between two resumable checkpoints."""
-    keep_checkpoints: PositiveInt = how(2)
-    """Number of checkpoints that are kept."""
+    keep_checkpoints: NonNegativeInt = how(2)
+    """Number of checkpoints that are kept. 0: one while it trains, none once it has finished, as studies of many
+    trainings want."""
     log_interval_steps: PositiveInt = how(10)
     """Steps between two progress reports."""

@@ -104,6 +104,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
     with storage_errors(folder):
         for directory in (folder, folder.parent):
             sync_folder(directory)
+        stage.tidy(folder)
     log(f"{stage.kind}: done in {duration(seconds)}")
     return record
 

@@ -1,5 +1,6 @@
 """Stage `train`: a training run over prepared or streamed text."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ class Train(Stage[Trained]):
         start, mixture = self.start.made(done), mixed(config, texts, replay, recalled)
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
-        kept = config.training.keep_checkpoints + (branch_step(config.training, steps) is not None)
+        kept = max(config.training.keep_checkpoints, 1) + (branch_step(config.training, steps) is not None)
         check_space(folder, start.model, kept)
         from adapt.runtime import connect
         from adapt.train.launch import launch
@@ -205,6 +206,11 @@ class Train(Stage[Trained]):
         named = {**texts, **recalled, **({"(replay)": replay} if replay else {})}
         shares = _shares(named, mixture, reported["step"], config.training)
         return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
+
+    def tidy(self, folder: Path) -> None:
+        """Drops the checkpoints if none are to be kept."""
+        if not self.config.training.keep_checkpoints:
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def forecast(self, records: Mapping[str, Record]) -> "Forecast | None":
         """What it will take. None where its model's dimensions cannot be told.

@@ -26,7 +26,7 @@ def launch(job: TrainingRun) -> dict[str, Any]:
         TrainingError: the loss is not finite, or workers crashed too often.
     """
     folder, config = Path(job.folder), job.config
-    kept = config.training.keep_checkpoints
+    kept = max(config.training.keep_checkpoints, 1)
     with memory_kills(config, folder):
         told, sizes = {"job": job}, worlds(config.training, config.resources.workers)
         on_all_ranks(RankedRun(train_loop_per_worker, told, folder, job.run_name, config.resources, sizes, kept))

@@ -193,7 +193,7 @@ def test_a_domain_added_later_redoes_nothing(das: Ran, config: Config) -> None:
 def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_one_does(
     das: Ran, given: dict[str, Any], jobs: drive.Jobs, tmp_path: Path
 ) -> None:
-    """The same command goes on from the last checkpoint."""
+    """The same command goes on from the last checkpoint, also where none is kept after the end."""
     runs = shutil.copytree(das.store.root, tmp_path / "runs")
     folder = runs / "train" / das.of(das.stage.steps[1].training).path.name
     began = started(folder)
@@ -204,7 +204,8 @@ def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_
     assert kept
     file = tmp_path / "sequence.yaml"
     file.write_text(yaml.safe_dump(given))
-    often = ["--training.checkpoint_interval_steps=1", "--training.log_interval_steps=1"]
+    how = {"checkpoint_interval_steps": 1, "log_interval_steps": 1, "keep_checkpoints": 0}
+    often = [f"--training.{name}={value}" for name, value in how.items()]
     arguments = ["--config", str(file), "--sequence.order=[one, two]", *often]
 
     job = jobs.start(tmp_path, arguments, "sequence.py")
@@ -215,7 +216,7 @@ def test_a_job_that_is_killed_in_its_second_domain_comes_to_what_an_undisturbed_
     job = jobs.start(tmp_path, arguments, "sequence.py")
     found = job.result()
     assert found["stage"] == "sequence"
-    assert job.first_step() == reached + 1
+    assert (job.first_step(), (folder / "checkpoints").exists()) == (reached + 1, False)
     for name in ("scores", "losses", "tables", "forgetting"):
         assert found["metrics"][name] == das.done.record.metrics[name]
     models = [Path(model) / "model.safetensors" for model in (found["metrics"]["model"], das.result.model)]

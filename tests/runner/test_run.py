@@ -49,6 +49,24 @@ def test_the_record_is_written_after_everything_else(store: Store) -> None:
     assert written["packages"]["python"] == sys.version.split()[0]
 
 
+def test_a_folder_is_tidied_once_its_record_is_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def tidy(stage: Toy, folder: Path) -> None:
+        seen.append((folder / "stage.json").exists())
+
+    def broken(folder: Path, done: Done) -> Outcome[ToyResult]:
+        raise DataError("broken", "mend it")
+
+    monkeypatch.setattr(Toy, "tidy", tidy)
+    with pytest.raises(DataError):
+        ensure(single(broken, rate=0.1), store)
+    assert seen == []
+    for _ in range(2):  # what is finished is not run, and not tidied, again
+        ensure(single(rate=0.1), store)
+    assert seen == [True]
+
+
 def test_a_record_names_its_inputs(store: Store, runs: Path) -> None:
     stage = toys.diamond(runs)
     record = ensure(stage, store).record
