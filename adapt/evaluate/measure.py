@@ -63,7 +63,8 @@ def _measure(
     measurement: Measurement,
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, Routes], list[dict[str, Any]]]:
     config = measurement.config
-    loaded = ready(measurement.pretrained, config.objective.kind == "causal")  # before torch comes in: it hides GPUs
+    is_causal = config.objective.kind == "causal"
+    loaded = ready(measurement.pretrained, is_causal, config.resources.trainings)  # before torch: it hides GPUs
     model, tokenizer, device = loaded.model, loaded.tokenizer, loaded.device
 
     from adapt.evaluate.by_domain import losses_by_domain
@@ -85,7 +86,7 @@ def _measure(
             losses[name] |= {"predictable": predictable.tolist(), "sizes": np.array(sample.sizes).tolist()}
         routes[name] = found.routed, found.routed_right, found.mixed
         if not examples:
-            show = next_words if config.objective.kind == "causal" else filled_masks
+            show = next_words if is_causal else filled_masks
             examples = show(model, tokenizer, sample, config.evaluation.examples, device)
     return losses, routes, examples
 

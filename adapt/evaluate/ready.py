@@ -25,8 +25,14 @@ class Ready:
     device: "torch.device"
 
 
-def ready(pretrained: Pretrained, causal: bool) -> Ready:
-    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs."""
+def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
+    """Inside a Ray task: loads a model onto the GPU that the task reserved, or the CPUs.
+
+    Args:
+        pretrained: the model.
+        causal: whether it predicts the next token.
+        shared_by: what computes on the cores beside it, and itself.
+    """
     hide_unreserved_gpus()
     import torch
 
@@ -35,7 +41,7 @@ def ready(pretrained: Pretrained, causal: bool) -> Ready:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        use_threads()
+        use_threads(shared_by=shared_by)
     tokenizer = load_tokenizer(pretrained.model, pretrained.tokenizer, pretrained.trust_remote_code)
     model = load_model(pretrained.model, causal, pretrained.trust_remote_code)
     torch.nn.Module.to(model, device)

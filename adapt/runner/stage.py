@@ -66,7 +66,7 @@ class Stage(ABC, Generic[R]):
         """
 
     def tidy(self, folder: Path) -> None:
-        """Removes what a finished stage's folder need not hold, after the record is committed; a kill may prevent it."""
+        """Removes what a finished stage's folder need not hold, once its record is committed; a kill may prevent it."""
 
     def needs(self) -> Mapping[str, float] | None:
         """What it takes of the cluster while it runs, as {"CPU": 1}; None for all. See `adapt.runner.parallel`."""

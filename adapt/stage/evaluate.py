@@ -66,6 +66,10 @@ class Evaluate(Stage[Evaluated]):
             **({"domains": dict(self.domains)} if self.domains else {}),
         }
 
+    def needs(self) -> Mapping[str, float]:
+        """A device."""
+        return self.config.resources.task_needs
+
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures on a device of the cluster."""
         from adapt.evaluate.measure import Measurement, measure

@@ -80,6 +80,10 @@ class Export(Stage[Exported]):
         transductive = {"transductive": True} if self.is_transductive else {}
         return {"bootstrap_samples": self.config.evaluation.bootstrap_samples, **transductive}
 
+    def needs(self) -> Mapping[str, float]:
+        """It takes nothing of the cluster."""
+        return {}
+
     def run(self, folder: Path, done: Done) -> Outcome[Exported]:
         """Links the model's files and writes the card."""
         from adapt.evaluate.export import Handover, hand_over

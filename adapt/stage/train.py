@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, TrainingConfig, most_of, what
+from adapt.config import Config, TrainingConfig, what
 from adapt.console import log
 from adapt.method.table import method_of, past_fraction
 from adapt.model.instruct import warn_of_instruct
@@ -156,11 +156,8 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Each worker's share, if as many come as may, and a core more for one that is to have its machine alone."""
-        resources, workers = self.config.resources, most_of(self.config.resources.workers)
-        alone = resources.trainings == 1
-        gpus = {"GPU": resources.gpus_per_worker * workers} if resources.gpus_per_worker else {}
-        return {"CPU": workers * resources.cpus_per_worker + alone, **gpus}
+        """Each worker's share."""
+        return self.config.resources.training_needs
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""

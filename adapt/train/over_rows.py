@@ -54,9 +54,9 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
 
     def done(precision: str) -> Sequence[tuple[R, float, str]]:
         with user_errors(takes_less(config.training, resources.workers, sequences), sequences):
-            return list(
-                ray.get([task.remote(function, batches[n::workers], precision, workers) for n in range(workers)])
-            )
+            shares = [batches[number::workers] for number in range(workers)]
+            shared_by = workers * resources.trainings
+            return list(ray.get([task.remote(function, share, precision, shared_by) for share in shares]))
 
     parts = done(config.training.precision)
     seconds = sum(held for _, held, _ in parts)
@@ -66,8 +66,15 @@ def over_rows(function: OnRows[R], batches: Share, config: Config, sequences: in
     return [part for part, *_ in parts], seconds
 
 
-def on_device(function: OnRows[R], share: Share, precision: str, workers: int) -> tuple[R, float, str]:
-    """The Ray task: what came of a share of the batches, how long it held a device [s], and the precision it took."""
+def on_device(function: OnRows[R], share: Share, precision: str, shared_by: int) -> tuple[R, float, str]:
+    """The Ray task: what came of a share of the batches, how long it held a device [s], and the precision it took.
+
+    Args:
+        function: as `over_rows`.
+        share: batches.
+        precision: asked for.
+        shared_by: tasks and trainings that share the cores of a machine.
+    """
     start = time.monotonic()
     hide_unreserved_gpus()
     import torch
@@ -76,6 +83,6 @@ def on_device(function: OnRows[R], share: Share, precision: str, workers: int) -
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        use_threads(shared_by=workers)
+        use_threads(shared_by=shared_by)
     chosen = resolve(precision, device)
     return function(device, chosen, share), time.monotonic() - start, chosen

@@ -100,6 +100,10 @@ class MeasureImportance(Stage[ImportanceMeasured]):
             "seed": config.seed,
         }
 
+    def needs(self) -> Mapping[str, float]:
+        """As a training."""
+        return self.config.resources.training_needs
+
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures on the cluster's devices."""
         from adapt.runtime import await_resources, connect

@@ -42,6 +42,10 @@ class MeasureFisher(Stage[Summed]):
         """The sample, what the model sees of it, and the model."""
         return what_of_sums(self.config, self.start, self.options.fisher_sequences)
 
+    def needs(self) -> Mapping[str, float]:
+        """As a training."""
+        return self.config.resources.training_needs
+
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures on the cluster's devices."""
         texts = tuple(str(done[text].path) for text in self.texts)

@@ -58,6 +58,10 @@ class TeachRows(Stage[Taught]):
             "seed": config.seed,
         }
 
+    def needs(self) -> Mapping[str, float]:
+        """A device."""
+        return self.config.resources.task_needs
+
     def run(self, folder: Path, done: Done) -> Outcome[Taught]:
         """Learns on a device of the cluster.
 
