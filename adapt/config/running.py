@@ -63,23 +63,6 @@ class ResourcesConfig:
         """How many trainings without GPUs share a machine."""
         return self.trainings_per_machine or 1
 
-    @property
-    def training_needs(self) -> dict[str, float]:
-        """What a training, or what else computes on all workers, takes of the cluster.
-
-        It is room for as many workers as may come, and a core more if it is to have its machine alone.
-        """
-        workers = most_of(self.workers)
-        return self._needs(workers * self.cpus_per_worker, workers * (self.gpus_per_worker or 0))
-
-    @property
-    def task_needs(self) -> dict[str, float]:
-        """What a task on one device takes, likewise."""
-        return self._needs(1, min(1.0, self.gpus_per_worker or 0))
-
-    def _needs(self, cpus: float, gpus: float) -> dict[str, float]:
-        return {"CPU": cpus + (self.trainings == 1), **({"GPU": gpus} if gpus else {})}
-
 
 @dataclass(frozen=True)
 class StorageConfig:

@@ -13,6 +13,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import load_record
 from adapt.stage.context import Context
 from adapt.stage.text.prepare import Prepared
+from adapt.train.capacity.needs import task_needs
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Evaluate(Stage[Evaluated]):
 
     def needs(self) -> Mapping[str, float]:
         """A device."""
-        return self.config.resources.task_needs
+        return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures on a device of the cluster."""

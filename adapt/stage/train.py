@@ -24,6 +24,7 @@ from adapt.stage.text.prepare import Prepared, Streamed
 from adapt.train.capacity.compute import with_flops_as_steps
 from adapt.train.capacity.fit import size_of_training
 from adapt.train.capacity.flops import mean_length, summed_sizes
+from adapt.train.capacity.needs import training_needs
 from adapt.train.checkpoints.branch import start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
 from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
@@ -157,7 +158,7 @@ class Train(Stage[Trained]):
 
     def needs(self) -> Mapping[str, float]:
         """Each worker's share."""
-        return self.config.resources.training_needs
+        return training_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""

@@ -113,15 +113,11 @@ def test_trials_on_gpus_do_not_share_the_memory_of_the_machine(
     assert side_by_side(Context.of(config)).config.resources.trainings_per_machine == 4
 
 
-def test_a_training_takes_a_core_more_where_it_is_to_have_its_machine_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that two of them do not slow each other down on a machine of two cores; and sharing changes no key."""
+def test_how_many_share_a_machine_changes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = on_dev(task_world(tmp_path, monkeypatch))
     found = []
     for trainings in (None, 1, 2):
         shared = replace(config, resources=ResourcesConfig(workers=2, trainings_per_machine=trainings))
         stages = everything([trial_of(JOBS["tapt"], shared)])
         found.append(next(stage for stage in stages if isinstance(stage, Train)))
-    assert [dict(stage.needs() or {}) for stage in found] == [{"CPU": 3.0}, {"CPU": 3.0}, {"CPU": 2.0}]
     assert len({stage.key for stage in found}) == 1

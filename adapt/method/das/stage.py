@@ -102,7 +102,9 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
     def needs(self) -> Mapping[str, float]:
         """As a training."""
-        return self.config.resources.training_needs
+        from adapt.train.capacity.needs import training_needs
+
+        return training_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures on the cluster's devices."""

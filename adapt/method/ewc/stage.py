@@ -44,7 +44,9 @@ class MeasureFisher(Stage[Summed]):
 
     def needs(self) -> Mapping[str, float]:
         """As a training."""
-        return self.config.resources.training_needs
+        from adapt.train.capacity.needs import training_needs
+
+        return training_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Summed]:
         """Measures on the cluster's devices."""

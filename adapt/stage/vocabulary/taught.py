@@ -12,6 +12,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.extend import WORDS_FILE, ExtendVocabulary
+from adapt.train.capacity.needs import task_needs
 
 SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
 
@@ -60,7 +61,7 @@ class TeachRows(Stage[Taught]):
 
     def needs(self) -> Mapping[str, float]:
         """A device."""
-        return self.config.resources.task_needs
+        return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Taught]:
         """Learns on a device of the cluster.

@@ -12,5 +12,6 @@
 - `less`: what takes less memory.
 - `exhausted`: says what takes less memory where a device has run out of it.
 - `killed`: the same where Ray's memory monitor has killed a worker.
+- `needs`: what stages take of a machine while they run.
 - `forecast`: memory, work, hours and price before anything is started.
 """
