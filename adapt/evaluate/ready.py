@@ -31,7 +31,7 @@ def ready(pretrained: Pretrained, causal: bool, shared_by: int = 1) -> Ready:
     Args:
         pretrained: the model.
         causal: whether it predicts the next token.
-        shared_by: what computes on the cores beside it, and itself.
+        shared_by: trainings and tasks that share the cores of a machine, this one among them.
     """
     hide_unreserved_gpus()
     import torch

@@ -68,7 +68,7 @@ class Evaluate(Stage[Evaluated]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """A device."""
+        """It computes on one device."""
         return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:

@@ -157,7 +157,7 @@ class Train(Stage[Trained]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """Each worker's share."""
+        """It computes on all workers, as many as may come."""
         return training_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:

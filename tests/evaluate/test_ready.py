@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from adapt.config import Config, ResourcesConfig
+from adapt.evaluate import measure
 from adapt.evaluate import ready as ready_module
 from adapt.evaluate.ready import ready
 from adapt.model.locate import Pretrained
@@ -26,3 +28,17 @@ def test_it_computes_on_its_share_of_the_cores(
         torch.set_num_threads(before)
     assert loaded.device.type == "cpu"
     assert loaded.model.config.vocab_size == len(loaded.tokenizer)
+
+
+def test_an_evaluation_shares_the_cores_with_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(pretrained: Pretrained, causal: bool, shared_by: int) -> None:
+        asked.append(shared_by)
+        raise InterruptedError
+
+    monkeypatch.setattr(measure, "ready", noted)
+    config = Config(resources=ResourcesConfig(trainings_per_machine=3))
+    with pytest.raises(InterruptedError):
+        measure._measure(measure.Measurement(config, Pretrained(Path(), Path()), {}, {}))
+    assert asked == [3]

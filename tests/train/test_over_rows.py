@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,20 @@ def test_whom_the_memory_monitor_kills_ran_out_of_memory_with_so_many_sequences(
     with pytest.raises(DeviceMemoryError, match="Ray killed") as caught:
         over_rows(partial(dying_once, Path()), BATCHES, CONFIG, sequences=8)
     assert (caught.value.micro_batch, caught.value.fix) == (8, "set training.micro_batch to 6")
+
+
+def test_tasks_share_the_cores_with_each_other_and_with_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("ray.cluster_resources", dict)
+    monkeypatch.setattr("ray.remote", lambda **_: lambda task: type("Task", (), {"remote": asked_into(asked)}))
+    monkeypatch.setattr("ray.get", lambda tasks: [(0, 1.0, "fp32") for _ in tasks])
+    over_rows(
+        partial(dying_once, Path()),
+        BATCHES,
+        replace(CONFIG, resources=ResourcesConfig(workers=2, trainings_per_machine=3)),
+    )
+    assert [shared_by for *_, shared_by in asked] == [6, 6]
+
+
+def asked_into(asked: list[tuple[Any, ...]]) -> Any:
+    return staticmethod(lambda *given: asked.append(given))

@@ -101,7 +101,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """As a training."""
+        """It computes on all workers, as a training does."""
         from adapt.train.capacity.needs import training_needs
 
         return training_needs(self.config.resources)

@@ -43,7 +43,7 @@ class MeasureFisher(Stage[Summed]):
         return what_of_sums(self.config, self.start, self.options.fisher_sequences)
 
     def needs(self) -> Mapping[str, float]:
-        """As a training."""
+        """It computes on all workers, as a training does."""
         from adapt.train.capacity.needs import training_needs
 
         return training_needs(self.config.resources)

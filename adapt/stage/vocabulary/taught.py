@@ -60,7 +60,7 @@ class TeachRows(Stage[Taught]):
         }
 
     def needs(self) -> Mapping[str, float]:
-        """A device."""
+        """It computes on one device."""
         return task_needs(self.config.resources)
 
     def run(self, folder: Path, done: Done) -> Outcome[Taught]:
