@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from adapt.config import OpenFraction, PositiveInt
+from adapt.config import Config, OpenFraction, PositiveInt
+from adapt.console import log
 from adapt.merge.average import decay_weights
 from adapt.method.base import Method, Setting
 
@@ -40,6 +43,11 @@ class WindowAverage(Method):
         self._weights: dict[int, float] = {}
         self._sums: dict[str, Any] = {}  # on the first rank; it alone has whole weights
         self._total = 0.0
+
+    def check(self, config: Config, model: Path) -> None:
+        """Warns of a rate that falls by itself: the mean would then stand for a decay that is taken twice."""
+        if config.training.schedule != "constant" and config.training.floor_fraction < 1:
+            _warn_of_decay(config.training.schedule)
 
     def prepare_model(self, model: Any, setting: Setting) -> Any:
         """Chooses the steps of the window."""
@@ -74,6 +82,16 @@ class WindowAverage(Method):
         if not self._total:
             return state
         return {name: self._sums[name] / self._total if name in self._sums else each for name, each in state.items()}
+
+
+@cache
+def _warn_of_decay(schedule: str) -> None:
+    """Tells it once a process, however many trainings a sequence has."""
+    log(
+        f"warning: training.schedule is {schedule}, which lowers the learning rate at the end, and method.kind average"
+        " stands for such a decay: it gained where the rate was constant, and nothing where it fell"
+        " (docs/replication.md); set training.schedule: constant"
+    )
 
 
 def window_weights(steps: int, options: AverageOptions) -> dict[int, float]:

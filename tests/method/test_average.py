@@ -1,10 +1,12 @@
 """The mean over a window: which steps, with which weights, and that it is the mean of what the model was."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from adapt.config import Config, TrainingConfig
 from adapt.merge.average import DECAYS
 from adapt.method.average import AverageOptions, WindowAverage, window_weights
 from adapt.method.base import Setting
@@ -70,6 +72,18 @@ def test_a_corpus_that_ends_early_gives_the_mean_of_what_there_was() -> None:
     found = trained(10, until=7, window=0.5, points=6)  # points 5 to 10
     torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
     assert trained(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "floor", "told"), [("wsd", 0.0, 1), ("cosine", 0.1, 1), ("constant", 0.0, 0), ("linear", 1.0, 0)]
+)
+def test_a_rate_that_falls_by_itself_is_told_once(
+    schedule: Any, floor: float, told: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = Config(training=TrainingConfig(schedule=schedule, floor_fraction=floor))
+    for _ in range(2):
+        WindowAverage(AverageOptions()).check(config, Path())
+    assert capsys.readouterr().err.count(f"warning: training.schedule is {schedule}") == told
 
 
 def test_ranks_without_weights_have_nothing_to_hand_on() -> None:
