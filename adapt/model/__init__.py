@@ -10,6 +10,7 @@
 - `quiet`: keeps transformers from the terminal.
 - `tokenizer`: loads a tokenizer.
 - `match`: whether it is the model's own.
+- `alike`: whether two of them are the same.
 - `literal`: tokenizers for which `[MASK]` in a text is text.
 - `tokenize/`: the same ids, faster.
 - `packing/`: documents one after another in a sequence, kept apart.

@@ -126,6 +126,18 @@ def with_another_tokenizer(config: Config) -> Config:
     return config
 
 
+def test_the_same_tokenizer_in_other_files_is_the_same(config: Config) -> None:
+    """As an export has it: transformers writes other settings than the folder that it read had."""
+    folder = Path(config.comparison.models[0].path)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "local_files_only": False}))
+    (folder / "tokenizer.json").write_text(json.dumps(json.loads((folder / "tokenizer.json").read_text())))
+    stage = built(config)
+    base, other = (model.losses for model in stage.models.values())
+    assert stage.unit == "token"
+    assert base.corpora == other.corpora
+
+
 def test_a_model_of_another_tokenizer_is_measured_in_its_own_tokens(config: Config) -> None:
     before = built(config)
     stage = built(with_another_tokenizer(config))
