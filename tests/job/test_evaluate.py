@@ -27,6 +27,7 @@ from adapt.runner import ensure
 from adapt.stage.compare import Compare
 from adapt.stage.context import Context
 from adapt.summary.compared import show_comparison
+from tests.model.checkpoints import exchange_tokens
 from tests.samples import sentences, with_labels, write
 
 
@@ -118,11 +119,7 @@ def test_a_source_cannot_have_the_name_of_the_general_text(config: Config) -> No
 
 def with_another_tokenizer(config: Config) -> Config:
     """The second model's tokenizer has two tokens under each other's ids."""
-    file = Path(config.comparison.models[0].path) / "tokenizer.json"
-    content = json.loads(file.read_text())
-    vocabulary = content["model"]["vocab"]
-    vocabulary["model"], vocabulary["loss"] = vocabulary["loss"], vocabulary["model"]
-    file.write_text(json.dumps(content))
+    exchange_tokens(Path(config.comparison.models[0].path))
     return config
 
 

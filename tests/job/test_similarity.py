@@ -1,6 +1,5 @@
 """Similarity of domains: of which stages it is made, and what is refused. Nothing here runs."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from adapt.errors import ConfigError, ModelError
 from adapt.job.similarity import similarity
 from adapt.stage.context import Context
 from adapt.stage.text.similarity import Similarity
+from tests.model.checkpoints import exchange_tokens
 from tests.samples import write
 
 
@@ -72,7 +72,6 @@ def test_one_domain_or_another_number_of_models_is_refused(config: Config, tiny_
 
 def test_models_of_different_tokenizers_are_refused(config: Config, tiny_bert: Path, tmp_path: Path) -> None:
     other = shutil.copytree(tiny_bert, tmp_path / "other")
-    tokenizer = json.loads((other / "tokenizer.json").read_text())
-    (other / "tokenizer.json").write_text(json.dumps({**tokenizer, "changed": True}))
+    exchange_tokens(other)
     with pytest.raises(ModelError, match="has another tokenizer"):
         built(config, tiny_bert, other)

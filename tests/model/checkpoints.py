@@ -26,6 +26,15 @@ def write_tokenizer(folder: Path, words: list[str] = WORDS) -> Path:
     return folder
 
 
+def exchange_tokens(folder: Path) -> None:
+    """Gives two words of a WordPiece tokenizer each other's ids: as many tokens, and another tokenizer."""
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["model"], vocabulary["loss"] = vocabulary["loss"], vocabulary["model"]
+    file.write_text(json.dumps(content))
+
+
 def bert_config(**settings: int) -> BertConfig:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     return BertConfig(**{"vocab_size": len(WORDS) + 3, "max_position_embeddings": 32, **sizes, **settings})

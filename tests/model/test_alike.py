@@ -2,47 +2,44 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
 from adapt.model.alike import are_alike
 from adapt.model.locate import Pretrained
+from tests.model.checkpoints import exchange_tokens
 
 
-def copied(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) -> Pretrained:
-    """A copy whose tokenizer.json is changed."""
-    file = shutil.copytree(folder, to) / "tokenizer.json"
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
-    return Pretrained(to, to)
+@pytest.fixture
+def other(tmp_path: Path, tiny_bert: Path) -> Path:
+    """A copy of the model."""
+    return shutil.copytree(tiny_bert, tmp_path / "other")
 
 
-def test_one_that_transformers_wrote_again_is_the_same(tmp_path: Path, tiny_bert: Path) -> None:
-    again = shutil.copytree(tiny_bert, tmp_path / "again")
-    (again / "tokenizer_config.json").unlink()
-    AutoTokenizer.from_pretrained(tiny_bert, model_max_length=64).save_pretrained(again)
-    assert (again / "tokenizer_config.json").read_bytes() != (tiny_bert / "tokenizer_config.json").read_bytes()
-    assert are_alike(Pretrained(tiny_bert, tiny_bert), Pretrained(again, again))
+def alike(one: Path, other: Path) -> bool:
+    return are_alike(Pretrained(one, one), Pretrained(other, other))
 
 
-def exchange(content: dict[str, Any]) -> None:
-    """Two tokens have each other's ids."""
-    vocabulary = content["model"]["vocab"]
-    vocabulary["model"], vocabulary["loss"] = vocabulary["loss"], vocabulary["model"]
+def test_one_that_transformers_wrote_again_is_the_same(tiny_bert: Path, other: Path) -> None:
+    AutoTokenizer.from_pretrained(tiny_bert, model_max_length=64).save_pretrained(other)
+    assert (other / "tokenizer_config.json").read_bytes() != (tiny_bert / "tokenizer_config.json").read_bytes()
+    assert alike(tiny_bert, other)
 
 
-def cut(content: dict[str, Any]) -> None:
-    """A length at which a text is cut, which we switch off."""
-    content["truncation"] = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+def test_one_that_cuts_texts_is_the_same_since_we_do_not_let_it(tiny_bert: Path, other: Path) -> None:
+    file = other / "tokenizer.json"
+    cut = {"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "truncation": cut}))
+    assert alike(tiny_bert, other)
 
 
-@pytest.mark.parametrize(("change", "alike"), [(exchange, False), (cut, True)])
-def test_ids_count_and_lengths_do_not(
-    tmp_path: Path, tiny_bert: Path, change: Callable[[dict[str, Any]], None], alike: bool
-) -> None:
-    assert are_alike(Pretrained(tiny_bert, tiny_bert), copied(tiny_bert, tmp_path / "other", change)) is alike
+def test_two_ids_exchanged_make_another(tiny_bert: Path, other: Path) -> None:
+    exchange_tokens(other)
+    assert not alike(tiny_bert, other)
+
+
+def test_another_special_token_makes_another(tiny_bert: Path, other: Path) -> None:
+    AutoTokenizer.from_pretrained(tiny_bert, mask_token="[UNK]").save_pretrained(other)
+    assert not alike(tiny_bert, other)
