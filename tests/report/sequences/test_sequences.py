@@ -157,6 +157,7 @@ def test_the_verdict_says_what_is_forgotten_and_how_surely(sequences):
         r"difference -3\.\d, 95% CI .*, p = \.008 .*\. Average score 79\.0 \(.*\), NCL 76\.\d \(",
         das.text.replace("\N{MINUS SIGN}", "-"),
     )
+    assert re.search(r"\. Average held-out loss \d\.\d{3} nats \(.*\), NCL \d\.\d{3} \(", das.text)  # beside the score
     assert one.text.startswith("Average score 78.")
 
 
