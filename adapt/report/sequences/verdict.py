@@ -12,7 +12,7 @@ from adapt.statistics.words import out_of_reach, p_value
 Compared = Mapping[str, Mapping[str, Paired]]
 FORGETS = {"forgetting": ("Forgets", " points"), "loss_forgetting": ("Forgets, on held-out loss,", " nats")}
 AVERAGE = {"average": ("Average score", ""), "loss_average": ("Average held-out loss", " nats")}
-"""The figures that sentences tell, with subject and unit: of scores or, without them, of losses; the last always."""
+"""The figures that sentences tell, with subject and unit: what scores, or else losses, forget; and both averages."""
 _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
@@ -35,8 +35,8 @@ def sequence_verdicts(sequences: Sequences) -> list[FindingBlock]:
 
 
 def _finding(method: str, sequences: Sequences, compared: Compared) -> FindingBlock:
-    first = [next((name for name in subjects if sequences.values(method, name)), "") for subjects in (FORGETS, AVERAGE)]
-    names = [name for name in dict.fromkeys((*first, "loss_average")) if name and sequences.values(method, name)]
+    forgets, averages = ([name for name in each if sequences.values(method, name)] for each in (FORGETS, AVERAGE))
+    names = [*forgets[:1], *averages]
     text = " ".join(_sentence(method, _BY_NAME[name], sequences, compared) for name in names)
     tones = {compared[name][method].tone for name in names if method in compared[name]}
     decided = tones - {"open"}
