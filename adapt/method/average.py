@@ -86,10 +86,10 @@ class WindowAverage(Method):
 
 @cache
 def _warn_of_decay(schedule: str) -> None:
-    """Tells it once a process, however many trainings a sequence has."""
+    """Says so once a process, however many trainings a sequence has."""
     log(
-        f"warning: training.schedule is {schedule}, which lowers the learning rate at the end, and method.kind average"
-        " stands for such a decay: it gained where the rate was constant, and nothing where it fell"
+        f"warning: training.schedule {schedule} lowers the learning rate at the end, and method.kind average takes the"
+        " place of such a decay: it gained where the rate was constant, and nothing where it fell"
         " (docs/replication.md); set training.schedule: constant"
     )
 

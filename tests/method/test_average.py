@@ -8,7 +8,7 @@ import torch
 
 from adapt.config import Config, TrainingConfig
 from adapt.merge.average import DECAYS
-from adapt.method.average import AverageOptions, WindowAverage, window_weights
+from adapt.method.average import AverageOptions, WindowAverage, _warn_of_decay, window_weights
 from adapt.method.base import Setting
 
 
@@ -80,10 +80,11 @@ def test_a_corpus_that_ends_early_gives_the_mean_of_what_there_was() -> None:
 def test_a_rate_that_falls_by_itself_is_told_once(
     schedule: Any, floor: float, told: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    _warn_of_decay.cache_clear()
     config = Config(training=TrainingConfig(schedule=schedule, floor_fraction=floor))
     for _ in range(2):
         WindowAverage(AverageOptions()).check(config, Path())
-    assert capsys.readouterr().err.count(f"warning: training.schedule is {schedule}") == told
+    assert capsys.readouterr().err.count(f"warning: training.schedule {schedule} lowers") == told
 
 
 def test_ranks_without_weights_have_nothing_to_hand_on() -> None:
