@@ -57,8 +57,8 @@ class ComparisonConfig:
     """The comparison of models (jobs/evaluate.py) on the held-out text of every one of corpus.sources."""
 
     models: list[NamedModel] = how_list()
-    """Models to compare with model.path, a list of {name, path}. Where a tokenizer makes other ids than that of model.path,
-    losses are compared by bytes of text."""
+    """Models to compare with model.path, a list of {name, path}. Where one's tokenizer makes other ids than that of
+    model.path, losses are compared by bytes of text."""
     neighbours: PositiveInt = 10
     """Number of nearest neighbours, by the cosine of mean features, that vote for the label of a text of `task` or
     `tasks`."""
