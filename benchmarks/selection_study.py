@@ -19,8 +19,8 @@ from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.entry import Study
-from adapt.report.page.blocks import NONE, Cell, Section, Table
-from adapt.report.page.markdown import render_markdown
+from adapt.show.blocks import NONE, Cell, Section, Table
+from adapt.show.markdown import render_markdown
 from adapt.statistics.paired import paired
 from adapt.statistics.seeds import CONFIDENCE, spread
 from adapt.statistics.words import p_value, points

@@ -47,8 +47,9 @@ ALLOWED: dict[str, frozenset[str]] = {
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
     "preflight": GROUND | {"runtime", "model", "train"},
-    "report": GROUND | {"statistics", "summary"},  # how far a chain is; beyond that it reads records
-    "summary": GROUND | {"train"},  # what a training reports while it runs
+    "show": BASE,
+    "report": GROUND | {"show", "statistics", "summary"},  # how far a chain is; beyond that it reads records
+    "summary": GROUND | {"show", "train"},  # what a training reports while it runs
     "index": GROUND | {"runtime"},
     "embed": GROUND | {"index", "corpus", "model", "runtime", "train"},  # of train, how many threads
 }

@@ -8,7 +8,7 @@ import pytest
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.entry import Entry, Study
-from adapt.report.page.blocks import NONE, Cell
+from adapt.show.blocks import NONE, Cell
 from benchmarks.vocabulary_study import losses, saved, scores, shares
 from tests.report.fake import Fake
 

@@ -12,7 +12,6 @@
 - `lineage`: what was made of what.
 - `lineage_svg`: the drawing of that.
 - `sections`: all of these in reading order.
-- `page/`: what they are written in, as HTML and as Markdown.
 - `write`: writes the report of a study.
 - `serving/`: the same as a page that follows the chain.
 """

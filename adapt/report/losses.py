@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.tasks.verdict import nats
 from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Cell, Table
 
 MEASURES = {
     "overlap": ("Shared words", "Share of the 10,000 most frequent words that two domains have in common."),

@@ -7,7 +7,6 @@ from adapt.report import losses, trainings
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
-from adapt.report.page.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 from adapt.report.searches.found import searches_of
 from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.selections import selection_blocks
@@ -25,6 +24,7 @@ from adapt.report.tradeoffs.front import FEWEST
 from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
 from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
 from adapt.report.vocabularies import changed_blocks, vocabulary_blocks
+from adapt.show.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 
 KEY = 12
 """Characters of a key that are shown."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from adapt.report.page.blocks import Figures
-from adapt.report.page.drawing import canvas, color, style, svg
 from adapt.runner.record import Record
+from adapt.show.blocks import Figures
+from adapt.show.drawing import canvas, color, style, svg
 
 MAP_FILE = "map.json"
 POOL, TARGET = "pool", "target"

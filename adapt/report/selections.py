@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from adapt.report.page.blocks import NONE, Block, Cell, Folded, Table
 from adapt.report.selection_map import selection_map
 from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Block, Cell, Folded, Table
 
 COLUMNS = {
     "documents": ("documents", "{:,}"),

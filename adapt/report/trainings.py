@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapt.report.entry import Entry, Study
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.tasks.collect import Results, upstream
 from adapt.report.tasks.compared import Compared
 from adapt.report.tasks.cost import Trainings, finetuning_hours, hours
 from adapt.report.tasks.verdict import gain, nats, span
 from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Cell, Table
 
 
 def exports_of(study: Study) -> list[Entry]:

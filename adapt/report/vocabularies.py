@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.report.page.blocks import NONE, Block, Cell, Figures, Folded, Table
-from adapt.report.page.drawing import canvas, color, style, svg
 from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table
+from adapt.show.drawing import canvas, color, style, svg
 
 COLUMNS = {
     "fertility": ("pieces a word", "{:.3f}"),

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from adapt.report.entry import HTML, Study
-from adapt.report.page.blocks import Section
-from adapt.report.page.html import render_html
-from adapt.report.page.markdown import render_markdown
 from adapt.report.sections import sections
 from adapt.report.tasks.collect import Results, collect
 from adapt.runner.files import write_atomically
+from adapt.show.blocks import Section
+from adapt.show.html import render_html
+from adapt.show.markdown import render_markdown
 
 MARKDOWN = "report.md"
 

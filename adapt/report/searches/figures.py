@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from adapt.report.page.drawing import INK, LINE, canvas, color, short, style, svg
 from adapt.report.searches.curves import Curve
 from adapt.report.searches.found import FoundSearch, FoundTrial
 from adapt.report.tasks.figures import WIDTH, Drawing
+from adapt.show.drawing import INK, LINE, canvas, color, short, style, svg
 from adapt.statistics.importance import Importances
 
 AS_IT_IS, OTHERS, BEST = 0, 1, 2

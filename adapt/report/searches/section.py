@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.report.page.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
 from adapt.report.searches.curves import loss_curves, score_curves, turn_curves
 from adapt.report.searches.figures import (
     LEGEND,
@@ -15,6 +14,7 @@ from adapt.report.searches.figures import (
 from adapt.report.searches.found import FoundSearch
 from adapt.report.tasks.cost import hours
 from adapt.report.tasks.figures import Drawing
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
 from adapt.statistics.importance import Importances, importances
 
 SHOWN_TRIALS = 12

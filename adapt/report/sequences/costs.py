@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import fmean, median
 
 from adapt.errors import StageError
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.sequences.runs import SequenceRun, Sequences
 from adapt.report.tasks.cost import hours
 from adapt.runner.record import Record, load_record
+from adapt.show.blocks import NONE, Cell, Table
 
 TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
 """What a sequence calls its trainings, and what its method measured between them."""

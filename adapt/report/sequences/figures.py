@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from adapt.report.page.drawing import canvas, color, short, style, svg
 from adapt.report.sequences.runs import Sequences, cells_of
 from adapt.report.tasks.figures import WIDTH, Drawing
+from adapt.show.drawing import canvas, color, short, style, svg
 from adapt.statistics.continual import Matrix
 
 COLORS = 7

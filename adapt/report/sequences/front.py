@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
-from adapt.report.page.blocks import Figures, FindingBlock
-from adapt.report.page.drawing import INK, canvas, color, short, style, svg
 from adapt.report.sequences.runs import Sequences
 from adapt.report.tasks.figures import WIDTH
 from adapt.report.tasks.verdict import nats
 from adapt.report.tradeoffs.front import FEWEST, knee, pareto_front
+from adapt.show.blocks import Figures, FindingBlock
+from adapt.show.drawing import INK, canvas, color, short, style, svg
 from adapt.statistics.seeds import spread
 
 LOSSES = "loss_average", "general_change"

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from adapt.report.losses import low_is_dark
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.sequences.runs import SequenceRun, cells_of
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.statistics.continual import Matrix
 from adapt.statistics.seeds import spread
 

@@ -1,6 +1,5 @@
 """The section on sequences of domains: tables by method, and drawings of what is forgotten."""
 
-from adapt.report.page.blocks import Block, Figures, Folded, TextBlock
 from adapt.report.sequences import figures as sequence_figures
 from adapt.report.sequences import tables as sequence_tables
 from adapt.report.sequences.compared import compare_methods
@@ -8,6 +7,7 @@ from adapt.report.sequences.costs import sequence_costs
 from adapt.report.sequences.front import sequence_front
 from adapt.report.sequences.matrices import matrices
 from adapt.report.sequences.runs import Sequences
+from adapt.show.blocks import Block, Figures, Folded, TextBlock
 
 
 def section(sequences: Sequences) -> list[Block]:

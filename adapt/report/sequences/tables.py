@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.sequences.compared import MEASURES, Measure, Paired
 from adapt.report.sequences.runs import SequenceRun, Sequences, by_seed
 from adapt.report.tasks.collect import METRICS
 from adapt.report.tasks.tables import MARKS
 from adapt.report.tasks.verdict import stars
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.statistics.seeds import spread
 from adapt.statistics.words import p_value
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from adapt.report.page.blocks import FindingBlock
 from adapt.report.sequences.compared import MEASURES, Measure, Paired, compare_methods
 from adapt.report.sequences.runs import Sequences
+from adapt.show.blocks import FindingBlock
 from adapt.statistics.seeds import spread
 from adapt.statistics.words import out_of_reach, p_value
 

@@ -1,7 +1,7 @@
 """How far a chain is: what runs, with its loss as it falls, what waits and why, and what has been spent."""
 
-from adapt.report.page.blocks import Block, Figures, FindingBlock, Findings, Section, Table, TextBlock
 from adapt.report.tasks.figures import Drawing, loss_curve
+from adapt.show.blocks import Block, Figures, FindingBlock, Findings, Section, Table, TextBlock
 from adapt.summary.chain import ENTRY_COLUMNS
 from adapt.summary.now import ChainNow, TrainingNow
 

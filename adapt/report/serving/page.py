@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from adapt.errors import AdaptError
 from adapt.report.entry import Study
-from adapt.report.page.blocks import FindingBlock, Findings, Section
-from adapt.report.page.html import render_html
 from adapt.report.serving.now import now_section
 from adapt.report.write import contents_of
+from adapt.show.blocks import FindingBlock, Findings, Section
+from adapt.show.html import render_html
 from adapt.summary.now import ChainNow
 
 LEAST_S = 2.0

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from adapt.errors import ConfigError
-from adapt.report.page.html import TEMPLATES
+from adapt.show.html import TEMPLATES
 
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}

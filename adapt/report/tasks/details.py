@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from adapt.report.page.blocks import Block, Cell, Figures, Folded, Table
 from adapt.report.tasks.collect import Results, Row, RunGroup
 from adapt.report.tasks.figures import reliability
+from adapt.show.blocks import Block, Cell, Figures, Folded, Table
 
 
 def best_recipe(row: Row, results: Results) -> Folded:

@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from adapt.report.entry import Entry
-from adapt.report.page.drawing import INK, canvas, color, short, style, svg
 from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup, upstream
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.cost import Trainings
+from adapt.show.drawing import INK, canvas, color, short, style, svg
 from adapt.statistics.compare import Comparison
 
 Drawing = tuple[str, str]

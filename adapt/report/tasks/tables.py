@@ -1,9 +1,9 @@
 """The tables of scores: the paper's table 5, the differences behind it, and every seed."""
 
-from adapt.report.page.blocks import NONE, Cell, Table
 from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.verdict import stars
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.statistics.seeds import spread
 from adapt.statistics.words import out_of_reach, p_value, points
 

@@ -1,9 +1,9 @@
 """The verdict: one sentence for the whole, one for each task, no stronger than the figures allow."""
 
-from adapt.report.page.blocks import FindingBlock
 from adapt.report.tasks.collect import METRICS, Results, Row
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.cost import Cost, Trainings, hours
+from adapt.show.blocks import FindingBlock
 from adapt.statistics.words import points, verdict
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from adapt.report.entry import Study
-from adapt.report.page.blocks import FindingBlock
 from adapt.report.tasks.collect import Results, Row
 from adapt.runner.record import Record
+from adapt.show.blocks import FindingBlock
 
 
 def warnings(study: Study, results: Results) -> list[FindingBlock]:

@@ -1,7 +1,7 @@
 """The replay share that the D-CPT law names, where trainings differ enough in length and mixture to fit it."""
 
-from adapt.report.page.blocks import FindingBlock
 from adapt.report.tradeoffs.points import BASE, MeasuredAlike, Mixed, TradeOff
+from adapt.show.blocks import FindingBlock
 from adapt.statistics.mixture_law import LARGEST, MixtureLaw, fit_law, share_that_keeps
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from adapt.report.entry import Study
-from adapt.report.page.blocks import Block, Figures, Folded, Table, TextBlock
 from adapt.report.searches.curves import loss_curves, score_curves, turn_curves
 from adapt.report.searches.figures import parallel_coordinates
 from adapt.report.searches.found import searches_of
 from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.write import write_report
+from adapt.show.blocks import Block, Figures, Folded, Table, TextBlock
 from adapt.statistics import importance
 from tests.report.searches.fake import fake_confirmed, fake_search
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from adapt.report.entry import Entry, Study
-from adapt.report.page.blocks import NONE
 from adapt.report.sequences.costs import sequence_costs
 from adapt.report.sequences.runs import sequences_of
 from adapt.runner.record import Record
+from adapt.show.blocks import NONE
 from tests.report.fake import Fake
 from tests.report.sequences.fake import sequence
 

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from adapt.report.entry import Study
-from adapt.report.page.blocks import NONE, Cell
 from adapt.report.sequences import figures as sequence_figures
 from adapt.report.sequences import tables as sequence_tables
 from adapt.report.sequences.compared import MEASURES, compare_methods
@@ -17,6 +16,7 @@ from adapt.report.sequences.matrices import matrices
 from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
 from adapt.report.write import write_report
+from adapt.show.blocks import NONE, Cell
 from adapt.statistics.holm import holm
 from benchmarks.sequences import tables
 from tests.report.fake import Fake

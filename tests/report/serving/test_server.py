@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from adapt.errors import ConfigError
-from adapt.report.page.blocks import Section, TextBlock
-from adapt.report.page.html import render_html
 from adapt.report.serving.server import is_own, serving
+from adapt.show.blocks import Section, TextBlock
+from adapt.show.html import render_html
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from adapt.report.losses import compared_models, similarity_tables
-from adapt.report.page.blocks import NONE, Cell
 from adapt.report.tasks import figures, tables
 from adapt.report.tasks.collect import collect
 from adapt.report.tasks.compared import compare_all
 from adapt.report.tasks.details import best_recipe
+from adapt.show.blocks import NONE, Cell
 from tests.report.fake import RECIPES, fake_study
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from adapt.report.entry import Entry, Study
-from adapt.report.page.blocks import Folded, Table
 from adapt.report.tradeoffs.front import FEWEST
 from adapt.report.tradeoffs.points import BASE, tradeoffs
 from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
 from adapt.report.write import write_report
 from adapt.runner.record import Record
+from adapt.show.blocks import Folded, Table
 from tests.report.fake import Fake
 
 BEFORE = 3.0, 2.0

@@ -8,11 +8,11 @@ import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.job.select import select
-from adapt.report.page.blocks import Figures, Folded, Table
 from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
 from adapt.select.judge.gain import kl_divergence, sample_losses, separability
+from adapt.show.blocks import Figures, Folded, Table
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
 from adapt.summary.selected import show_selection

@@ -9,10 +9,10 @@ from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, St
 from adapt.errors import DataError
 from adapt.job.run import carry_out
 from adapt.job.vocabulary import JOB, change_vocabulary, told
-from adapt.report.page.blocks import Table
 from adapt.report.vocabularies import vocabulary_blocks
 from adapt.runner import ensure
 from adapt.runner.record import load_record
+from adapt.show.blocks import Table
 from adapt.stage.context import Context
 from tests.samples import sentences, write
 

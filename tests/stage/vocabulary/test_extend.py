@@ -19,9 +19,9 @@ from adapt.job.run import carry_out
 from adapt.job.vocabulary import JOB, change_vocabulary, told
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
-from adapt.report.page.blocks import Table
 from adapt.report.vocabularies import changed_blocks
 from adapt.runner import Done, Finished, ensure
+from adapt.show.blocks import Table
 from adapt.stage.context import Context
 from adapt.stage.vocabulary.extend import ExtendVocabulary
 from adapt.summary.vocabulary import show_extended

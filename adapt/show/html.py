@@ -5,7 +5,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from adapt.report.page.blocks import Cell, Section
+from adapt.show.blocks import Cell, Section
 
 TEMPLATES = Path(__file__).parent / "templates"
 

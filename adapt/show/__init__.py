@@ -1,4 +1,4 @@
-"""What a report is written in, and how it looks.
+"""How results are shown: plain blocks, and a renderer for each place where people read them.
 
 - `blocks`: sections of plain blocks.
 - `drawing`: SVG that takes its colours from the page.

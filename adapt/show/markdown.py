@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapt.report.page.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
 
 MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"} | {"\n": " "})
 

@@ -3,7 +3,7 @@
 import re
 from xml.etree import ElementTree
 
-from adapt.report.page.drawing import LONGEST, SERIES, canvas, color, short, style, svg
+from adapt.show.drawing import LONGEST, SERIES, canvas, color, short, style, svg
 
 
 def drawn(name: str, label: str = "score") -> str:
