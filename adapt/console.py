@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from adapt.errors import AdaptError, ConfigError, Interrupted
 from adapt.redact import redact, redacted
+from adapt.streams import outlive_readers
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
 """Variables by which a job's processes know how to log, and which run they are of."""
@@ -24,11 +25,15 @@ _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
 
 
 def log(message: str) -> None:
-    """One plain line on stderr, or one of JSON (`--log_format json`), without passwords in URLs."""
+    """Writes one plain line to stderr, or one of JSON (`--log_format json`), without passwords in URLs.
+
+    A line that cannot be written, because the disk is full or nobody reads any more, is dropped.
+    """
     structured = note(message)
     line = structured if logs_json() else redact(message)
-    sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads stay whole
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads stay whole
+        sys.stderr.flush()
 
 
 def note(message: str, **further: Any) -> str:
@@ -118,6 +123,7 @@ def run_job(job: Callable[[], None], debug: bool | None = None) -> NoReturn:
         job: the body.
         debug: also show the stack trace; None asks the command line for `--debug`.
     """
+    outlive_readers()
     code = attempt(job, debug)
     # Python's own end takes away what threads run on that nobody waits for. Ray wakes such threads as it is shut down,
     # and one interrupted job in six ended in a segmentation fault here. This is also quicker.
@@ -157,10 +163,14 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
 
 
 def catch_signals() -> None:
-    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C; also where SIGINT came in ignored."""
+    """Makes SIGTERM (a stopped job, a preempted node) end a job like ctrl-C; also where SIGINT came in ignored.
+
+    SIGHUP does not end it: a job outlives its terminal.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupted)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def _interrupted(_signal: int, _frame: object) -> None:

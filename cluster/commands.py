@@ -1,6 +1,7 @@
 """What jobs/chain.py does with clusters: submit, follow, look at, and end a chain or a job."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -17,7 +18,7 @@ from adapt.summary.jobs import ShownJob, show_jobs
 from cluster.arguments import Asked
 from cluster.check import check_driver, check_environment, check_places, check_storage, found
 from cluster.connection import address_from, connected
-from cluster.follow import Follower
+from cluster.follow import Follower, Unread, show_while_read
 from cluster.jobs import Cluster, stop
 from cluster.order import PART, Order, order_of
 from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
@@ -95,7 +96,8 @@ def _logs(asked: Asked, order: Order) -> None:
     if not jobs:
         raise ConfigError(f"{order.name} has not been submitted", "give `submit` in place of `logs`")
     last = [job for job in jobs if not (job.metadata or {}).get(PART)][-1]
-    Follower(cluster.client, str(last.submission_id)).until_end()
+    with suppress(Unread):
+        Follower(cluster.client, str(last.submission_id), show_while_read).until_end()
     finish("logs", str(last.submission_id), _times(last))
 
 

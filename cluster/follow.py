@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from adapt.console import duration, log
 from adapt.errors import ClusterError
+from adapt.streams import is_unread
 from cluster.orphans import is_orphaned, listed
 
 if TYPE_CHECKING:
@@ -22,8 +23,23 @@ _AGAIN_S = 1.0, 30.0
 
 def show(text: str) -> None:
     """What the job has said, as it has said it."""
-    sys.stderr.write(text)
+    sys.stderr.write(text)  # it never fails: see adapt.streams
     sys.stderr.flush()
+
+
+class Unread(Exception):
+    """Nobody reads what is shown any more."""
+
+
+def show_while_read(text: str) -> None:
+    """Shows what the job has said.
+
+    Raises:
+        Unread: the reader of stderr has gone, as after `| head`.
+    """
+    show(text)
+    if is_unread():
+        raise Unread
 
 
 @dataclass

@@ -38,6 +38,7 @@ from adapt.report.entry import Study
 from adapt.runner import plan
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
+from adapt.streams import end_with_terminal, is_unread
 from adapt.summary.chain import show_ahead, show_goals, show_trainings, show_verdict
 from adapt.summary.logs import show_logs
 from adapt.summary.now import ChainNow, chain_now
@@ -114,6 +115,8 @@ def on_cluster(arguments: list[str]) -> None:
     from cluster.order import order_of
 
     asked = read_asked(arguments)
+    if asked.verb in ("report", "status", "logs"):
+        end_with_terminal()
     if asked.verb == "report":
         serve(asked)
         return
@@ -142,7 +145,7 @@ def status(found: Callable[[], Chain], follows: bool) -> None:
         show_spent(taken, trainings_ahead(chain))
         if chain.later:
             log(f"{len(chain.later)} more follow when the searches are finished")
-        if not follows or (counts["finished"] == len(stages) and not chain.later):
+        if not follows or is_unread() or (counts["finished"] == len(stages) and not chain.later):
             break
         time.sleep(FOLLOW_S)
     finish("status", chain.store.root, {**counts, **taken})

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
-BASE = frozenset({"errors", "schema", "config", "console", "live", "redact", "splitmix"})
+BASE = frozenset({"errors", "schema", "config", "console", "live", "redact", "splitmix", "streams"})
 GROUND = BASE | {"runner", "nearest", "plugin", "without"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
@@ -20,6 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset({"schema", "redact"}),
     "redact": frozenset(),
     "splitmix": frozenset(),
+    "streams": frozenset(),
     "without": frozenset(),
     "schema": frozenset({"errors"}),
     "config": BASE,
@@ -68,6 +69,7 @@ ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (
         frozenset(
             {"job", "chain", "tuning", "stage", "config", "parse", "runner", "console", "summary", "errors", "report"}
+            | {"streams"}
         ),
         frozenset({"tune_spaces", "cluster"}),
     ),

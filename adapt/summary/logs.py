@@ -9,6 +9,7 @@ from adapt.nearest import nearest
 from adapt.runner.reach import everything
 from adapt.runner.stage_log import logged_lines
 from adapt.runner.store import Store
+from adapt.streams import is_unread
 from adapt.summary.chain import ShownGoal
 
 
@@ -41,5 +42,7 @@ def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> i
     lines.sort(key=lambda line: str(line.get("time", "")))
     for line in lines:
         plain = f"{str(line.get('time', ''))[:19]}  {line.get('stage', '')}  {line.get('message', '')}"
+        if is_unread():  # such as by `| head`
+            break
         sys.stderr.write(f"{json.dumps(line) if logs_json() else plain}\n")
     return len(lines)

@@ -94,3 +94,11 @@ def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: p
     client.found[0].end("PENDING", message="It waits for resources.")
     followed(client)
     assert capsys.readouterr().err == "a waits: It waits for resources.\n"
+
+
+def test_a_log_that_nobody_reads_any_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(lambda client: None, [FakeJob("a", "", {})])  # it never ends
+    client.tails = [["one\n", "two\n"]]
+    monkeypatch.setattr(follow, "is_unread", lambda: True)
+    with pytest.raises(follow.Unread):
+        Follower(client, "a", follow.show_while_read).until_end()  # type: ignore[arg-type]
