@@ -13,7 +13,8 @@ from adapt.corpus.batches.order import permute
 from adapt.corpus.files.formats import MIB, TABLES, format_of
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.files.sources import Slice, items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import clean
+from adapt.corpus.screening.clean import Sieve, clean
+from adapt.corpus.screening.screen import local_screen
 from adapt.corpus.screening.tally import Tally
 
 READ_BYTES = 64 * MIB
@@ -40,6 +41,8 @@ class Sample:
 def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample:
     """Reads and cleans a corpus, or parts of it, and draws documents from what was read.
 
+    Documents that hold a text of `corpus.decontaminate` are left out, as they are of a training.
+
     The rest is taken to be like what was read, by the size of the files. Of an item that was read in part, the part's
     size is that of its texts as JSON lines, compressed if the file is.
 
@@ -49,8 +52,9 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
         most: documents to draw.
 
     Raises:
-        DataError: a file is broken.
+        DataError: a file or an evaluation set is broken.
     """
+    screen = local_screen(corpus)
     items = [slices_of(item) for item in items_of(manifest, corpus)]
     sizes = {part.path: part.size for part in manifest.parts} if corpus.source == "files" else {}
     share = READ_BYTES // max(1, min(len(items), PLACES))
@@ -59,7 +63,8 @@ def sample_corpus(manifest: Manifest, corpus: CorpusConfig, most: int) -> Sample
     for number in permute(np.arange(len(items)), max(len(items), 1), SEED, 0).tolist():
         if read >= READ_BYTES:
             break
-        beginning, at_end = _beginning(items[number], corpus, share)
+        with screen.of(number) as sieve:
+            beginning, at_end = _beginning(items[number], corpus, share, sieve)
         read_whole += at_end
         texts += beginning
         read += sum(map(_size, beginning))
@@ -86,12 +91,12 @@ def joined_samples(samples: Sequence[Sample]) -> Sample:
     return Sample(texts, sum(documents) if known else None, sum(sizes) if known else None, exact)
 
 
-def _beginning(item: list[Slice], corpus: CorpusConfig, most: int) -> tuple[list[str], bool]:
+def _beginning(item: list[Slice], corpus: CorpusConfig, most: int, sieve: Sieve) -> tuple[list[str], bool]:
     """The first documents of an item, up to about `most` bytes, and whether they are all."""
     texts: list[str] = []
     read = 0
     for part in item:
-        for text in clean(read_slice(part, corpus), corpus, Tally(), part.place):
+        for text in clean(read_slice(part, corpus), corpus, Tally(), part.place, sieve):
             if read >= most:
                 return texts, False
             texts.append(text)

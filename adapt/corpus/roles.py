@@ -34,8 +34,7 @@ def replayed_corpus(config: Config) -> CorpusConfig:
 def pooled_corpus(config: Config) -> CorpusConfig:
     """The pool of TAPT; as replayed text."""
     tapt = config.tapt
-    given: dict[str, Any] = {**MIXED_IN, "decontaminate": [], "text_field": tapt.pool_text_field}
-    return replace(config.corpus, **given, paths=tapt.pool_paths)
+    return replace(config.corpus, **MIXED_IN, paths=tapt.pool_paths, text_field=tapt.pool_text_field)
 
 
 def selection_pool(config: Config) -> CorpusConfig:
@@ -45,10 +44,9 @@ def selection_pool(config: Config) -> CorpusConfig:
 
 
 def selection_target(config: Config) -> CorpusConfig:
-    """Text that selected documents should resemble, read as the pool is."""
+    """Text that selected documents should resemble, read as the pool is: selections and embedders learn from it."""
     select = config.select
-    given: dict[str, Any] = {**MIXED_IN, "decontaminate": [], "text_field": select.target_text_field}
-    return replace(config.corpus, **given, paths=select.target_paths)
+    return replace(config.corpus, **MIXED_IN, paths=select.target_paths, text_field=select.target_text_field)
 
 
 def trained_corpora(config: Config) -> dict[str, list[tuple[str, CorpusConfig]]]:

@@ -124,7 +124,7 @@ def selected_text(
         measured: text that is measured, which it leaves out.
         unseen: texts that it must not hold, also where it was selected for other tasks.
     """
-    return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen)
+    return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen, True)
 
 
 def has_corpus(corpus: CorpusConfig) -> bool:

@@ -78,7 +78,8 @@ def _train_text(
     if context.config.tapt.transductive:
         return PrepareTexts.of(context, split_texts(context, [task], ["train", "dev", "test"]), measured=apart)
     others = [other for other in tasks if other != task]
-    return PrepareTexts.of(context, split_texts(context, [task], ["train"], unseen=[task, *others]), measured=apart)
+    text = split_texts(context, [task], ["train"], unseen=[task, *others])
+    return PrepareTexts.of(context, text, measured=apart, screened=True)
 
 
 JOB = Job(

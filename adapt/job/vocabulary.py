@@ -1,6 +1,7 @@
 """The model's vocabulary and the words of a domain."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from adapt.corpus.files.sources import sources_of
 from adapt.corpus.roles import general_corpus
 from adapt.errors import ConfigError
 from adapt.job.job import Job
+from adapt.job.text import beside, deduplicated, general_text
 from adapt.model.additions.config import refuse_additions
 from adapt.model.layers.families import PATTERNS
 from adapt.model.locate import CONFIG, read_json
@@ -21,6 +23,7 @@ from adapt.stage.text.listing import Files, held_out, listed_files
 from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
 from adapt.stage.vocabulary.extend import WAYS, ExtendVocabulary
 from adapt.stage.vocabulary.scratch import ScratchModel
+from adapt.stage.vocabulary.screened import Screening
 from adapt.stage.vocabulary.taught import TeachRows
 from adapt.stage.vocabulary.trim import TrimVocabulary
 
@@ -41,7 +44,7 @@ def analyze(context: Context) -> AnalyzeVocabulary:
     if config.evaluation.general_paths:
         general = listed_files(context, general_corpus(config), f"{config.name}-general")
         domains = {GENERAL: held_out(general, 0.0), **domains}
-    return AnalyzeVocabulary(config.name, config, context.start, context.tokens, domains)
+    return AnalyzeVocabulary(config.name, config, context.start, context.tokens, domains, screening(context))
 
 
 def domain_files(context: Context) -> dict[str, Files]:
@@ -51,6 +54,17 @@ def domain_files(context: Context) -> dict[str, Files]:
         source or "corpus": listed_files(context, corpus, f"{name}-{source}" if source else name, source)
         for source, corpus in sources_of(context.config.corpus)
     }
+
+
+def screening(context: Context) -> Screening:
+    """What the text of the corpus leaves out, which is what a training on it leaves out.
+
+    Raises:
+        ConfigError, DataError: as `adapt.job.text.general_text`.
+    """
+    general, sources = general_text(context), tuple(domain_files(context).values())
+    dedup = deduplicated(context, sources, beside(context, general))
+    return Screening(general.files if general else None, dedup)
 
 
 def extend(context: Context) -> ExtendVocabulary | TeachRows:
@@ -83,6 +97,7 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
         general=held_out(general, 0.0) if general else None,
         listed=listed,
         donor=_donor(context),
+        screening=screening(context),
     )
     made: ExtendVocabulary | TeachRows = extended
     for way, is_wanted in (
@@ -91,7 +106,7 @@ def extend(context: Context) -> ExtendVocabulary | TeachRows:
     ):
         if is_wanted:
             name = f"{config.name}-{way}"
-            made = TeachRows(name, config, way, context.start, extended, made, extended.domains)
+            made = TeachRows(name, config, way, context.start, extended, made, extended.domains, extended.screening)
     return made
 
 
@@ -136,13 +151,18 @@ def trim(context: Context) -> TrimVocabulary:
     """
     refuse_additions(context.start.pretrained.model, "trimmed")
     config, keep = context.config, context.config.vocabulary.keep
-    texts = {name: held_out(files, 0.0) for name, files in domain_files(context).items()}
+    texts = {name: _whole(files) for name, files in domain_files(context).items()}
     if config.evaluation.general_paths:
         texts[GENERAL] = held_out(listed_files(context, general_corpus(config), f"{config.name}-general"), 0.0)
     if keep is not None and not Path(keep).expanduser().is_file():
         raise ConfigError(f"vocabulary.keep: there is no file {keep}", "correct the path")
     kept = context.digests.of(Path(keep).expanduser()) if keep else None
     return TrimVocabulary(config.name, config, context.start, context.tokens, texts, kept)
+
+
+def _whole(files: Files) -> Files:
+    """The same files with nothing left out: a trim keeps the tokens of text that models are measured on, too."""
+    return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
 
 
 def scratch(context: Context) -> ScratchModel:
@@ -156,7 +176,7 @@ def scratch(context: Context) -> ScratchModel:
     config = context.config
     if config.vocabulary.size == "elbow":
         raise ConfigError("vocabulary.size elbow is one of words to add, and there are none", "give a number of tokens")
-    return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context))
+    return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context), screening(context))
 
 
 ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {

@@ -81,10 +81,16 @@ def _resized(settings: Mapping[str, Any], dimensions: str | None, folder: Path) 
 def _special_ids(
     settings: Mapping[str, Any], old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast
 ) -> dict[str, Any]:
-    """The ids that the new tokenizer has for the special tokens which a config.json names."""
+    """The ids that the new tokenizer has for the special tokens which a config.json names, alone or in lists."""
+    names, ids = {number: token for token, number in old.get_vocab().items()}, new.get_vocab()
+
+    def renewed(number: int) -> int | None:
+        return ids.get(names[number]) if number in names else None
+
     found: dict[str, Any] = {}
     for name, value in settings.items():
         if name.endswith(SPECIAL_ID) and isinstance(value, int):
-            token = old.convert_ids_to_tokens(value) if value < len(old) else None
-            found[name] = new.get_vocab().get(str(token))
+            found[name] = renewed(value)
+        elif name.endswith(SPECIAL_ID) and isinstance(value, list):
+            found[name] = [number for each in value if (number := renewed(each)) is not None] or None
     return found

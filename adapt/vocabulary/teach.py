@@ -1,15 +1,15 @@
 """What is learnt of new tokens once they are there: distillation and warm-up, from the text of a corpus to a model."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from adapt.config import Config, CorpusConfig
-from adapt.corpus.files.manifest import Manifest
+from adapt.config import Config
 from adapt.model.base import load_base
 from adapt.model.export import save_model
 from adapt.model.literal import load_text_tokenizer
@@ -21,10 +21,8 @@ from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.build import make
 from adapt.vocabulary.distil import Error, distil, snippets_of
 from adapt.vocabulary.rows import embedding_table
-from adapt.vocabulary.texts import corpus_texts
 from adapt.vocabulary.warm import Warmed, warm_up
 
-Corpora = Sequence[tuple[Manifest, CorpusConfig]]
 TOGETHER = 64
 """Documents that are tokenized together."""
 
@@ -33,7 +31,7 @@ def distil_rows(
     teacher: Pretrained,
     extended: Pretrained,
     pieces: Mapping[int, Sequence[int]],
-    corpora: Corpora,
+    texts: Iterable[str],
     config: Config,
     folder: Path,
 ) -> Error:
@@ -43,12 +41,12 @@ def distil_rows(
         teacher: the model before its vocabulary was extended.
         extended: the model after.
         pieces: for the id of each new token the ids of its old pieces.
-        corpora: the text.
+        texts: documents that new rows are taught on.
         config: `vocabulary`, `objective` and `seed`.
         folder: to write.
     """
     asked, causal = config.vocabulary, config.objective.kind == "causal"
-    snippets = list(snippets_of(_documents(extended, corpora, config), pieces, asked.snippets))
+    snippets = list(snippets_of(_documents(extended, texts), pieces, asked.snippets))
     random.Random(config.seed).shuffle(snippets)
     student = load_base(extended.model, extended.trust_remote_code)
     known = load_base(teacher.model, teacher.trust_remote_code)
@@ -60,31 +58,24 @@ def distil_rows(
     return error
 
 
-def warm_rows(extended: Pretrained, new: Sequence[int], corpora: Corpora, config: Config, folder: Path) -> Warmed:
+def warm_rows(extended: Pretrained, new: Sequence[int], texts: Iterable[str], config: Config, folder: Path) -> Warmed:
     """Teaches new rows by the objective (`adapt.vocabulary.warm`), and writes the model; arguments as above."""
     asked, causal = config.vocabulary, config.objective.kind == "causal"
     model = load_model(extended.model, causal, extended.trust_remote_code)
     tokenizer = load_tokenizer(extended.model, extended.tokenizer, extended.trust_remote_code)
     # single tokens are masked: words, spans and entities need marks that only prepared text has
     objective = make(replace(config.objective, kind="causal" if causal else "mlm"), tokenizer, config.seed)
-    documents, length = _documents(extended, corpora, config), config.training.sequence_length
+    documents, length = _documents(extended, texts), config.training.sequence_length
     warmed = warm_up(model, objective, documents, new, asked.warmup_steps, asked.learning_rate, length, _device())
     _save(extended, model, folder)
     return warmed
 
 
-def _documents(pretrained: Pretrained, corpora: Corpora, config: Config) -> Iterator[np.ndarray]:
+def _documents(pretrained: Pretrained, texts: Iterable[str]) -> Iterator[np.ndarray]:
     """The tokens of each document."""
-    quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
-    megabytes = config.vocabulary.max_megabytes / len(corpora)
-    for manifest, corpus in corpora:
-        some: list[str] = []
-        for text in corpus_texts(manifest, corpus, megabytes, config.seed):
-            some.append(text)
-            if len(some) == TOGETHER:
-                yield from quick(some).lists(IDS)
-                some = []
-        yield from quick(some).lists(IDS) if some else ()
+    quick, texts = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer), iter(texts)
+    while some := list(islice(texts, TOGETHER)):
+        yield from quick(some).lists(IDS)
 
 
 def _save(extended: Pretrained, model: torch.nn.Module, folder: Path) -> None:

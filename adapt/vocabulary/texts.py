@@ -1,16 +1,18 @@
-"""The text that words are counted in: what may be trained on of a corpus, from places all over it."""
+"""The text of a corpus that one process reads itself: a part of what may be trained on, from all over the corpus."""
 
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 from adapt.config import CorpusConfig
 from adapt.corpus.batches.order import permute
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.files.sources import items_of, read_slice, slices_of
-from adapt.corpus.screening.clean import clean
-from adapt.corpus.screening.heldout import in_share, keys_of
+from adapt.corpus.files.sources import items_of
+from adapt.corpus.screening.heldout import Measured, in_share, keys_of
+from adapt.corpus.screening.item import item_texts
+from adapt.corpus.screening.screen import PASS, Screen, local_screen
 from adapt.corpus.screening.tally import Tally, check_few_bad
 
 TOGETHER = 256
@@ -18,34 +20,71 @@ TOGETHER = 256
 MEGABYTE = 1_000_000
 
 
-def corpus_texts(manifest: Manifest, corpus: CorpusConfig, megabytes: float, seed: int = 0) -> Iterator[str]:
-    """Documents of a corpus after cleaning, without its held-out share.
+def corpus_texts(
+    manifest: Manifest,
+    corpus: CorpusConfig,
+    megabytes: float,
+    seed: int = 0,
+    measured: Measured | None = None,
+    duplicates: Path | None = None,
+) -> Iterator[str]:
+    """Yields documents of a corpus that stage `prepare` would train on.
+
+    The held-out share and what holds a text of `corpus.decontaminate` are always left out.
 
     Args:
         manifest: its files.
         corpus: of one source.
-        megabytes: about so much text is read, the same of every item of the corpus.
+        megabytes: about this much text is read, equal parts of every item of the corpus.
         seed: of the order of the items.
+        measured: keys of documents that are measured, and so left out.
+        duplicates: what stage `dedup` has found in this source, to be left out.
 
     Raises:
-        DataError: a file is broken, or too many of the records that were read.
+        DataError: a file or an evaluation set is broken, or too many of the records that were read.
     """
-    items = items_of(manifest, corpus)
-    left, tally = megabytes * MEGABYTE, Tally()
+    items, screen = items_of(manifest, corpus), local_screen(corpus, measured, duplicates)
+    left, total = megabytes * MEGABYTE, Tally()
     for place, number in enumerate(permute(np.arange(len(items)), max(len(items), 1), seed, 0).tolist()):
         share = left / (len(items) - place)  # what small items leave is for those that follow
-        for text in _texts_of(items[number], corpus, tally):
+        tally = Tally()
+        for text, is_held_out in _item_texts(number, items[number], corpus, tally, screen):
             if share <= 0:
                 break
+            if is_held_out:
+                continue
             size = len(text.encode("utf-8", "replace"))
             share, left = share - size, left - size
             yield text
-    check_few_bad(tally, corpus.max_bad_fraction)
+        total.add(tally)
+    check_few_bad(total, corpus.max_bad_fraction)
 
 
-def _texts_of(item: str, corpus: CorpusConfig, tally: Tally) -> Iterator[str]:
-    for part in slices_of(item):
-        texts = clean(read_slice(part, corpus), corpus, tally, part.place)
+def measured_in(manifest: Manifest, corpus: CorpusConfig) -> Measured:
+    """Reads all of a corpus that is measured on, and returns the keys of its held-out documents.
+
+    Args:
+        manifest: its files.
+        corpus: how they are read; `heldout_fraction` is the share that is measured.
+
+    Raises:
+        DataError: a file is broken, or too many records are.
+    """
+    total, keys = Tally(), [np.zeros(0, np.uint64)]
+    for number, item in enumerate(items_of(manifest, corpus)):
+        tally = Tally()
+        texts = [text for text, is_held_out in _item_texts(number, item, corpus, tally, PASS) if is_held_out]
+        keys.append(keys_of(texts))
+        total.add(tally)
+    check_few_bad(total, corpus.max_bad_fraction)
+    return Measured(np.unique(np.concatenate(keys)))
+
+
+def _item_texts(
+    number: int, item: str, corpus: CorpusConfig, tally: Tally, screen: Screen
+) -> Iterator[tuple[str, bool]]:
+    """Yields the documents of an item that pass the screen, each with whether it is held out."""
+    with screen.of(number) as sieve:
+        texts = (text for _, text in item_texts(number, item, corpus, tally, sieve))
         while some := list(islice(texts, TOGETHER)):
-            held_out = in_share(keys_of(some), corpus.heldout_fraction)
-            yield from (text for text, is_measured in zip(some, held_out, strict=True) if not is_measured)
+            yield from zip(some, in_share(keys_of(some), corpus.heldout_fraction).tolist(), strict=True)

@@ -56,8 +56,9 @@ def trim_tokenizer(backend: Tokenizer, used: Iterable[int], special: Iterable[in
             f"a tokenizer of type {model['type']} cannot be trimmed", "choose a model with WordPiece, BPE or Unigram"
         )
     keep = {*used, *special, *(int(token["id"]) for token in whole["added_tokens"])}
-    unknown = WordReader(backend).unknown
-    keep |= {number for token, number in ids.items() if _is_basic(token, model)} | ({unknown} if unknown else set())
+    keep |= {number for token, number in ids.items() if _is_basic(token, model)}
+    if (unknown := WordReader(backend).unknown) is not None:  # its id may be 0
+        keep.add(unknown)
     if model["type"] == "BPE":
         keep |= _needed_by_merges(model, ids, keep)
     kept = sorted(keep & {*ids.values()})

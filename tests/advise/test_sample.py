@@ -8,10 +8,10 @@ import pytest
 
 from adapt.advise import sample
 from adapt.advise.sample import joined_samples, sample_corpus
-from adapt.config import CorpusConfig
+from adapt.config import CorpusConfig, EvaluationSet
 from adapt.corpus.files.manifest import build_manifest
 from adapt.runner.digest import Digests
-from tests.samples import sentences
+from tests.samples import sentences, write
 
 TEXTS = sentences(400, seed=1)
 
@@ -50,6 +50,15 @@ def test_a_large_one_is_estimated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not found.is_exact
     assert found.documents == pytest.approx(4000, rel=0.15)
     assert found.bytes == pytest.approx(sum(map(len, texts)), rel=0.15)
+
+
+def test_texts_of_evaluation_sets_are_no_part_of_it(tmp_path: Path) -> None:
+    texts = sentences(50, seed=2, shortest=20)
+    questions = write(tmp_path / "questions.jsonl", [{"text": texts[7]}])
+    file = write(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
+    corpus = CorpusConfig(paths=file, decontaminate=[EvaluationSet("questions", questions)])
+    found = sample_corpus(build_manifest(corpus, Digests(tmp_path / "digests.json")), corpus, 100)
+    assert sorted(found.texts) == sorted({*texts} - {texts[7]})
 
 
 def test_sources_together(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapt.config import Config, SelectConfig, SourceConfig, TaptConfig
+from adapt.config import Config, EvaluationSet, SelectConfig, SourceConfig, TaptConfig
 from adapt.job.tapt import POOL, SELECTION, tapt
 from adapt.runner import Stage
 from adapt.runner.run import plan
@@ -229,6 +229,18 @@ def test_a_selection_leaves_out_what_is_measured(everything: Config) -> None:
     assert text.heldout_fraction == everything.corpus.heldout_fraction
     assert export.general
     assert export.general.what()["corpus"]["heldout_fraction"] == 0.01  # the pool is its other part
+
+
+def test_evaluation_sets_leave_all_that_is_trained_on(everything: Config) -> None:
+    sets = [EvaluationSet("questions", "data/more.jsonl")]
+    against = replace(everything, corpus=replace(everything.corpus, decontaminate=sets))
+    for changes in ({}, {"tapt": TaptConfig(), "select": DRAWN}):
+        export = built(against, **changes)
+        read: list[Any] = [*export.training.corpora.values(), export.training.replay]
+        assert len(read) == 3
+        for text in read:
+            assert "decontaminate" in text.what()["corpus"], text.name
+        assert "decontaminate" not in export.domain.what()["corpus"]  # dev is measured, and may be such a set itself
 
 
 def test_near_copies_are_looked_for_among_the_same_documents(everything: Config) -> None:

@@ -33,6 +33,23 @@ def test_the_tokenizer_knows_the_domain_and_the_model_is_random(tiny_bert: Path,
     assert model.config.hidden_size == base.config.hidden_size
 
 
+def test_special_tokens_of_the_config_have_their_new_ids(tiny_bert: Path, tmp_path: Path) -> None:
+    """Also where the config names several, or one that the tokenizer does not have."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    for file in tiny_bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "config.json").read_text())
+    old = load_tokenizer(tiny_bert)
+    named = {"pad_token_id": old.pad_token_id, "eos_token_id": [old.sep_token_id, 10**6], "bos_token_id": -1}
+    (folder / "config.json").write_text(json.dumps({**settings, **named}))
+    made = written(folder, tmp_path / "new")
+    new, found = load_tokenizer(made), json.loads((made / "config.json").read_text())
+    assert found["pad_token_id"] == new.pad_token_id
+    assert found["eos_token_id"] == [new.sep_token_id]
+    assert found.get("bos_token_id") is None
+
+
 def test_weights_are_those_of_the_seed(tiny_bert: Path, tmp_path: Path) -> None:
     first, same, other = (
         load_model(written(tiny_bert, tmp_path / name, seed)).state_dict()

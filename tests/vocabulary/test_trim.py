@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from adapt.errors import ModelError
 from adapt.vocabulary.trim import Trimmed, keep_rows, trim_tokenizer, with_new_ids
@@ -48,6 +48,17 @@ def test_special_tokens_stay_where_they_come(family: str) -> None:
     assert [token["content"] for token in after["added_tokens"]] == [
         token["content"] for token in before["added_tokens"]
     ]
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_an_unknown_token_stays_whatever_its_id(unknown: int) -> None:
+    special = [("<s>", 0.0)]
+    special.insert(unknown, ("<unk>", 0.0))
+    backend = Tokenizer(models.Unigram([*special, ("▁aa", -1.0), ("▁bb", -2.0)], unk_id=unknown))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    found = trim_tokenizer(backend, [2], [])
+    assert found.kept == [unknown, 2]
+    assert found.backend.encode("aa bb").ids == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "gpt2", "llama"])

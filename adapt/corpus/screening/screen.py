@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from adapt.config import CorpusConfig
 from adapt.corpus.cleaning.block import Drop
 from adapt.corpus.screening.clean import Check, Reject, Sieve
-from adapt.corpus.screening.decontaminate import Shared, evaluation_index
+from adapt.corpus.screening.decontaminate import EvaluationIndex, Shared, evaluation_index
 from adapt.corpus.screening.heldout import Measured
 from adapt.runner.files import file_aside
 
@@ -22,15 +23,33 @@ REJECTS = "rejects"
 """Folder of the dropped documents, one file for each item of reading."""
 
 
+class Held(Protocol):
+    """Holds a check of texts, in this process or in Ray's object store."""
+
+    def fetch(self) -> EvaluationIndex | Measured:
+        """Returns the check, whose method `many` gives the reason to drop for each of some texts."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """A check that is used in the process that built it."""
+
+    check: EvaluationIndex | Measured
+
+    def fetch(self) -> EvaluationIndex | Measured:
+        """Returns the check."""
+        return self.check
+
+
 @dataclass(frozen=True)
 class Screen:
     """The same for all items of a source."""
 
-    contaminated: Shared | None = None
+    contaminated: Held | None = None
     """Says which texts an evaluation set knows."""
     duplicates: Path | None = None
     """The file of stage `dedup` for this source: an Arrow table of `item`, `ordinal` and `reason`, sorted."""
-    measured: Shared | None = None
+    measured: Held | None = None
     """Says which texts are measured."""
     rejects: Path | None = None
     """Folder for what is dropped, as jsonl.gz with `reason`, `source`, `record` and `text`."""
@@ -72,8 +91,26 @@ def screen_of(
     return Screen(Shared(ray.put(index)), duplicates, known, rejects, index.counts)
 
 
-def _fetched(shared: Shared | None) -> Check | None:
-    return shared.fetch().many if shared else None
+def local_screen(corpus: CorpusConfig, measured: Measured | None = None, duplicates: Path | None = None) -> Screen:
+    """Returns the screen of a source that this process reads itself, without Ray. It writes no rejects.
+
+    Args:
+        corpus: names the evaluation sets (`corpus.decontaminate`), which are read here.
+        measured: keys of documents that are measured, and so left out.
+        duplicates: what stage `dedup` has found in this source.
+
+    Raises:
+        DataError: an evaluation set cannot be read, or is empty.
+    """
+    return Screen(
+        Local(evaluation_index(corpus)) if corpus.decontaminate else None,
+        duplicates,
+        Local(measured) if measured else None,
+    )
+
+
+def _fetched(held: Held | None) -> Check | None:
+    return held.fetch().many if held else None
 
 
 def _ordinals(file: Path | None, item: int) -> dict[int, Drop]:

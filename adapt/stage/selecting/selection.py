@@ -51,7 +51,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     """A selection beside a random one."""
 
     kind = "selection"
-    version = 3  # buckets of n-grams by other hashes of words
+    version = 4  # the map's sample of the pool leaves out the texts of evaluation sets
 
     name: str
     config: Config

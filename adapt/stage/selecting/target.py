@@ -32,13 +32,15 @@ class Target:
         if isinstance(self.text, TaskTexts):
             lines = (done[self.text].path / TEXTS_FILE).read_text(encoding="utf-8").split("\n")
             return [json.loads(line)["text"] for line in lines if line]
+        from adapt.select.guards import guards
         from adapt.select.pool import Pool
 
-        found = [str(text) for text in Pool(self.text.manifest, self.text.corpus)]
+        corpus = self.text.corpus
+        found = [str(text) for text in Pool(self.text.manifest, corpus, guards(corpus, [], []).sieve)]
         check_listed(self.text.manifest)
         if not found:
             raise DataError(
-                "no text of select.target_paths is left after cleaning",
-                "check select.target_paths, select.target_text_field and corpus.cleaning",
+                "no text of select.target_paths is left after cleaning and without the texts of corpus.decontaminate",
+                "check select.target_paths, select.target_text_field, corpus.cleaning and corpus.decontaminate",
             )
         return found

@@ -45,6 +45,8 @@ class PrepareTexts(Stage[Prepared]):
     """Text that it leaves out, because it is measured."""
     unseen: TaskTexts | None = None
     """Texts that it must not hold."""
+    screened: bool = False
+    """Whether documents leave that hold a text of `corpus.decontaminate`: where it is trained on."""
 
     @classmethod
     def of(
@@ -54,18 +56,21 @@ class PrepareTexts(Stage[Prepared]):
         heldout_fraction: float = 0.0,
         measured: Sequence[Stage[Prepared]] = (),
         unseen: TaskTexts | None = None,
+        screened: bool = False,
     ) -> "PrepareTexts":
         """For the tokenizer and objective of a job."""
-        return cls(texts.name, texts, context.tokens, context.config, heldout_fraction, tuple(measured), unseen)
+        measuring = heldout_fraction, tuple(measured), unseen, screened
+        return cls(texts.name, texts, context.tokens, context.config, *measuring)
 
     @property
     def corpus(self) -> CorpusConfig:
         """How it is read."""
-        return replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
+        corpus = replace(self.config.corpus, **FILES, **AS_IT_IS, heldout_fraction=self.heldout_fraction)
+        return replace(corpus, decontaminate=self.config.corpus.decontaminate) if self.screened else corpus
 
     def what(self) -> Mapping[str, Any]:
         """How it is read and tokenized."""
-        reading = reading_identity(self.corpus, Digests())  # it names no files
+        reading = reading_identity(self.corpus, Digests())  # it names no files but those of evaluation sets
         return {"corpus": {**reading, "heldout_fraction": self.corpus.heldout_fraction}, **self.tokens.what()}
 
     def run(self, folder: Path, done: Done) -> Outcome[Prepared]:

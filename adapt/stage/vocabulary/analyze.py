@@ -1,6 +1,6 @@
 """Stage `vocabulary`: how a tokenizer breaks the words of domains, and what more tokens would save."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.text.listing import Files
+from adapt.stage.vocabulary.screened import Screening
 from adapt.train.capacity.flops import workload
 from adapt.vocabulary.results import Analyzed, DomainWords
 
@@ -32,6 +33,8 @@ class AnalyzeVocabulary(Stage[Analyzed]):
     tokens: Tokens
     domains: Mapping[str, Files]
     """The text of each domain. General text comes first, if there is some."""
+    screening: Screening
+    """What the domains leave out; general text is read whole."""
 
     def what(self) -> Mapping[str, Any]:
         """Tokenizer, how text is read and how much of it; the model's dimensions and the objective, for the compute."""
@@ -44,6 +47,7 @@ class AnalyzeVocabulary(Stage[Analyzed]):
             "max_megabytes": config.vocabulary.max_megabytes,
             "objective": [config.objective.kind, config.objective.mask_fraction],
             "sequence_length": config.training.sequence_length,
+            **self.screening.what(self.domains),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -59,7 +63,6 @@ class AnalyzeVocabulary(Stage[Analyzed]):
         from adapt.model.literal import load_text_tokenizer
         from adapt.vocabulary.analysis import analyze_words
         from adapt.vocabulary.picture import draw_curves
-        from adapt.vocabulary.texts import corpus_texts
         from adapt.vocabulary.words import WordReader
 
         config, start = self.config, self.start.made(done)
@@ -68,8 +71,7 @@ class AnalyzeVocabulary(Stage[Analyzed]):
         names = {number: reader.surface(piece) for piece, number in tokenizer.get_vocab().items()}
         size = model_size(start.model)
         found: dict[str, DomainWords] = {}
-        for name, files in self.domains.items():
-            texts = corpus_texts(files.manifest, files.corpus, config.vocabulary.max_megabytes, config.seed)
+        for name, texts in self._texts(done).items():
             work = workload(config.objective, config.training.sequence_length)
             words = analyze_words(texts, reader, names, config.vocabulary.min_count, size, work, found.get(GENERAL))
             if words is None:
@@ -77,6 +79,16 @@ class AnalyzeVocabulary(Stage[Analyzed]):
             found[name] = words
         draw_curves(found, folder / "vocabulary.png")
         return Outcome(Analyzed(len(tokenizer), found))
+
+    def _texts(self, done: Done) -> dict[str, Iterator[str]]:
+        from adapt.vocabulary.texts import corpus_texts
+
+        megabytes, seed = self.config.vocabulary.max_megabytes, self.config.seed
+        domains = {name: files for name, files in self.domains.items() if name != GENERAL}
+        texts = self.screening.texts(domains, megabytes, seed, done)
+        if general := self.domains.get(GENERAL):
+            return {GENERAL: corpus_texts(general.manifest, general.corpus, megabytes, seed), **texts}
+        return texts
 
 
 def empty_corpus(name: str) -> DataError:

@@ -1,9 +1,9 @@
 """Stage `extend`: a model and a tokenizer with words of a domain as tokens."""
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import write_atomically
 from adapt.stage.context import Tokens
 from adapt.stage.text.listing import Files
-from adapt.stage.vocabulary.analyze import empty_corpus
+from adapt.stage.vocabulary.analyze import GENERAL, empty_corpus
+from adapt.stage.vocabulary.screened import Screening
 from adapt.vocabulary.results import Extended
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class ExtendVocabulary(Stage[Extended]):
     """General text, where `divergence` compares with it."""
     listed: str | None
     """The digest of a file of words; None where it is none."""
+    screening: Screening
+    """What the domains leave out; general text is read whole."""
     donor: Start | None = None
     """The model that knows the words, of `omp`."""
 
@@ -71,6 +74,7 @@ class ExtendVocabulary(Stage[Extended]):
             "min_count": asked.min_count,
             "max_megabytes": asked.max_megabytes,
             "seed": self.config.seed,
+            **self.screening.what(self.domains),
         }
 
     def size_ahead(self, size: ModelSize) -> ModelSize:
@@ -106,8 +110,8 @@ class ExtendVocabulary(Stage[Extended]):
         check_weights(start.model)
         reader = WordReader(load_text_tokenizer(start).backend_tokenizer)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        words = self._words(reader, self.domains)
-        candidates = self._candidates(words, reader, tokenizer)
+        words = _words(reader, self._texts(done), self.domains)
+        candidates = self._candidates(words, reader, tokenizer, done)
         number = len(candidates) if self.listed else wanted(config.vocabulary.size, candidates, len(tokenizer))
         if number > len(candidates):
             log(f"{number:,} words were to become tokens, and {len(candidates):,} can")
@@ -142,35 +146,23 @@ class ExtendVocabulary(Stage[Extended]):
         write_extension_card(folder, self.name, redact(base), extended, causal)
         return Outcome(extended)
 
-    def _words(self, reader: "WordReader", domains: Mapping[str, Files]) -> "list[CountedWord]":
-        """The words of all domains together."""
-        from adapt.vocabulary.texts import corpus_texts
-        from adapt.vocabulary.words import count_chunks, count_words
-
-        asked, chunks = self.config.vocabulary, Counter[str]()
-        for files in domains.values():
-            texts = corpus_texts(files.manifest, files.corpus, asked.max_megabytes / len(domains), self.config.seed)
-            chunks.update(count_chunks(texts)[0])
-        words = count_words(chunks, reader)
-        if not words:
-            raise empty_corpus(", ".join(domains))
-        return words
-
     def _candidates(
-        self, words: "Sequence[CountedWord]", reader: "WordReader", tokenizer: "PreTrainedTokenizerFast"
+        self, words: "Sequence[CountedWord]", reader: "WordReader", tokenizer: "PreTrainedTokenizerFast", done: Done
     ) -> "list[CountedWord]":
         """What may become tokens, the best first."""
         from adapt.vocabulary import candidates
+        from adapt.vocabulary.texts import corpus_texts
 
         asked = self.config.vocabulary
         if self.listed:
             return candidates.from_file(Path(asked.candidates), words, reader, tokenizer.all_special_tokens)
         if asked.candidates == "divergence":
             assert self.general
-            general = self._words(reader, {"(general)": self.general})
+            texts = corpus_texts(self.general.manifest, self.general.corpus, asked.max_megabytes, self.config.seed)
+            general = _words(reader, texts, [GENERAL])
             found = candidates.by_divergence(words, general, reader, asked.min_count)
         elif asked.candidates == "trained":
-            trained = tokenizer.train_new_from_iterator(self._texts(), len(tokenizer), show_progress=False)
+            trained = tokenizer.train_new_from_iterator(self._texts(done), len(tokenizer), show_progress=False)
             found = candidates.by_training(words, trained.backend_tokenizer, reader, asked.min_count)
         else:
             found = candidates.by_saved(words, reader, asked.min_count)
@@ -181,12 +173,20 @@ class ExtendVocabulary(Stage[Extended]):
             )
         return found
 
-    def _texts(self) -> Iterator[str]:
-        from adapt.vocabulary.texts import corpus_texts
-
+    def _texts(self, done: Done) -> Iterator[str]:
+        """The documents of all domains."""
         megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
-        for files in self.domains.values():
-            yield from corpus_texts(files.manifest, files.corpus, megabytes, self.config.seed)
+        return chain.from_iterable(self.screening.texts(self.domains, megabytes, self.config.seed, done).values())
+
+
+def _words(reader: "WordReader", texts: Iterable[str], domains: Iterable[str]) -> "list[CountedWord]":
+    """The words of some texts, which are of these domains."""
+    from adapt.vocabulary.words import count_chunks, count_words
+
+    words = count_words(count_chunks(texts)[0], reader)
+    if not words:
+        raise empty_corpus(", ".join(domains))
+    return words
 
 
 def _described(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.analyze import empty_corpus
+from adapt.stage.vocabulary.screened import Screening
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class ScratchModel(Stage[Begun]):
     """The model whose architecture and kind of tokenizer are taken."""
     tokens: Tokens
     domains: Mapping[str, Files]
+    screening: Screening
+    """What the domains leave out."""
 
     def what(self) -> Mapping[str, Any]:
         """The architecture, what is read and how much, sizes and seed."""
@@ -47,6 +51,7 @@ class ScratchModel(Stage[Begun]):
             "dimensions": asked.dimensions,
             "max_megabytes": asked.max_megabytes,
             "seed": self.config.seed,
+            **self.screening.what(self.domains),
         }
 
     def needs(self) -> Mapping[str, float]:
@@ -60,12 +65,10 @@ class ScratchModel(Stage[Begun]):
             DataError: the corpus has no text.
             ModelError: the dimensions cannot be set.
         """
-        from itertools import chain
-
         from adapt.model.tokenizer import load_tokenizer
         from adapt.vocabulary.scratch import write_scratch
 
-        texts, asked = self._texts(), self.config.vocabulary
+        texts, asked = self._texts(done), self.config.vocabulary
         first = next(texts, None)
         if first is None:
             raise empty_corpus(", ".join(self.domains))
@@ -74,9 +77,7 @@ class ScratchModel(Stage[Begun]):
         parameters = write_scratch(self.start.made(done), every, size, asked.dimensions, self.config.seed, folder)
         return Outcome(Begun(len(load_tokenizer(folder)), parameters))
 
-    def _texts(self) -> Iterator[str]:
-        from adapt.vocabulary.texts import corpus_texts
-
+    def _texts(self, done: Done) -> Iterator[str]:
+        """The documents of all domains."""
         megabytes = self.config.vocabulary.max_megabytes / len(self.domains)
-        for files in self.domains.values():
-            yield from corpus_texts(files.manifest, files.corpus, megabytes, self.config.seed)
+        return chain.from_iterable(self.screening.texts(self.domains, megabytes, self.config.seed, done).values())

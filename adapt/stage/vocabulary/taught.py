@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.extend import WORDS_FILE, ExtendVocabulary
+from adapt.stage.vocabulary.screened import Screening
 from adapt.train.capacity.needs import task_needs
 
 SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
@@ -47,6 +49,8 @@ class TeachRows(Stage[Taught]):
     beginning: Stage[Any]
     """The stage whose model is taught: `extended`, or what taught it before."""
     domains: Mapping[str, Files]
+    screening: Screening
+    """What the domains leave out; the key of `extended` holds it."""
 
     def what(self) -> Mapping[str, Any]:
         """The way, its settings, objective and seed."""
@@ -94,11 +98,12 @@ def teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     path = done[stage.beginning].path
     teacher = stage.start.made(done)
     extended = replace(teacher, model=path, tokenizer=path)
-    corpora = [(files.manifest, files.corpus) for files in stage.domains.values()]
+    megabytes = stage.config.vocabulary.max_megabytes / len(stage.domains)
+    texts = chain.from_iterable(stage.screening.texts(stage.domains, megabytes, stage.config.seed, done).values())
     words = json.loads((done[stage.extended].path / WORDS_FILE).read_text(encoding="utf-8"))
     pieces = {int(word["id"]): word["ids"] for word in words}
     if stage.way == "distill":
-        error = distil_rows(teacher, extended, pieces, corpora, stage.config, folder)
+        error = distil_rows(teacher, extended, pieces, texts, stage.config, folder)
         return Taught(len(pieces), error.steps, error.before, error.after)
-    warmed = warm_rows(extended, list(pieces), corpora, stage.config, folder)
+    warmed = warm_rows(extended, list(pieces), texts, stage.config, folder)
     return Taught(len(pieces), warmed.steps, warmed.first, warmed.last)

@@ -49,7 +49,8 @@ class TrimVocabulary(Stage[TrimmedVocabulary]):
     """The model."""
     tokens: Tokens
     texts: Mapping[str, Files]
-    """What is looked at: held-out text too, which would else be full of unknown tokens."""
+    """The text whose tokens stay: held-out text and evaluation texts too, which would otherwise be full of unknown
+    tokens. No word is chosen from it and no row learns from it."""
     kept: str | None
     """The digest of the file of further text whose tokens stay; None for no file."""
 

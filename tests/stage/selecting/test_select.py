@@ -178,6 +178,19 @@ def test_evaluation_sets_of_the_corpus_are_left_out_too(config: Config, tmp_path
     assert texts == [*POOL[:3], *POOL[4:]]
 
 
+def test_evaluation_sets_are_no_target_either(config: Config, tmp_path: Path) -> None:
+    """Selections and embedders learn from the target."""
+    wanted = sentences(6, seed=77, shortest=20)
+    questions = write(tmp_path / "questions.jsonl", [{"text": wanted[2]}])
+    corpus = replace(config.corpus, decontaminate=[EvaluationSet("questions", questions)])
+    paths = write(tmp_path / "target.jsonl", [{"text": text} for text in wanted])
+    config = choosing(replace(config, corpus=corpus), target_paths=paths)
+    assert built(config).target.texts(Done({})) == [*wanted[:2], *wanted[3:]]
+    write(tmp_path / "target.jsonl", [{"text": wanted[2]}])
+    with pytest.raises(DataError, match="without the texts of corpus"):
+        built(config).target.texts(Done({}))
+
+
 def test_a_text_that_comes_twice_is_taken_once(config: Config, tmp_path: Path) -> None:
     write(tmp_path / "pool.jsonl", [{"text": text} for text in (*POOL, *POOL, POOL[0].upper())])
     texts, done = select(documents(config, 40))
