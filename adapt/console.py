@@ -147,6 +147,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     debug = "--debug" in sys.argv[1:] if debug is None else debug
     catch_signals()
     try:
+        _check_working_directory()
         take_log_format()
         job()
     except KeyboardInterrupt:
@@ -155,11 +156,30 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
     except AdaptError as error:
         return _failed(error, debug)
     except Exception as error:
+        try:
+            _check_working_directory()
+        except ConfigError as gone:  # while the job ran: the error is a consequence
+            return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]
         what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
         fix = "this is a bug in dontstop; run again with --debug and report the stack trace"
         return _failed(Unexpected(what, fix), debug)
     return 0
+
+
+def _check_working_directory() -> None:
+    """Checks that the working directory exists. Ray and other libraries ask for it, and paths may be relative to it.
+
+    Raises:
+        ConfigError: it has been deleted, or its file system does not answer.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory does not exist any more ({error.strerror})",
+            "change to a folder that exists (`cd`) and run the command again there",
+        ) from error
 
 
 def catch_signals() -> None:

@@ -231,3 +231,24 @@ def test_a_job_ends_with_its_code_after_what_is_to_be_shut_down_whatever_threads
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("deleted", ["before", "meanwhile"])
+def test_a_working_directory_that_was_deleted_is_said_to_be(
+    deleted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    if deleted == "before":
+        folder.rmdir()
+
+    def job() -> None:
+        if deleted == "meanwhile":
+            folder.rmdir()
+        Path("runs").absolute()
+
+    assert attempt(job, debug=False) == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert said.startswith("ConfigError: the working directory does not exist any more (No such file or directory)\n")
+    assert "`cd`" in said
