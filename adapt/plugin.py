@@ -29,7 +29,8 @@ def plugged(field: str, name: str, known: Mapping[str, str], base: type[T]) -> t
     """
     place = known.get(name, name)
     if ":" not in place:
-        others = f"use {', '.join(sorted(known))}, or package.module:Class for your own"
+        own = "package.module:Class for your own"
+        others = f"use {', '.join(sorted(known))}, or {own}" if known else f"write {own}"
         raise ConfigError(f"{field}: there is no {name!r}", nearest(name, known, others))
     content = imported(field, place)
     if not (isinstance(content, type) and issubclass(content, base)):

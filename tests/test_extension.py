@@ -10,6 +10,7 @@ import yaml
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config
+from adapt.corpus.entities import tagged
 from adapt.embed.table import embedder_of
 from adapt.job.dapt import dapt
 from adapt.method.table import method_of
@@ -50,6 +51,10 @@ def test_an_embedder_of_ones_own_embeds(mine: Path) -> None:
     embedder.load(None)
     found = embedder.embed(["Abba", "xyz"])
     assert (found.vectors.tolist(), found.seen, found.unknown) == ([[2, 2], [0, 0]], 2, 1)
+
+
+def test_a_tagger_of_ones_own_tags(mine: Path) -> None:
+    assert tagged(["the BRCA1 gene"], "mine.tagger:Genes") == [[(4, 9)]]
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ class ObjectiveConfig:
     entity_field: str | None = None
     """`entity`: field of the corpus that holds a document's entities, a list of [start, end) in characters."""
     tagger: str | None = None
-    """`entity`: `module:function` that returns the entities of a text as pairs [start, end) in characters, in place of
-    `entity_field`. The function is your code; it runs on the workers that tokenize."""
+    """`entity`: `package.module:Class`, a subclass of adapt.corpus.entities.Tagger that finds the entities of a text,
+    in place of `entity_field`. The class is your code; it runs on the workers that tokenize."""
     span_stop: OpenFraction = 0.2
     """`span`: probability that a span ends after each of its words, so lengths are geometric (SpanBERT, arXiv
     1907.10529)."""

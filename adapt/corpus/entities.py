@@ -1,16 +1,33 @@
 """Entities of a text: given in the corpus as places in characters, or found by a tagger of the user's."""
 
-import importlib
-import importlib.util
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
-from adapt.errors import ConfigError, DataError
+from adapt.errors import DataError
+from adapt.plugin import plugged
 
 Span = tuple[int, int]
 """[start, end) in characters."""
-Tagger = Callable[[str], Iterable[Span]]
+
+
+class Tagger(ABC):
+    """Finds the entities of texts. A user's own inherits from it: a configuration can name no other code.
+
+    It is made without arguments, once in each process that reads text. Its source enters the keys of stages.
+    """
+
+    @abstractmethod
+    def entities(self, text: str) -> Iterable[Span]:
+        """Finds the entities of a text.
+
+        Args:
+            text: a clean document.
+
+        Returns:
+            Their positions [start, end) in characters.
+        """
 
 
 class Tagged(str):
@@ -50,22 +67,22 @@ def apart(entities: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def load_tagger(name: str) -> Tagger:
-    """Imports a tagger.
+def tagger_class(name: str) -> type[Tagger]:
+    """Imports the class of a tagger.
 
     Args:
-        name: `module:function`.
+        name: `package.module:Class`.
 
     Raises:
-        ConfigError: there is no such module or function.
+        ConfigError: the module cannot be imported, or the name is not that of a Tagger.
     """
-    module, _, function = name.partition(":")
-    tagger_source(name)
-    named = getattr(importlib.import_module(module), function, None)
-    if not callable(named):
-        raise ConfigError(f"objective.tagger {name}: {module} has no function {function!r}", "check its name")
-    tagger: Tagger = named
-    return tagger
+    return plugged("objective.tagger", name, {}, Tagger)  # type: ignore[type-abstract]
+
+
+@lru_cache(maxsize=1)
+def _loaded(kind: type[Tagger]) -> Tagger:
+    """The tagger of this process: it may read a model when it is made."""
+    return kind()
 
 
 def tagged(texts: list[str], name: str) -> list[list[Span]]:
@@ -77,13 +94,17 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
 
     Raises:
         ConfigError: there is no such tagger.
-        DataError: it fails, or gives what are no places in the text; names the text.
+        DataError: the tagger fails, or gives what are no places in the text; names the text.
     """
-    tagger = load_tagger(name)
+    kind = tagger_class(name)
+    try:
+        tagger = _loaded(kind)
+    except Exception as error:  # it is the user's code
+        raise DataError(f"objective.tagger {name} cannot be made: {error!r}", "correct its __init__") from error
     spans = []
     for text in texts:
         try:
-            entities = parse_entities(tagger(text), len(text))
+            entities = parse_entities(tagger.entities(text), len(text))
         except Exception as error:  # it is the user's code
             raise DataError(f"objective.tagger {name} failed on {text[:80]!r}: {error!r}", "correct it") from error
         if entities is None:
@@ -93,24 +114,3 @@ def tagged(texts: list[str], name: str) -> list[list[Span]]:
             )
         spans.append(entities)
     return spans
-
-
-def tagger_source(name: str) -> Path | None:
-    """The file of a tagger's module, found without running it; None where it is no Python file.
-
-    Raises:
-        ConfigError: the name has another form, or there is no such module.
-    """
-    module, colon, function = name.partition(":")
-    if not (module and colon and function):
-        raise ConfigError(f"objective.tagger is {name!r}", "write it as module:function")
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        raise ConfigError(
-            f"objective.tagger {name}: there is no module {module}",
-            "install it, or add its folder to PYTHONPATH, on every node",
-        )
-    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None

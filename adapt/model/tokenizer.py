@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -52,7 +55,13 @@ def load_tokenizer(
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConfig:
-    """Read config.json."""
+    """Read config.json.
+
+    Raises:
+        ModelError: the file cannot be read, or it names code while `trust_remote_code` is false.
+    """
+    if not trust_remote_code:
+        _check_no_kernel(folder)
     with quiet():
         try:
             config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -61,6 +70,26 @@ def load_config(folder: Path, trust_remote_code: bool = False) -> PreTrainedConf
         except Exception as error:  # as above
             raise unloadable("config.json", folder, error) from error
     return config
+
+
+def _check_no_kernel(folder: Path) -> None:
+    """Checks that config.json names no kernel of the Hub: transformers would download the repository and run its code.
+
+    Raises:
+        ModelError: names the key.
+    """
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for key, value in pairs:
+            if key.endswith("_implementation") and "/" in json.dumps(value):
+                raise ModelError(
+                    f"{folder / 'config.json'} sets {key} to {value!r}, a repository whose code would be run",
+                    f"remove {key} from that file, or set model.trust_remote_code to true if you trust its author",
+                )
+        return dict(pairs)
+
+    with suppress(OSError, ValueError):  # what is wrong with the file is said by transformers
+        json.loads((folder / "config.json").read_text(), object_pairs_hook=checked)
 
 
 def read_tokenizer(folder: Path, config: PreTrainedConfig, trust_remote_code: bool) -> PreTrainedTokenizerFast:

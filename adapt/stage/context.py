@@ -1,5 +1,6 @@
 """What the stages of a job are made from: the configuration, the model to begin with, and what is known of files."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, ModelConfig
 from adapt.corpus.cleaning.catalogue import check_entities
-from adapt.corpus.entities import tagger_source
+from adapt.corpus.entities import tagger_class
 from adapt.corpus.files.manifest import Manifest
 from adapt.corpus.shards.form import Form
 from adapt.model.direction import check_architecture
@@ -29,6 +30,7 @@ CHECKS: tuple[Callable[[Config], object], ...] = (
     check_objective,
     check_shared,
     check_compile,
+    lambda config: tagger_class(config.objective.tagger) if config.objective.tagger else None,
     lambda config: check_entities(config.corpus.cleaning, config.objective.entity_field),
     check_training,
     lambda config: micro_batch(config.training, config.resources.workers),
@@ -91,7 +93,7 @@ class Context:
     def tokens(self) -> "Tokens":
         """How text becomes tokens."""
         form = Form.of(self.config.objective)
-        source = tagger_source(form.tagger) if form.tagger else None
+        source = Path(inspect.getfile(tagger_class(form.tagger))) if form.tagger else None
         files = tokenizer_files(self.start.pretrained.tokenizer)
         digest = None if self.start.vocabulary else self.digests.of_all(files)
         identity = {"tokenizer": digest, **deciding("tokenizers")}

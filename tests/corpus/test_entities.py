@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapt.config import CorpusConfig
-from adapt.corpus.entities import Tagged, apart, load_tagger, parse_entities, tagged, tagger_source
+from adapt.corpus.entities import Tagged, Tagger, apart, parse_entities, tagged
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.records import Reading, read_records
@@ -24,16 +24,31 @@ ANYTHING = CorpusConfig(cleaning=[])
 TEXT = "the gradient of the loss"
 
 
-def failing(text: str) -> list[tuple[int, int]]:
-    raise KeyError(text[:3])
+class Failing(Tagger):
+    def entities(self, text: str) -> list[tuple[int, int]]:
+        raise KeyError(text[:3])
 
 
-def beyond(text: str) -> list[tuple[int, int]]:
-    return [(0, len(text) + 1)]
+class Beyond(Tagger):
+    def entities(self, text: str) -> list[tuple[int, int]]:
+        return [(0, len(text) + 1)]
 
 
-def first_words(text: str) -> list[tuple[int, int]]:
-    return [(0, len(text.split()[0]))]
+class FirstWords(Tagger):
+    def entities(self, text: str) -> list[tuple[int, int]]:
+        return [(0, len(text.split()[0]))]
+
+
+class NeedsMore(Tagger):
+    def __init__(self, model: str) -> None:
+        pass
+
+    def entities(self, text: str) -> list[tuple[int, int]]:
+        return []
+
+
+def not_a_class(text: str) -> list[tuple[int, int]]:
+    raise AssertionError("a configuration may not call it")
 
 
 def file_of(folder: Path, kind: str, records: list[dict[str, Any]]) -> Path:
@@ -117,24 +132,30 @@ def test_parse_takes_pairs_of_whole_numbers() -> None:
 
 
 def test_taggers() -> None:
-    assert tagged(["the loss", "data"], f"{__name__}:first_words") == [[(0, 3)], [(0, 4)]]
-    assert tagger_source(f"{__name__}:first_words") == Path(__file__)
-    with pytest.raises(DataError, match=r"failing failed on 'the loss': KeyError\('the'\)"):
-        tagged(["the loss"], f"{__name__}:failing")
-    with pytest.raises(DataError, match=r"beyond did not return pairs \[start, end\) for 'the loss'"):
-        tagged(["the loss"], f"{__name__}:beyond")
+    assert tagged(["the loss", "data"], f"{__name__}:FirstWords") == [[(0, 3)], [(0, 4)]]
+    with pytest.raises(DataError, match=r"Failing failed on 'the loss': KeyError\('the'\)"):
+        tagged(["the loss"], f"{__name__}:Failing")
+    with pytest.raises(DataError, match=r"Beyond did not return pairs \[start, end\) for 'the loss'"):
+        tagged(["the loss"], f"{__name__}:Beyond")
+    with pytest.raises(DataError, match="NeedsMore cannot be made: TypeError"):
+        tagged(["the loss"], f"{__name__}:NeedsMore")
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("spans", "objective.tagger is 'spans'"),
-        (":spans", "objective.tagger is ':spans'"),
-        ("no_such_module:spans", "there is no module no_such_module"),
-        ("no_such.module:spans", "there is no module no_such.module"),
-        ("json:spans", "json has no function 'spans'"),
+        ("spans", "objective.tagger: there is no 'spans'"),
+        (":spans", "objective.tagger:  cannot be imported"),
+        ("no_such_module:spans", "no_such_module cannot be imported"),
+        ("no_such.module:spans", "no_such.module cannot be imported"),
+        ("json:spans", "json has no spans"),
+        ("os:system", "os:system is no Tagger"),
+        ("subprocess:Popen", "subprocess:Popen is no Tagger"),
+        ("unittest.mock:call", "unittest.mock:call is no Tagger"),  # it has every attribute
+        (f"{__name__}:not_a_class", "not_a_class is no Tagger"),
+        ("adapt.corpus.entities:Tagger", "Tagger lacks entities"),
     ],
 )
-def test_taggers_that_are_not_there(name: str, fault: str) -> None:
+def test_what_is_no_tagger_is_refused_and_never_called(name: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
-        load_tagger(name)
+        tagged([TEXT], name)

@@ -51,7 +51,7 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "objective.random_token_fraction": (0.2, {"before", *TRAINED}),
     "objective.entity_fraction": (0.2, {"before", *TRAINED}),
     "objective.entity_field": ("names", {"before", *TRAINED}),
-    "objective.tagger": ("json:loads", {"before", *TRAINED}),
+    "objective.tagger": ("tests.corpus.test_entities:FirstWords", {"before", *TRAINED}),
     "objective.span_stop": (0.3, {"before", *TRAINED}),
     "objective.span_max_words": (5, {"before", *TRAINED}),
     "model.attention_dropout": (0.0, TRAINED),

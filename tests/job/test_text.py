@@ -63,18 +63,19 @@ def test_the_field_of_entities_and_the_source_of_a_tagger_count(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     source = tmp_path / "names_of_genes.py"
-    source.write_text("def find(text): return []\n")
+    tagger = "from adapt.corpus.entities import Tagger\nclass Find(Tagger):\n    def entities(self, text): return "
+    source.write_text(f"{tagger}[]\n")
 
     def found(**given: str) -> dict[str, str]:
         return keys(replace(config, objective=ObjectiveConfig(kind="entity", **given)))
 
     assert differing(found(entity_field="a"), found(entity_field="b")) == PREPARED
-    before = found(tagger="names_of_genes:find")
-    assert differing(before, found(tagger="names_of_genes:find")) == set()
-    source.write_text("def find(text): return [(0, 1)]\n")
-    assert differing(before, found(tagger="names_of_genes:find")) == PREPARED
-    with pytest.raises(ConfigError, match="there is no module names_of_nobody") as caught:
-        found(tagger="names_of_nobody:find")
+    before = found(tagger="names_of_genes:Find")
+    assert differing(before, found(tagger="names_of_genes:Find")) == set()
+    source.write_text(f"{tagger}[(0, 1)]\n")
+    assert differing(before, found(tagger="names_of_genes:Find")) == PREPARED
+    with pytest.raises(ConfigError, match="names_of_nobody cannot be imported") as caught:
+        found(tagger="names_of_nobody:Find")
     assert "PYTHONPATH" in caught.value.fix
 
 

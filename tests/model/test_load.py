@@ -217,6 +217,23 @@ def test_code_in_the_checkpoint_is_not_run_unasked(bert: Path, edit_config: Edit
     assert "model.trust_remote_code" in caught.value.fix
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "someone/kernel"},
+        {"_attn_implementation": "someone/kernel@main:flash"},
+        {"attn_implementation": {"": "someone/kernel"}},
+        {"text_config": {"experts_implementation": "someone/kernel"}},
+    ],
+)
+def test_a_kernel_of_the_hub_is_not_run_unasked(bert: Path, edit_config: Edit, changes: dict[str, object]) -> None:
+    edit_config(bert, **changes)
+    with pytest.raises(ModelError, match=r"config\.json sets \w+_implementation to .*someone/kernel"):
+        load_model(bert)
+    with pytest.raises(ModelError, match=r"config\.json sets \w+_implementation"):
+        load_tokenizer(bert)
+
+
 def test_tied_weights_that_differ_in_the_file_stay_apart(bert: Path) -> None:
     weights = load_file(bert / "model.safetensors")
     weights["cls.predictions.decoder.weight"] = torch.zeros_like(weights["bert.embeddings.word_embeddings.weight"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from adapt.config import ObjectiveConfig
-from adapt.corpus.entities import Span, Tagged
+from adapt.corpus.entities import Span, Tagged, Tagger
 from adapt.corpus.shards.encode import Encode, _ended
 from adapt.corpus.shards.form import Form
 from adapt.corpus.shards.prepare import _row
@@ -69,11 +69,11 @@ def test_word_starts_are_those_of_transformers(tmp_path: Path, pretrained: Pretr
         assert starts.count(False) >= 3  # the last word
 
 
-@pytest.mark.parametrize("tagger", [None, f"{__name__}:tagger"])
+@pytest.mark.parametrize("tagger", [None, f"{__name__}:FirstTwoWords"])
 def test_entities_from_the_field_and_from_a_tagger(tmp_path: Path, pretrained: Pretrained, tagger: str | None) -> None:
     source = {"tagger": tagger} if tagger else {"entity_field": "names"}
     form = Form.of(ObjectiveConfig(kind="entity", **source))
-    spans = None if tagger else [globals()["tagger"](text) for text in TEXTS]
+    spans = None if tagger else [FirstTwoWords().entities(text) for text in TEXTS]
     train, heldout, _ = written(pretrained, tmp_path, form, spans)
     tokenizer = AutoTokenizer.from_pretrained(pretrained.model)
     for tokens, marks, starts in zip(
@@ -88,9 +88,11 @@ def test_entities_from_the_field_and_from_a_tagger(tmp_path: Path, pretrained: P
         assert starts[1 + len(inside)]
 
 
-def tagger(text: str) -> list[Span]:
+class FirstTwoWords(Tagger):
     """The first two words."""
-    return [(0, len(" ".join(text.split()[:2])))]
+
+    def entities(self, text: str) -> list[Span]:
+        return [(0, len(" ".join(text.split()[:2])))]
 
 
 def causal(folder: Path, adds_end: bool) -> Pretrained:

@@ -1,0 +1,70 @@
+"""What a configuration can make run: parts of our own kinds, each named on docs/security.md, and nothing else."""
+
+import ast
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from adapt.config import Config, ObjectiveConfig
+from adapt.corpus.cleaning.catalogue import blocks_of
+from adapt.corpus.entities import tagger_class
+from adapt.embed.table import embedder_class
+from adapt.errors import ConfigError
+from adapt.job.registry import job_of
+from adapt.method.table import method_class
+from adapt.objective.known import check_objective
+from adapt.parse import parse
+from adapt.select.table import selection_of
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "security.md").read_text()
+NAMED_BY: dict[str, Callable[[str], object]] = {
+    "method.kind": method_class,
+    "select.kind": lambda name: selection_of(name, {}, 0),
+    "select.embedder": embedder_class,
+    "objective.kind": lambda name: check_objective(Config(objective=ObjectiveConfig(kind=name))),
+    "objective.tagger": tagger_class,
+    "corpus.cleaning": lambda name: blocks_of([name]),
+    "job": job_of,
+}
+"""What reads each field that names code."""
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "subprocess:Popen", "unittest.mock:call", "builtins:eval", "shutil:rmtree"]
+)
+@pytest.mark.parametrize("field", NAMED_BY)
+def test_what_is_no_part_of_its_kind_is_refused(field: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(field)}: {name} is no "):
+        NAMED_BY[field](name)
+
+
+def test_the_page_names_every_field_that_names_code() -> None:
+    found = set()
+    for file in (ROOT / "adapt").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("plugged", "imported") and node.args:
+                match node.args[0]:
+                    case ast.Constant(value=str(field)):
+                        found.add(field)
+    assert found | {"select.embedder"} == set(NAMED_BY)
+    assert all(f"`{field}`" in PAGE for field in [*NAMED_BY, "tune.space", "model.trust_remote_code: true"])
+    for base in re.findall(r"`(adapt\.[\w.]+)`", PAGE):
+        module, _, name = base.rpartition(".")
+        assert re.search(rf"^class {name}\b", (ROOT / module.replace(".", "/")).with_suffix(".py").read_text(), re.M)
+
+
+@pytest.mark.parametrize("value", ["!!python/object/apply:os.system [touch ran]", "!!python/name:os.system ''"])
+def test_yaml_makes_no_objects(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"corpus:\n  paths: {value}\n")
+    with pytest.raises(ConfigError, match="could not determine a constructor"):
+        parse(["--config", str(file)], "jobs/dapt.py")
+    for field in ("corpus.paths", "corpus.cleaning", "select.options"):
+        with suppress(ConfigError):  # some take it for a text
+            parse([f"--{field}={value}"], "jobs/dapt.py")
+    assert not Path("ran").exists()
