@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adapt.config import TaskConfig
+from adapt.corpus.files.contents import fix_of
 from adapt.corpus.files.formats import Bad
 from adapt.errors import DataError
 from adapt.task.read import NO_LABEL, Example, read_file, split_files
@@ -99,10 +100,11 @@ def check_count(task: TaskConfig, split: str, count: int, bad: int, first_fault:
     Raises:
         DataError: the split is refused.
     """
+    known = fix_of(first_fault)
     if bad > task.max_bad_fraction * count:
         raise DataError(
             f"{bad} of {count} records of task.{split} are unusable; the first is {first_fault}",
-            "mend them, or raise task.max_bad_fraction",
+            f"mend them{known and f' ({known})'}, or raise task.max_bad_fraction",
         )
     if not usable:
         raise no_example(task, split)

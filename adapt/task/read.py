@@ -68,20 +68,31 @@ def read_file(
         The place of a record, for messages, and what it holds.
 
     Raises:
-        DataError: the file as a whole is broken, or its first readable record lacks a field.
+        DataError: the file as a whole is broken, its first readable record lacks a field, or it has records of which
+            none can be used.
         StorageError: the store failed, again and again.
     """
     unit = "row" if format_of(file)[0] in TABLES else "line"
-    seen = False
+    seen, is_usable, fault = False, False, ""
     for number, (line, record) in enumerate(_objects(file), start):
         place = f"{file}, {unit} {line}"
         if isinstance(record, Bad):
-            yield place, _REASONS.get(record, record)
+            reason = _REASONS.get(record, record)
+            fault = fault or f"{place}: {reason}"
+            yield place, reason
             continue
         if not seen:
             _check_fields(record, task, _SETTINGS if labelled else _TEXT_SETTINGS, place)
             seen = True
-        yield place, _example(record, task, place, number, labelled)
+        example = _example(record, task, place, number, labelled)
+        is_usable = is_usable or not isinstance(example, Bad)
+        fault = fault or (f"{place}: {example}" if isinstance(example, Bad) else "")
+        yield place, example
+    if fault and not is_usable:
+        raise DataError(
+            f"{file} holds no usable example; the first record is unusable: {fault}",
+            "mend the file, or leave it out of the task",
+        )
 
 
 def _objects(file: str) -> Iterator[tuple[int, Record]]:

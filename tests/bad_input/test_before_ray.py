@@ -72,7 +72,8 @@ def test_a_file_with_nothing_in_it(run_early: Run, tmp_path: Path) -> None:
 
 def test_a_gzip_file_that_is_none(run_early: Run, tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl.gz", b"no gzip")
-    check(run_early(corpus__paths="corpus.jsonl.gz"), 3, "corpus.jsonl.gz is broken", "fetch or write the file again")
+    says = "corpus.jsonl.gz is not compressed with gzip, though its name ends in .gz"
+    check(run_early(corpus__paths="corpus.jsonl.gz"), 3, says, "leave .gz out of its name")
 
 
 @pytest.mark.parametrize(

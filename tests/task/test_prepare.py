@@ -101,9 +101,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, list[Any]], type[AdaptError],
     "empty split": ({}, {"dev": []}, DataError, r"task\.dev holds no usable example$"),
     "nothing usable": (
         {},
-        {"dev": ["{", "["]},
+        {"dev": ["broken", "["]},
         DataError,
-        r"task\.dev holds no usable example; the first record is unusable: .*dev\.jsonl, line 1: malformed JSON",
+        r"dev\.jsonl has no readable record; of 2, the first is unreadable: malformed JSON",
     ),
     "words in pairs": ({"kind": "tokens", "pair_field": "label"}, {}, ConfigError, r"task\.pair_field is set"),
 }

@@ -97,7 +97,11 @@ def test_formats_agree(tmp_path: Path, suffix: str) -> None:
 def test_unusable_records_have_a_reason(tmp_path: Path, kind: str, record: str, reason: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(record)
-    ((place, found),) = read_file(TaskConfig(kind=kind), str(path))
+    with pytest.raises(DataError, match=r"train\.jsonl ha|train\.jsonl holds no usable example"):
+        list(read_file(TaskConfig(kind=kind), str(path)))  # a file without one usable record
+    good = {"text": ["a"] if kind == "tokens" else "a", "label": "x" if kind == "single_label" else ["x"]}
+    path.write_text(f"{record}\n{json.dumps(good)}\n")
+    (place, found), _ = read_file(TaskConfig(kind=kind), str(path))
     assert isinstance(found, Bad)
     assert found == reason
     assert place == f"{path}, line 1"
@@ -191,6 +195,6 @@ def test_files_of(tmp_path: Path) -> None:
 
 def test_half_a_character_in_an_id(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
-    path.write_text('{"text": "a", "label": "x", "n": "\\ud83d"}')
-    ((_, found),) = read_file(TaskConfig(id_field="n"), str(path))
+    path.write_text('{"text": "a", "label": "x", "n": "\\ud83d"}\n{"text": "b", "label": "x", "n": 2}\n')
+    (_, found), _ = read_file(TaskConfig(id_field="n"), str(path))
     assert found == "half a character in the id"

@@ -4,8 +4,11 @@
 - `location`: on this machine, or at a URL.
 - `storage`: reads files, and notices when they change.
 - `formats`: told by a file's name.
+- `contents`: what a file holds, if that is not what its name says.
 - `opened`: a file's bytes, decompressed.
 - `lines`: lines and paragraphs.
+- `rows`: the rows of csv and tsv files, as they are in them.
+- `quotes`: whether quotes enclose the cells of csv and tsv files.
 - `separated`: csv and tsv.
 - `tables`: Parquet and Arrow.
 - `records`: the texts of a file in any format.

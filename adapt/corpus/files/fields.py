@@ -7,9 +7,8 @@ from typing import Any
 
 from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, format_of
 from adapt.corpus.files.lines import lines
-from adapt.corpus.files.opened import broken_files, opened
+from adapt.corpus.files.opened import broken_files, open_table, opened
 from adapt.corpus.files.separated import header_of
-from adapt.corpus.files.storage import open_file
 from adapt.corpus.files.tables import schema_of
 from adapt.errors import DataError
 
@@ -34,23 +33,29 @@ def check_field(
     """
     kind, compression = format_of(path)
     where = str(path)
-    if kind == "text":
-        if needs_fields:
-            raise DataError(f"{where} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
-        return
+    if kind == "text" and needs_fields:
+        raise DataError(f"{where} is plain text, which has no field {name!r}", "use .jsonl, .csv or .parquet files")
     with broken_files(path):
+        if kind == "text":
+            with opened(path, compression):
+                return
         fields = _table_fields(path, kind) if kind in TABLES else _line_fields(path, kind, compression)
     if fields is None:
         return
     if name not in fields:
-        raise DataError(f"{where} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}", fix)
+        outer = name.partition(".")[0]
+        inner = f"; fields inside of {outer!r} cannot be named: write them out, with jq -c '{{text: .{name}}}'"
+        raise DataError(
+            f"{where} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}",
+            fix + (inner if outer != name and outer in fields else ""),
+        )
     if text and kind in TABLES and not _may_be_text(fields[name]):
-        raise DataError(f"field {name!r} of {where} is {fields[name]}, not text", fix)
+        raise DataError(f"field {name!r} of {where} is {fields[name]}, not text", fix + _fix_of_type(fields[name]))
 
 
 def _table_fields(path: str | Path, kind: str) -> dict[str, Any]:
     """Names and Arrow types."""
-    with open_file(str(path)) as file:
+    with open_table(path) as file:
         return {field.name: field.type for field in schema_of(file, kind)}
 
 
@@ -59,16 +64,28 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
     with opened(path, compression) as file:
         raw = lines(file, 0, None, MIB)
         if kind in DELIMITERS:
-            return dict.fromkeys(header_of(raw, DELIMITERS[kind])) or None
-        for number, line in enumerate(islice(raw, _FIRST_LINES)):  # the job counts bad records and will say so
-            if number == 0 and (line.split() == [b"["] or line[:2] == b"[{"):
-                raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
+            return dict.fromkeys(header_of(raw, kind, str(path))) or None
+        for line in islice(raw, _FIRST_LINES):  # the job counts bad records and will say so
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError):
                 continue
             return record if isinstance(record, dict) else {}
     return None
+
+
+def _fix_of_type(kind: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return (
+            f"; fields inside of others cannot be named: give {', '.join(map(repr, kind.names))} columns of their own"
+        )
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return "; join the entries of each list to one text, or give each a row"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "; if it holds UTF-8, cast it to string"
+    return ""
 
 
 def _may_be_text(kind: Any) -> bool:

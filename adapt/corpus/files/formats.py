@@ -27,6 +27,26 @@ SUFFIXES = tuple(
     for compression in (("",) if kind in TABLES else ("", *_COMPRESSIONS))
 )
 MIB = 1 << 20
+KNOWN = (
+    "a name must end in .jsonl, .json, .ndjson, .csv or .tsv, or for plain text .txt (also compressed: .jsonl.gz,"
+    " .jsonl.zst, .jsonl.xz, .jsonl.bz2), or in .parquet or .arrow"
+)
+"""For messages: how names of files may end."""
+_FOREIGN = {
+    **dict.fromkeys((".zip", ".tar", ".tgz", ".7z", ".rar"), "unpack it and name the files in it"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "save it as .csv (UTF-8)"),
+    **dict.fromkeys(
+        (".pdf", ".doc", ".docx", ".odt", ".rtf", ".epub", ".html", ".htm", ".xml"),
+        "take its text out and save that as .txt or .jsonl",
+    ),
+    **dict.fromkeys((".md", ".rst", ".tex", ".text", ".log"), "give it a name that ends in .txt, if it is plain text"),
+    **dict.fromkeys(
+        (".pkl", ".pickle", ".npy", ".npz", ".h5", ".db", ".sqlite"), "write the texts as .jsonl or .parquet"
+    ),
+    **dict.fromkeys((".feather", ".ipc"), "give it a name that ends in .arrow"),
+    **dict.fromkeys((".z", ".lz4", ".br", ".lzma"), "compress it with gzip, zstd, xz or bzip2"),
+}
+"""What to do with files of other formats."""
 
 
 class Bad(str):
@@ -43,7 +63,9 @@ def format_of(path: str | Path) -> tuple[Format, str | None]:
     compression = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = _FORMATS.get(suffixes[-2 if compression else -1]) if len(suffixes) > bool(compression) else None
     if kind is None or (kind in TABLES and compression):
-        raise DataError(f"{path} has no known format", f"give it a name that ends in one of {', '.join(SUFFIXES)}")
+        packed = f"do not compress it, since {kind} files are compressed inside" if kind else None
+        fix = packed or _FOREIGN.get((suffixes or [""])[-2 if compression and suffixes[1:] else -1])
+        raise DataError(f"{path} has no known format", f"{fix}; {KNOWN}" if fix else KNOWN)
     return kind, compression
 
 

@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.formats import SUFFIXES, format_of
+from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
 from adapt.corpus.files.location import is_url, matches
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError
 from adapt.redact import redacted
 from adapt.runner.digest import Digests
 
+_READ_AS = dict.fromkeys(DELIMITERS, "quotes 2")
+"""The version of rules by which a format is read, where these have changed: it enters the keys of such files alone."""
 LISTERS = 16
 """Files of a remote store that are asked about at once."""
 
@@ -33,7 +35,7 @@ class Part:
     stamp: str = ""
     """For a file, what storage said of it (see `adapt.corpus.files.storage.state`); for a dataset, the commit."""
     format: str = ""
-    """For a file, the format that its name says: `jsonl`, `text gzip`."""
+    """For a file, the format that its name says: `jsonl`, `text gzip`; and how it is read, where that has changed."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,8 @@ def _remote_part(url: str) -> Part:
 
 
 def _format(file: str) -> str:
-    return " ".join(filter(None, format_of(file)))
+    kind, compression = format_of(file)
+    return " ".join(filter(None, (kind, compression, _READ_AS.get(kind))))
 
 
 def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:

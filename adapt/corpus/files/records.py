@@ -3,21 +3,24 @@
 import io
 import json
 from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adapt.corpus.entities import Tagged, parse_entities
+from adapt.corpus.files.contents import NOT_UTF8, fix_of
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, Bad, format_of
 from adapt.corpus.files.lines import TOO_LONG, lines, paragraphs
-from adapt.corpus.files.opened import broken_files, opened
-from adapt.corpus.files.separated import rows
-from adapt.corpus.files.storage import open_file
+from adapt.corpus.files.opened import broken_files, open_table, opened
+from adapt.corpus.files.quotes import are_enclosing
+from adapt.corpus.files.separated import header_of, rows
 from adapt.corpus.files.tables import Span, batches, schema_of
 from adapt.errors import DataError
 
 Record = Mapping[str, Any] | Bad
+T = TypeVar("T")
 OnId = Callable[[Any], None]
 _DECODER = json.JSONDecoder()
 _ENDS = ("\n", "\r\n", "")
@@ -58,9 +61,10 @@ def read_records(path: str | Path, reading: Reading, on_id: OnId | None = None) 
     """
     with broken_files(path):
         if format_of(path)[0] == "text":
-            yield from _plain(path, reading)
+            found = _plain(path, reading)
         else:
-            yield from texts(_records(path, reading), reading, on_id)
+            found = texts(_records(path, reading), reading, on_id)
+        yield from found if reading.start else _some_readable(found, path, reading.stop is None)
 
 
 def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
@@ -92,18 +96,56 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
         raise DataError(f"{path} is plain text, which has no fields", "use .jsonl, .csv or .parquet files")
     with broken_files(path):
         if kind in TABLES:
-            yield from enumerate(_rows(path, kind, Reading()), 1)
+            yield from enumerate(_some_readable(_rows(path, kind, Reading()), path), 1)
             return
+        are_enclosing = _check_separated(path, kind, compression, Reading()) if kind in DELIMITERS else False
         with opened(path, compression) as file:
-            if kind not in DELIMITERS and file.peek(1)[:1] == b"[":
-                raise DataError(f"{path} is one JSON array", "write one object on each line: jq -c '.[]'")
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
-                records = rows(numbered, DELIMITERS[kind], Reading.max_bytes)
+                records = rows(numbered, kind, Reading.max_bytes, are_enclosing)
             else:
                 records = (_object(line) for line in numbered if isinstance(line, Bad) or not line.isspace())
-            for record in records:
+            for record in _some_readable(records, path):
                 yield numbered.taken, record
+
+
+def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True) -> Iterator[T]:
+    """The records of a file, unless none of them can be read: such a file is not what its name says.
+
+    Args:
+        records: of the file, or of a range from its beginning.
+        path: of the file.
+        is_whole: whether they are all records of the file.
+
+    Raises:
+        DataError: there are records, and none can be read.
+    """
+    count, first = 0, ""
+    for record in records:
+        if not isinstance(record, Bad) or (record is TOO_LONG and not is_whole):
+            yield record
+            yield from records
+            return
+        count, first = count + 1, first or record
+        yield record
+    if count:
+        raise DataError(
+            f"{path} has no readable record; of {count}, the first is unreadable: {first}",
+            fix_of(first) or "fetch or write the file again, or leave it out of corpus.paths",
+        )
+
+
+def _check_separated(path: str | Path, kind: str, compression: str | None, reading: Reading) -> bool:
+    """Whether quotes enclose the cells of a csv or tsv file. Reads all of it.
+
+    Raises:
+        DataError: two columns have one name, or rows may be lost in a cell.
+    """
+    with opened(path, compression, reading.stamp) as file:
+        header_of(lines(file, 0, None, reading.max_bytes), kind, str(path))
+    with opened(path, compression, reading.stamp) as file:
+        raw = lines(file, 0, None, reading.max_bytes)
+        return are_enclosing(raw, DELIMITERS[kind].encode(), reading.max_bytes, str(path), kind == "csv")
 
 
 class _Numbered(Iterator[bytes | Bad]):
@@ -138,22 +180,24 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
         return
     if kind in DELIMITERS:
         check_field(path, reading.text_field)
-    with opened(path, compression, reading.stamp) as file:
+        are_enclosing = _check_separated(path, kind, compression, reading)
+        with opened(path, compression, reading.stamp) as file:
+            raw = lines(file, 0, None, reading.max_bytes)
+            yield from rows(raw, kind, reading.max_bytes, are_enclosing)
+        return
+    with opened(path, compression, reading.stamp, reading.start) as file:
         raw = lines(file, reading.start, reading.stop, reading.max_bytes)
-        if kind in DELIMITERS:
-            yield from rows(raw, DELIMITERS[kind], reading.max_bytes)
-        else:
-            yield from (_object(line) for line in raw if isinstance(line, Bad) or not line.isspace())
+        yield from (_object(line) for line in raw if isinstance(line, Bad) or not line.isspace())
 
 
 def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     unit = lines if reading.text_unit == "line" else paragraphs
-    with opened(path, format_of(path)[1], reading.stamp) as file:
+    with opened(path, format_of(path)[1], reading.stamp, reading.start) as file:
         for text in unit(file, reading.start, reading.stop, reading.max_bytes):
             try:
                 yield text if isinstance(text, Bad) else text.decode("utf-8-sig")  # some editors put a mark first
             except UnicodeDecodeError:
-                yield Bad("invalid UTF-8")
+                yield Bad(NOT_UTF8)
 
 
 def _object(line: bytes | Bad) -> Record:
@@ -162,10 +206,21 @@ def _object(line: bytes | Bad) -> Record:
     try:
         record = _parsed(line)
     except UnicodeDecodeError:
-        return Bad("invalid UTF-8")
+        return Bad(NOT_UTF8)
     except (ValueError, RecursionError):
-        return Bad("malformed JSON")
+        return Bad(_reason(line))
     return record if isinstance(record, dict) else Bad("not a JSON object")
+
+
+def _reason(line: bytes) -> str:
+    """Why a line is not JSON."""
+    if line.rstrip().endswith(b"},"):
+        with suppress(ValueError, RecursionError):
+            json.loads(line.rstrip()[:-1])
+            return "malformed JSON: a comma follows the object"
+    if line.lstrip().startswith(b"{'"):
+        return "malformed JSON: names in single quotes"
+    return "malformed JSON"
 
 
 def _parsed(line: bytes) -> Any:
@@ -190,8 +245,10 @@ def _rows(
     path: str | Path, kind: str, reading: Reading, wanted: Container[str | None] | None = None
 ) -> Iterator[Record]:
     """Rows of a table with the wanted columns, or with all."""
-    with open_file(str(path), reading.stamp) as file:
+    with open_table(path, reading.stamp) as file:
         columns = [name for name in schema_of(file, kind).names if wanted is None or name in wanted]
+        if twice := next((name for number, name in enumerate(columns) if name in columns[:number]), None):
+            raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
         size = file.seek(0, io.SEEK_END)
         file.seek(0)
         span = Span(reading.start, size if reading.stop is None else reading.stop, size)
@@ -204,4 +261,4 @@ def _values(batch: Any, number: int) -> Record:
     try:
         return {name: batch.column(name)[number].as_py() for name in batch.schema.names}
     except UnicodeDecodeError:
-        return Bad("invalid UTF-8")
+        return Bad(NOT_UTF8)

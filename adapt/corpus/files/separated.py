@@ -1,55 +1,111 @@
-"""Values with a mark between them (csv, tsv), with a header row and with newlines between quotes, in bounded memory."""
+"""Values with a mark between them (csv, tsv), with a header row, read a row at a time in bounded memory."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 
-from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.contents import NOT_UTF8
+from adapt.corpus.files.formats import DELIMITERS, MIB, Bad
 from adapt.corpus.files.lines import TOO_LONG
+from adapt.corpus.files.rows import RawRow, enclosed_cells, raw_rows
+from adapt.errors import DataError
 
-_CUT = "\0longer than allowed\0"
-"""In place of a line that was passed over: a record may go on beyond it."""
-
-
-def header_of(lines: Iterable[bytes | Bad], delimiter: str) -> list[str]:
-    """The names of the columns; none where there is no line."""
-    return next(csv.reader(map(_decoded, lines), delimiter=delimiter), [])
+_LONGEST_NAME = 30
+"""Longer parts of a header with other marks are text, not names of columns [characters]."""
+_OTHER_MARKS = {b";": "semicolons", b"\t": "tabs", b",": "commas", b"|": "vertical bars"}
 
 
-def rows(lines: Iterable[bytes | Bad], delimiter: str, limit: int) -> Iterator[Mapping[str, str] | Bad]:
+def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
+    """The names of the columns; none where there is no line.
+
+    Args:
+        lines: of the file, from its beginning.
+        kind: `csv` or `tsv`.
+        path: of the file, for messages.
+
+    Raises:
+        DataError: two columns have one name, or the file has other marks between its values.
+    """
+    mark = DELIMITERS[kind].encode()
+    row = next(raw_rows(lines, mark, MIB), None)
+    if row is None:
+        return []
+    names = _cells(row, mark, True)
+    if isinstance(names, Bad):
+        raise DataError(
+            f"{path}: the header, line {row.line}, cannot be read: {names}", "write the names of the columns"
+        )
+    twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
+    if twice is not None:
+        raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
+    if any("\r" in name for name in names) and not row.enclosed:
+        raise DataError(
+            f"{path} is broken: a carriage return without a line feed in its header", "end all lines with line feeds"
+        )
+    other = next((mark for mark in _OTHER_MARKS if mark in row.lines[0]), None)
+    if len(names) == 1 and other and all(len(name) <= _LONGEST_NAME for name in names[0].split(other.decode())):
+        raise DataError(
+            f"{path} has {_OTHER_MARKS[other]} between its values, but a .{kind} file has"
+            f" {_OTHER_MARKS[DELIMITERS[kind].encode()]}; its first line is {names[0]!r}",
+            _fix_of_mark(other, kind),
+        )
+    return names
+
+
+def _fix_of_mark(other: bytes, kind: str) -> str:
+    right = next((name for name, mark in DELIMITERS.items() if mark.encode() == other), None)
+    if right:
+        return f"give it a name that ends in .{right}"
+    return (
+        'write it again: python -c "import pandas;'
+        f" pandas.read_csv('FILE', sep={other.decode()!r}).to_csv('NEW.csv', index=False)\""
+    )
+
+
+def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: bool) -> Iterator[Mapping[str, str] | Bad]:
     """The records below the header; for one that cannot be read, the reason.
 
     Args:
         lines: of the file, from its beginning.
-        delimiter: the mark.
-        limit: of a value [characters]; a quote that is never closed ends there.
+        kind: `csv` or `tsv`.
+        limit: of a row [bytes].
+        are_enclosing: whether quotes enclose cells (see `adapt.corpus.files.quotes.are_enclosing`) or are letters.
     """
-    csv.field_size_limit(limit)
-    reader = csv.reader(map(_decoded, lines), delimiter=delimiter)
-    header = next(reader, [])
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield TOO_LONG if "field limit" in str(error) else Bad("malformed CSV")
-            continue
-        if row:
-            yield _record(header, row)
+    mark = DELIMITERS[kind].encode()
+    found = raw_rows(lines, mark, limit) if are_enclosing else _line_rows(lines, limit)
+    header: list[str] | None = None
+    for row in found:
+        cells = _cells(row, mark, are_enclosing)
+        if header is None:
+            header = [] if isinstance(cells, Bad) else cells
+        elif isinstance(cells, Bad):
+            yield cells
+        elif len(cells) != len(header):
+            yield Bad("another number of columns than the header")
+        else:
+            yield dict(zip(header, cells, strict=True))
 
 
-def _decoded(line: bytes | Bad) -> str:
-    """What is no UTF-8 is found again in the values."""
-    return f"{_CUT}\n" if isinstance(line, Bad) else line.decode("utf-8-sig", "surrogateescape")
+def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[RawRow]:
+    """The rows of a file whose quotes are letters: its lines."""
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, Bad) or len(line) > limit:
+            yield RawRow(number, is_too_long=True)
+        elif content := line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n"):
+            yield RawRow(number, [content])
 
 
-def _record(header: list[str], row: list[str]) -> Mapping[str, str] | Bad:
-    if any(_CUT in value for value in row):
+def _cells(row: RawRow, mark: bytes, are_enclosing: bool) -> list[str] | Bad:
+    if row.is_too_long:
         return TOO_LONG
-    if len(row) != len(header):
-        return Bad("another number of columns than the header")
+    if row.fault:
+        return Bad(f"malformed CSV: {row.fault}")
     try:
-        "".join(row).encode()
-    except UnicodeEncodeError:
-        return Bad("invalid UTF-8")
-    return dict(zip(header, row, strict=True))
+        lines = [line.decode() for line in row.lines]
+    except UnicodeDecodeError:
+        return Bad(NOT_UTF8)
+    if not (are_enclosing and row.enclosed):
+        return lines[0].rstrip("\r\n").split(mark.decode())
+    try:
+        return enclosed_cells(lines, mark)
+    except csv.Error:
+        return Bad("malformed CSV")

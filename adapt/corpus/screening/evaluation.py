@@ -5,9 +5,11 @@ A text that is passed over is one that nobody keeps out of the corpus, so every 
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from adapt.config import CorpusConfig, EvaluationSet
+from adapt.corpus.files.contents import fix_of
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import Bad, format_of
 from adapt.corpus.files.lines import TOO_LONG
@@ -61,12 +63,20 @@ def read_set(evaluation: EvaluationSet, corpus: CorpusConfig) -> dict[str, list[
 
 
 def _check_fields(file: str, evaluation: EvaluationSet) -> None:
-    try:
+    with _named(evaluation):
         check_field(file, evaluation.text_field, FIX, text=False)
         if evaluation.pair_field:
             check_field(file, evaluation.pair_field, FIX, needs_fields=True, text=False)
+
+
+@contextmanager
+def _named(evaluation: EvaluationSet) -> Iterator[None]:
+    """Names the evaluation set in errors about its files."""
+    try:
+        yield
     except DataError as error:
-        raise DataError(f"evaluation set {evaluation.name}: {error.what}", error.fix) from error
+        fix = error.fix.replace("corpus.paths", "the evaluation set")
+        raise DataError(f"evaluation set {evaluation.name}: {error.what}", fix) from error
 
 
 def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[str]:
@@ -74,18 +84,21 @@ def _texts(file: str, evaluation: EvaluationSet, corpus: CorpusConfig) -> list[s
     kept: list[str] = []
     faults: list[str] = []
     count = 0
-    for number, texts in _records(file, evaluation, corpus.text_unit):
-        count += 1
-        if isinstance(texts, Bad):
-            faults.append(f"record {number}: {texts}")
-        else:
-            kept += [text for text in texts if words(normalised(text))]
+    with _named(evaluation):
+        for number, texts in _records(file, evaluation, corpus.text_unit):
+            count += 1
+            if isinstance(texts, Bad):
+                faults.append(f"record {number}: {texts}")
+            else:
+                kept += [text for text in texts if words(normalised(text))]
     where = f"evaluation set {evaluation.name}: {file}"
+    known = fix_of(" ".join(faults))
     if len(faults) > corpus.max_bad_fraction * count:
         raise DataError(
             f"{where}: {len(faults)} of {count} records cannot be read, so nothing would keep their texts out of the"
             f" corpus; the first is {faults[0]}",
-            f"mend them; {FIX}; or raise corpus.max_bad_fraction (now {corpus.max_bad_fraction})",
+            f"mend them{known and f' ({known})'}; {FIX}; or raise corpus.max_bad_fraction (now"
+            f" {corpus.max_bad_fraction})",
         )
     if not kept:
         raise DataError(

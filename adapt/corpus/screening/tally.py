@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from adapt.corpus.cleaning.block import count_change
+from adapt.corpus.files.contents import fix_of
 from adapt.errors import DataError
 
 NAMED = 3
@@ -61,10 +62,11 @@ def check_few_bad(tally: Tally, most: float, records: str = "records") -> None:
         DataError: there are more.
     """
     bad = sum(tally.bad.values())
+    known = fix_of(" ".join(tally.bad))
     if bad > most * tally.seen:
         raise DataError(
             f"{bad} of {tally.seen} {records} are unreadable: {tally.unreadable}",
-            f"mend the files, or raise corpus.max_bad_fraction (now {most})",
+            f"mend the files{known and f' ({known})'}, or raise corpus.max_bad_fraction (now {most})",
         )
 
 

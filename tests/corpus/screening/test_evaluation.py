@@ -77,7 +77,6 @@ def test_words_and_second_texts_are_kept_out_of_a_corpus(tmp_path: Path) -> None
         ({"text": 3}, "1 of 1 records cannot be read.*record 1: text is neither a string nor a list of words"),
         ({"text": ["a", 1]}, "1 of 1 records cannot be read.*record 1: text is neither"),
         ({"text": None}, "1 of 1 records cannot be read.*record 1: no text"),
-        ("broken", "1 of 1 records cannot be read.*record 1: malformed JSON"),
         ({"text": "!"}, "holds no text in the field 'text'"),
     ],
 )
@@ -87,6 +86,13 @@ def test_a_file_that_cannot_be_read_is_refused_among_others(tmp_path: Path, reco
     with pytest.raises(DataError, match=rf"evaluation set exam: .*odd\.jsonl:? {reason}") as caught:
         read(good, lines(tmp_path / "odd.jsonl", record))
     assert "a set of their own in corpus.decontaminate, with its text_field and pair_field" in caught.value.fix
+
+
+def test_a_file_without_one_readable_record_is_refused_among_others(tmp_path: Path) -> None:
+    good = lines(tmp_path / "good.jsonl", *({"text": f"{LONG} {number}"} for number in range(1000)))
+    with pytest.raises(DataError, match=r"evaluation set exam: .*odd\.jsonl has no readable record") as caught:
+        read(good, lines(tmp_path / "odd.jsonl", "broken"), most_bad=0.5)
+    assert "leave it out of the evaluation set" in caught.value.fix
 
 
 def test_few_unreadable_records_are_let_pass_as_configured(tmp_path: Path) -> None:

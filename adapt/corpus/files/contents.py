@@ -1,0 +1,205 @@
+"""What a file holds, told by its first bytes, where that is not what its name says."""
+
+import codecs
+import json
+import re
+from pathlib import Path
+
+from adapt.corpus.files.formats import TABLES
+from adapt.errors import DataError
+
+HEAD_BYTES = 1 << 16
+"""How much of a file's beginning is looked at."""
+NOT_UTF8 = "invalid UTF-8"
+"""Why a record cannot be read whose bytes are not UTF-8."""
+_ENCODING_FIX = "iconv -f {name} -t UTF-8 OLD > NEW"
+_LATIN_FIX = "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252")
+_BOMS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+COMPRESSED = {
+    "gzip": (b"\x1f\x8b", ".gz"),
+    "zstd": (b"\x28\xb5\x2f\xfd", ".zst"),
+    "xz": (b"\xfd7zXZ\0", ".xz"),
+    "bz2": (b"BZh", ".bz2"),
+}
+"""What compressed files begin with, and how their names end."""
+_BINARY = (
+    (b"%PDF-", "a PDF document", "take its text out, for example with pdftotext, and save that as .txt or .jsonl"),
+    (b"{\\rtf", "an RTF document", "save it as plain text (.txt)"),
+    (b"PAR1", "a Parquet file", "give it a name that ends in .parquet"),
+    (b"ARROW1", "an Arrow file", "give it a name that ends in .arrow"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Word or Excel file", "save it as .txt or .csv (UTF-8)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it and name the files in it"),
+    (b"Rar!", "a RAR archive", "unpack it and name the files in it"),
+    (b"SQLite format 3\0", "an SQLite database", "write the table that holds the texts as .csv or .jsonl"),
+    (b"\x89HDF\r\n", "an HDF5 file", "write the texts as .jsonl or .parquet"),
+    (b"\x89PNG", "an image", "leave it out"),
+    (b"\xff\xd8\xff", "an image", "leave it out"),
+    (b"\x80\x04\x95", "a Python pickle", "write the texts as .jsonl or .parquet"),
+)
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_PAGE = re.compile(
+    rb"\s*(?:<!--.*?-->\s*)*(?:<!doctype\s+html|<html[\s>]|<\?xml[^>]*\?>\s*<(?:Error|html)\b)", re.I | re.S
+)
+_ARRAY = re.compile(rb"\s*\[\s*(?:[{\]\n]|$)")
+_SPREAD = re.compile(rb"\s*\{\s*\n")
+_OLD_TO_NEW = "OLD.json > NEW.jsonl"
+_FIRST_LINES = 3
+"""How many lines show whether a file holds JSON."""
+
+
+def check_contents(head: bytes, path: str | Path, kind: str, compression: str | None) -> None:
+    """Refuses a file that is something else than its name says.
+
+    Args:
+        head: its first bytes, decompressed; some tens of KiB where it is as long.
+        path: of the file, for messages.
+        kind: the format that its name says.
+        compression: the compression that its name says.
+
+    Raises:
+        DataError: says what the file is, and what to do.
+    """
+    head = head[:HEAD_BYTES]
+    refuse_substitutes(head, path)
+    for name, (magic, suffix) in COMPRESSED.items():
+        if head.startswith(magic) and (name != "bz2" or head[4:10] == b"1AY&SY"):
+            if compression:
+                raise DataError(f"{path} is compressed twice, inside with {name}", "decompress it once")
+            raise DataError(
+                f"{path} is compressed with {name}, which its name does not say",
+                f"give it a name that ends in {suffix}, such as {Path(str(path)).name}{suffix}",
+            )
+    if kind in TABLES:
+        return
+    _refuse_archive(head, path)
+    for magic, name, fix in _BINARY:
+        if head.startswith(magic):
+            raise DataError(f"{path} is {name}, not text", fix)
+    _refuse_encoding(head, path)
+    head = head.removeprefix(codecs.BOM_UTF8)
+    if b"\n" not in head and b"\r" in head.rstrip(b"\r"):
+        raise DataError(
+            f"{path} ends its lines with carriage returns alone, as old Mac files do",
+            "convert it: tr '\\r' '\\n' < OLD > NEW",
+        )
+    if kind == "jsonl":
+        _refuse_whole_json(head, path)
+    elif kind == "text" and _are_all(head, dict):
+        raise DataError(
+            f"{path} has JSON objects on its lines, so it is not plain text", "give it a name that ends in .jsonl"
+        )
+
+
+def fix_of(reasons: str) -> str:
+    """What to do about records that cannot be read, beyond mending them; empty where nothing better is known.
+
+    Args:
+        reasons: text that contains the reasons why they cannot be read.
+    """
+    if NOT_UTF8 in reasons:
+        return _LATIN_FIX
+    if "a comma follows the object" in reasons:
+        return "write one object on each line, without commas between them"
+    return ""
+
+
+def _refuse_archive(head: bytes, path: str | Path) -> None:
+    if head.startswith(b"PK\x03\x04"):
+        for part, name, fix in (
+            (b"xl/", "an Excel file", "save it as .csv (UTF-8)"),
+            (b"word/", "a Word document", "save it as plain text (.txt, UTF-8)"),
+            (b"mimetypeapplication/epub", "an e-book", "take its text out and save that as .txt"),
+        ):
+            if part in head:
+                raise DataError(f"{path} is {name}, not text", fix)
+        raise DataError(f"{path} is a zip archive", "unpack it and name the files in it")
+    if head[257:262] == b"ustar":
+        raise DataError(f"{path} is a tar archive", "unpack it and name the files in it")
+
+
+def refuse_substitutes(head: bytes, path: str | Path) -> None:
+    """Refuses what tools and servers leave in place of a file: Git LFS pointers and error pages.
+
+    Args:
+        head: the file's first bytes.
+        path: of the file, for messages.
+
+    Raises:
+        DataError: the file is one of these.
+    """
+    if head.startswith(_POINTER):
+        raise DataError(
+            f"{path} is a Git LFS pointer, not the file itself", "fetch the file with `git lfs pull` in its repository"
+        )
+    if _PAGE.match(head.removeprefix(codecs.BOM_UTF8)):
+        title = re.search(rb"<title[^>]*>(.*?)</title>|<Code>(.*?)</Code>", head, re.I | re.S)
+        shown = " ".join((title[1] or title[2]).decode("utf-8", "replace").split())[:80] if title else ""
+        raise DataError(
+            f"{path} is a web page{f' ({shown})' if shown else ''}, not a corpus file",
+            "a server may have answered with an error page: download the file again; for the text of web pages, take it"
+            " out first (for example with trafilatura)",
+        )
+
+
+def _refuse_encoding(head: bytes, path: str | Path) -> None:
+    name = next((name for mark, name in _BOMS if head.startswith(mark)), None)
+    if name is None and len(head) >= 8:  # without a byte order mark
+        zeros = [head[start::2].count(0) * 2 / len(head) for start in (0, 1)]
+        if max(zeros) > 0.6 and min(zeros) < 0.2:
+            name = "UTF-16LE" if zeros[1] > zeros[0] else "UTF-16BE"
+    if name:
+        raise DataError(f"{path} is encoded as {name}, not as UTF-8", f"convert it: {_ENCODING_FIX.format(name=name)}")
+    lines = head.split(b"\n")
+    lines = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()]
+    wrong = [line for line in lines if not _is_utf8(line)]
+    if len(lines) > 4 and 2 * len(wrong) > len(lines):
+        number = head.split(b"\n").index(wrong[0]) + 1
+        if _looks_latin(b"\n".join(wrong)):
+            what, fix = "probably as Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
+        else:
+            what = "perhaps as GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
+            fix = _ENCODING_FIX.format(name="GBK") + ", with the name of its encoding in place of GBK"
+        raise DataError(f"{path} is not UTF-8 from line {number} on; it is encoded {what}", f"convert it: {fix}")
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _looks_latin(text: bytes) -> bool:
+    """Whether bytes beyond ASCII are single letters among those of ASCII, as in most European languages."""
+    high = len(re.findall(rb"[\x80-\xff]", text))
+    single = len(re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", text))
+    return single > 0.6 * high and high < 0.3 * len(text)
+
+
+def _refuse_whole_json(head: bytes, path: str | Path) -> None:
+    if _ARRAY.match(head):
+        raise DataError(f"{path} is one JSON array", f"write one object on each line: jq -c '.[]' {_OLD_TO_NEW}")
+    if _SPREAD.match(head):
+        raise DataError(
+            f"{path} has JSON objects that span lines", f"write one object on each line: jq -c . {_OLD_TO_NEW}"
+        )
+    if _are_all(head, str):
+        raise DataError(
+            f"{path} has JSON strings on its lines, not objects",
+            f"put each into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
+        )
+
+
+def _are_all(head: bytes, kind: type) -> bool:
+    """Whether the first lines are JSON values of a kind."""
+    lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:_FIRST_LINES] or [head]
+    try:
+        return all(isinstance(json.loads(line), kind) for line in lines)
+    except (ValueError, RecursionError):
+        return False
