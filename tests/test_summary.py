@@ -105,6 +105,13 @@ def test_a_summary_of_a_run_that_was_not_measured(capsys: pytest.CaptureFixture[
     assert "4 min 05 s of device time\n" in shown_summary(capsys, tmp_path, metrics=less)
 
 
+def test_no_empty_table_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    without = {name: value for name, value in METRICS.items() if "_loss" not in name}
+    shown = shown_summary(capsys, tmp_path, metrics=without)
+    assert "nats a predicted token" not in shown
+    assert "the loss on the domain was not measured: fewer than two documents are held out" in shown
+
+
 def test_a_forecast_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     show_forecast({"memory a device": "1.0 GiB of 2.0 GiB", "refused": "[/x] does not fit"})
     shown = capsys.readouterr().err

@@ -85,6 +85,8 @@ OBJECTIVES = {
     "causal": "causal language modelling",
 }
 
+NOT_MEASURED = "fewer than two documents are held out (`corpus.heldout_fraction`; of TAPT, the text of dev)"
+"""Why a loss on the domain is missing."""
 RESULTS_NOTE = (
     "Loss on held-out text, in nats a predicted token, and perplexity, its exponential; lower is better. "
     "In brackets the 95% interval. Nats a byte of text compare with models that have other tokens."
@@ -178,7 +180,7 @@ def front_matter(base_model: str, task: str) -> str:
 def card_verdict(results: Sequence[LossChange]) -> str:
     """One sentence on what was gained and what was forgotten, no stronger than the intervals allow."""
     if not results:
-        return "Its effect was not measured."
+        return f"Its effect was not measured: {NOT_MEASURED}."
     sentence = " and ".join(part(row) for row in results)
     return f"{sentence[0].upper()}{sentence[1:]}."
 
@@ -207,7 +209,9 @@ def part(row: LossChange) -> str:
 def results_table(results: Sequence[LossChange]) -> str:
     """Loss and perplexity before and after, a row for each kind of text; losses a byte where they are known."""
     if not results:
-        return "Not measured."
+        return f"Not measured: {NOT_MEASURED}."
+    has_domain = any(row.text == "domain" for row in results)
+    missing = "" if has_domain else f"\n\nThe domain is not among them: {NOT_MEASURED}."
     losses = ("loss before", "loss after", "change", "perplexity before", "perplexity after")
     are_sized = any(row.per_byte_before is not None for row in results)
     header = ("text", "predictions", *losses, *(("a byte before", "a byte after") if are_sized else ()))
@@ -224,7 +228,7 @@ def results_table(results: Sequence[LossChange]) -> str:
         )
         for row in results
     ]
-    return f"{RESULTS_NOTE}\n\n{table(header, rows)}"
+    return f"{RESULTS_NOTE}\n\n{table(header, rows)}{missing}"
 
 
 def _per_byte(row: LossChange) -> list[str]:

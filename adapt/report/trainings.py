@@ -46,6 +46,10 @@ def pretraining(study: Study) -> Table:
         "over documents, for this one training. Lower is better. Nats a byte of the domain's text compare models with "
         "different tokens."
     )
+    if any(entry.record.metrics.get("heldout_loss_before") is None for entry in exports_of(study)):
+        note += (
+            " The loss on its domain is missing where fewer than two documents are held out (corpus.heldout_fraction)."
+        )
     return Table(header, rows, "Pre-training", note)
 
 

@@ -1,7 +1,7 @@
 """What a report is written in: sections of plain blocks that HTML and Markdown both render."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias
 
 NONE = "\N{EN DASH}"
@@ -84,6 +84,27 @@ class Folded:
 
 
 Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
+
+
+def filled(blocks: Sequence[Block]) -> list[Block]:
+    """Returns the blocks that have something to show: no table without rows, and nothing folded around such tables."""
+    found: list[Block] = []
+    for block in blocks:
+        match block:
+            case Table():
+                is_filled = bool(block.rows)
+            case Findings():
+                is_filled = bool(block.items)
+            case Figures():
+                is_filled = bool(block.drawings)
+            case Folded():
+                block = replace(block, blocks=filled(block.blocks))
+                is_filled = bool(block.blocks)
+            case TextBlock():
+                is_filled = bool(block.text)
+        if is_filled:
+            found.append(block)
+    return found
 
 
 @dataclass(frozen=True)

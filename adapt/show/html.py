@@ -1,11 +1,12 @@
 """The report as HTML that needs nothing else: one file without script, or a page that follows a chain."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from adapt.show.blocks import Cell, Section
+from adapt.show.blocks import Cell, Section, filled
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -26,8 +27,9 @@ def render_html(name: str, subtitle: str, sections: list[Section], follows: bool
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    shown = [replace(section, blocks=filled(section.blocks)) for section in sections]
     environment.filters["cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
     environment.globals["style"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
     return environment.get_template("report.html.j2").render(
-        name=name, subtitle=subtitle, sections=sections, follows=follows
+        name=name, subtitle=subtitle, sections=shown, follows=follows
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, filled
 
 MARKUP = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"} | {"\n": " "})
 
@@ -11,7 +11,7 @@ def render_markdown(name: str, subtitle: str, sections: Sequence[Section]) -> st
     """The whole text."""
     parts = [f"# {_plain(name)}", _plain(subtitle)]
     for section in sections:
-        blocks = [text for block in section.blocks if (text := _block(block))]
+        blocks = [text for block in filled(section.blocks) if (text := _block(block))]
         parts += [f"## {_plain(section.title)}", *blocks] if blocks else []
     return "\n\n".join(parts) + "\n"
 

@@ -4,6 +4,7 @@
 - `text/`: from files to token shards.
 - `selecting/`: the part of a pool that is worth training on.
 - `dimensions`: how large the model is that a stage begins with; `length`: how long a training is.
+- `measurable`: whether enough text is held out to measure a training.
 - `train`: a training; `export`: its model.
 - `domains/`: what comes after each domain of a sequence.
 - `merge`: models made of others.

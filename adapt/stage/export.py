@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config
+from adapt.corpus.shared import FEWEST_DOCUMENTS
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 PREFIXES = {"domain": "heldout", "general": "general"}
 """Texts that the model is measured on, and how the fields of `Exported` call them."""
-FEWEST_DOCUMENTS = 2
-"""Documents that a loss is reported of."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from adapt.stage.context import Context, root_of
 from adapt.stage.dimensions import first_size
 from adapt.stage.domains.noted import Noted
 from adapt.stage.length import length_over, mixed, sized, weights_of
+from adapt.stage.measurable import warn_of_unmeasured
 from adapt.stage.text.prepare import Prepared, Streamed
 from adapt.train.capacity.compute import with_flops_as_steps
 from adapt.train.capacity.fit import size_of_training
@@ -164,6 +165,7 @@ class Train(Stage[Trained]):
         """Trains on the cluster, resuming what an earlier run of this stage left."""
         if self.noted:
             self.noted.save()
+        warn_of_unmeasured(self.name, self.corpora, done)
         texts = {name: done[text].result for name, text in self.corpora.items()}
         recalled = {name: done[text].result for name, text in self.recalled.items()}
         replay = done[self.replay].result if self.replay else None

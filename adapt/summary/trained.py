@@ -26,6 +26,11 @@ def show_summary(record: Record) -> None:
             losses = (_interval(metrics, f"{prefix}_loss_{column}") for column in ("before", "after", "change"))
             table.add_row(text, *losses)
     show(table)
+    if metrics.get("heldout_loss_before") is None:
+        log(
+            "the loss on the domain was not measured: fewer than two documents are held out (corpus.heldout_fraction;"
+            " of TAPT, the text of dev)"
+        )
     for text, prefix in (("domain", "heldout"), ("general", "general")):
         per_byte = [metrics.get(f"{prefix}_loss_per_byte_{when}") for when in ("before", "after")]
         if None not in per_byte:

@@ -130,7 +130,7 @@ class Trials:
     def _measured(self, asked: Asked, trial: Trial, record: Record) -> TrialRow:
         figures = Finished.of(trial, record).result.figures
         missing = [name for name in self.search.config.tune.objectives if name not in figures]
-        error = f"it reports no {missing[0]}, for want of held-out text" if missing else ""
+        error = f"it reports no {missing[0]}, for want of held-out text (corpus.heldout_fraction)" if missing else ""
         given = {stage.key for stage in everything(self.search.inputs.values())}
         fitting = {**taken(trial, given, self.store), **self.fewer.get(asked[0], {})}
         return replace(self._row(asked, trial.key, {} if missing else figures, error), fitting=fitting)

@@ -103,5 +103,8 @@ def test_verdict_says_gain_and_loss_no_stronger_than_measured() -> None:
     assert undecided == (
         "On domain text the held-out loss did not change measurably (-0.010, 95% interval -0.060 to +0.040)."
     )
-    assert card_verdict([]) == "Its effect was not measured."
-    assert "Not measured." in model_card(facts(results=[]))
+    assert card_verdict([]).startswith("Its effect was not measured: fewer than two documents are held out")
+    assert "| text |" not in model_card(facts(results=[]))
+    assert "Not measured: fewer than two documents are held out" in model_card(facts(results=[]))
+    of_general = model_card(facts(results=[result("general", 3.0, 3.2)]))
+    assert "The domain is not among them: fewer than two documents are held out" in of_general

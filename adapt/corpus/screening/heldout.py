@@ -9,8 +9,9 @@ of a task), what is trained on leaves out every document whose key is among the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import ceil
+from math import ceil, floor, log10
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,37 @@ def in_share(keys: np.ndarray, fraction: float) -> np.ndarray:
 def is_heldout(text: str, fraction: float) -> bool:
     """The same of one text."""
     return key_of(text) < fraction * 2**64
+
+
+class HeldShare(NamedTuple):
+    """A share of the documents to hold out, and how many documents it holds out."""
+
+    share: float
+    documents: int
+
+
+def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
+    """Returns the smallest share of two digits that holds out at least some number of documents.
+
+    Args:
+        folders: prepared corpora, whose documents are known by their keys.
+        documents: how many are wanted.
+
+    Returns:
+        None where nothing would be left to train on.
+
+    Raises:
+        DataError: a shard cannot be read.
+    """
+    by_shard = [keys for folder in folders for pattern in (SHARD_GLOB, HELDOUT_GLOB) for keys in _keys(folder, pattern)]
+    keys = np.sort(np.concatenate([np.zeros(0, np.uint64), *by_shard]))
+    if len(keys) <= documents:
+        return None
+    least = (int(keys[documents - 1]) + 1) / 2**64
+    digit = 10.0 ** (floor(log10(least)) - 1)
+    share = float(f"{ceil(least / digit) * digit:.2g}")
+    held = int(in_share(keys, share).sum()) if share < 1 else len(keys)
+    return HeldShare(share, held) if documents <= held < len(keys) else None
 
 
 @dataclass(frozen=True)

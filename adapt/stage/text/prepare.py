@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.files.manifest import Manifest
-from adapt.corpus.shared import check_heldout
+from adapt.corpus.shared import GENERAL, check_heldout, warn_of_little
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
 from adapt.stage.text.dedup import Dedup
@@ -88,7 +88,9 @@ class Prepare(Stage[Prepared]):
             [done[text].path for text in self.measured],
         )
         if self.shared_with:
-            check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with)
+            check_heldout(prepared.heldout_documents, prepared.train_documents, self.shared_with, folder)
+        if corpus.heldout_fraction == 1:
+            warn_of_little(prepared.heldout_documents, self.name, GENERAL)
         return Outcome(prepared)
 
 

@@ -9,6 +9,7 @@ from adapt.config import Config, CorpusConfig
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.identity import reading_identity
 from adapt.corpus.roles import FILES
+from adapt.corpus.shared import warn_of_little
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.digest import Digests
 from adapt.select import TEXTS_FILE
@@ -78,4 +79,7 @@ class PrepareTexts(Stage[Prepared]):
         corpus = without(replace(self.corpus, paths=str(done[self.texts].path / TEXTS_FILE)), self.unseen, done)
         manifest = build_manifest(corpus, Digests())
         measured = [done[text].path for text in self.measured]
-        return Outcome(prepare_shards(manifest, corpus, self.tokens.made(done), self.config, folder, measured=measured))
+        prepared = prepare_shards(manifest, corpus, self.tokens.made(done), self.config, folder, measured=measured)
+        if self.heldout_fraction == 1:
+            warn_of_little(prepared.heldout_documents, self.name, "the task's dev split")
+        return Outcome(prepared)
