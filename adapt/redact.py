@@ -1,27 +1,103 @@
-"""What URLs hold that nobody may see: user names, passwords and signatures stay out of messages, records and cards."""
+"""Keeps credentials out of messages, records, cards and trackers: passwords, signatures, keys and tokens."""
 
 import re
 from typing import Any
 
+_LEFT_OUT = "***"
+_HOST = r"\[[0-9a-fA-F:.%]+\]"  # an IPv6 address
 _PASSWORD = re.compile(
-    r"""(?<=://) [^\s:/?\#]* :                   # a user name
-    (?! \d{1,5} (?:[/?\#\s"'),;:.\]}>] | $))     # but not a host and its port
+    rf"""(?<=://) (?!{_HOST}) [^\s:/?\#]* :      # a user name
+    (?! \d{{1,5}} (?:[/?\#\s"'),;:.\]}}>] | $))  # but not a host and its port
     (?: (?!://) \S)* @                           # a password may hold anything, also / and @
     """,
     re.VERBOSE,
 )
-_TOKEN = re.compile(r"(?<=://)[^\s/?#]*@")
+_AZURE = r"(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)(?<!ABFS://)(?<!ABFSS://)(?<!WASB://)(?<!WASBS://)"
+_USER = re.compile(rf"(?<=://){_AZURE}[^\s/?#]*@")  # Azure names a container before the @
 _END = r"[^\s'\"]*?(?=[:;,.)\]}]*(?:[\s'\"]|$))"  # of a URL: without the marks of the sentence it stands in
 _QUERY = re.compile(rf"(?<=://)([^\s?'\"]*)\?(?=[^\s'\"]*[=&]){_END}")
 _WEB_QUERY = re.compile(rf"(https?://[^\s?'\"]*)\?{_END}", re.IGNORECASE)  # elsewhere a ? may stand for a character
+_FRAGMENT = re.compile(rf"(?<=://)([^\s#'\"]*)\#(?=[^\s'\"]*=){_END}")
+
+_SECRET_NAME = r"""
+    [\w-]*(?:password|passwd|passphrase|secret|credentials?|signature)
+    | [\w-]*(?:access|account|api|private|secret|shared)[_-]?key(?:[_-]?id)?
+    | [\w-]*(?:access|api|auth|bearer|deploy|github|gitlab|hf|hub|job|oauth|refresh|security|session)[_-]?token
+    | [\w-]*access[_-]?signature | x-(?:amz|goog)-credential | authorization | pwd | sig
+    | (?-i: [A-Z0-9_]+_TOKEN )
+"""
+_BY_NAME = re.compile(
+    rf"""(?<![\w-]) ({_SECRET_NAME}) (["']?\s*[:=]\s*["']?) (?:(?:Bearer|Basic|Token|SharedKey)\s+)?
+    (?!\*\*\*) [^\s'"&;,{{}}\[\]()<>]+""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_IS_SECRET_NAME = re.compile(_SECRET_NAME, re.VERBOSE | re.IGNORECASE)
+_BEARER = re.compile(r"(?i)(?<![\w-])(Bearer\s+)(?!\*\*\*)[\w.~+/-]{12,}=*")
+_KNOWN = re.compile(
+    r"""(?<![A-Za-z0-9_-]) (?:
+    hf_[A-Za-z0-9]{20,} | api_org_[A-Za-z0-9]{20,}                        # Hugging Face
+    | (?:AKIA|ASIA)[A-Z0-9]{16}                                           # AWS
+    | gh[oprsu]_[A-Za-z0-9]{30,} | github_pat_\w{30,} | glpat-[\w-]{20,}  # GitHub, GitLab
+    | xox[abeoprs]-[\w-]{10,} | sk-(?:[a-z]+-)*[A-Za-z0-9_]{20,}          # Slack, OpenAI and others
+    | AIza[\w-]{35} | ya29\.[\w-]{20,}                                    # Google
+    | wandb_v\d+_\w{20,} | dapi[0-9a-f]{32}(?:-\d+)?                      # Weights & Biases, Databricks
+    | eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+                                  # JSON web tokens
+    ) (?![A-Za-z0-9])
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----(?:.|\n)*?(?:-----END[ ][A-Z ]*PRIVATE[ ]KEY-----|$)
+    """,
+    re.VERBOSE,
+)
+_HINTS = (
+    *(
+        "password",
+        "passwd",
+        "passphrase",
+        "pwd",
+        "secret",
+        "credential",
+        "sig",
+        "key",
+        "token",
+        "auth",
+        "bearer",
+        "hf_",
+    ),
+    *(
+        "api_org_",
+        "akia",
+        "asia",
+        "ghp_",
+        "gho_",
+        "ghr_",
+        "ghs_",
+        "ghu_",
+        "github_pat_",
+        "glpat-",
+        "xox",
+        "sk-",
+        "aiza",
+    ),
+    *("ya29.", "wandb_v", "dapi", "eyj"),
+)
+"""Parts, in small letters, of which a text with a credential outside of a URL has one. It is quick to look for them."""
+_IN_URLS = (_PASSWORD, ""), (_USER, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1"), (_FRAGMENT, r"\1")
+_ANYWHERE = (_BY_NAME, r"\1\2***"), (_BEARER, r"\1***"), (_KNOWN, _LEFT_OUT)
 
 
 def redact(text: str) -> str:
-    """A URL, or a message with URLs in it, without `user:password@` and without queries (`?signature=…`)."""
-    if "://" not in text:
-        return text
-    for pattern, kept in ((_PASSWORD, ""), (_TOKEN, ""), (_QUERY, r"\1"), (_WEB_QUERY, r"\1")):
-        text = pattern.sub(kept, text)
+    """Removes credentials from a message.
+
+    URLs lose `user:password@`, queries (`?signature=…`) and fragments (`#access_token=…`). Values that follow the name
+    of a secret (`api_key=…`, `Authorization: Bearer …`, `HF_TOKEN: …`) and tokens of well-known forms become `***`. A
+    secret without a name and without a form of its own, such as a bare AWS secret key, cannot be recognized.
+    """
+    if "://" in text:
+        for pattern, kept in _IN_URLS:
+            text = pattern.sub(kept, text)
+    lowered = text.lower()
+    if any(hint in lowered for hint in _HINTS):
+        for pattern, kept in _ANYWHERE:
+            text = pattern.sub(kept, text)
     return text
 
 
@@ -30,10 +106,20 @@ def has_password(url: str) -> bool:
     return bool(_PASSWORD.search(url))
 
 
+def names_secret(name: str) -> bool:
+    """Whether a field, or a variable of the environment, is named as one that holds a secret."""
+    return bool(_IS_SECRET_NAME.fullmatch(name))
+
+
 def redacted(value: Any) -> Any:
-    """A value of JSON with every text in it redacted, keys too."""
+    """Removes credentials from all texts of a JSON value, keys too. Texts under the name of a secret become `***`."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {redacted(key): redacted(item) for key, item in value.items()}
+        return {
+            redacted(key): _LEFT_OUT
+            if isinstance(key, str) and isinstance(item, str) and item and names_secret(key)
+            else redacted(item)
+            for key, item in value.items()
+        }
     return [redacted(item) for item in value] if isinstance(value, list | tuple) else value

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from adapt.errors import ConfigError
-from adapt.redact import redact
+from adapt.redact import names_secret, redact
 
 MOST_BYTES = 100_000_000
 """The largest working directory. Ray refuses a package of more than 100 MiB, after it has been made."""
@@ -30,8 +30,18 @@ def working_directory() -> Path:
 
 
 def runtime_environment(root: Path) -> dict[str, Any]:
-    """What Ray is told of a job's surroundings: `cluster/runtime_env.yaml`, with the working directory by its path."""
+    """What Ray is told of a job's surroundings: `cluster/runtime_env.yaml`, with the working directory by its path.
+
+    Raises:
+        ConfigError: the file sets a variable that holds a secret: Ray shows a job's variables to whoever sees its jobs.
+    """
     content: dict[str, Any] = yaml.safe_load((root / "cluster" / "runtime_env.yaml").read_text())
+    for name, value in content.get("env_vars", {}).items():
+        if names_secret(name) or redact(str(value)) != str(value):
+            raise ConfigError(
+                f"cluster/runtime_env.yaml sets {name}, which holds a secret, and job lists show a job's variables",
+                "leave it out; give credentials to the nodes by their environment (docs/cluster.md)",
+            )
     stop = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
     return {**content, "working_dir": str(root), "env_vars": {**content.get("env_vars", {}), **stop}}
 

@@ -42,6 +42,45 @@ CASES = {
     "/data/a@b/what?=1.jsonl": "/data/a@b/what?=1.jsonl",
     "hf://datasets/owner/name@main/a.parquet": "hf://datasets/owner/name@main/a.parquet",
     "use s3://, gs://, hf://, …": "use s3://, gs://, hf://, …",
+    # containers of Azure, which stand where others have a user
+    "abfss://box@account.dfs.core.windows.net/a.jsonl": "abfss://box@account.dfs.core.windows.net/a.jsonl",
+    "abfs://box@account.dfs.core.windows.net/": "abfs://box@account.dfs.core.windows.net/",
+    "wasbs://$web@account.blob.core.windows.net/a@b": "wasbs://$web@account.blob.core.windows.net/a@b",
+    "abfss://box:key@account.dfs.core.windows.net/a": "abfss://account.dfs.core.windows.net/a",
+    "abfss://box@account.dfs.core.windows.net/a?sv=1&sig=abc": "abfss://box@account.dfs.core.windows.net/a",
+    # fragments, and addresses of IPv6
+    "https://host/back#access_token=abc&expires=9": "https://host/back",
+    "https://host/back#id=1.": "https://host/back.",
+    "https://host/page#section": "https://host/page#section",
+    "s3://bucket/a#1.jsonl": "s3://bucket/a#1.jsonl",
+    "https://host/a?sig=abc#token=def": "https://host/a",
+    "http://[::1]:8265/a@b": "http://[::1]:8265/a@b",
+    "http://me:pass@[::1]:8265/a": "http://[::1]:8265/a",
+    # by name, in URLs or not
+    "Authorization: Bearer abc.def": "Authorization: ***",
+    "{'authorization': 'Basic dXNlcjpwYXNz'}": "{'authorization': '***'}",
+    "sent Bearer abcdefghijklmnop to host": "sent Bearer *** to host",
+    "a bearer of news": "a bearer of news",
+    "AWS_SECRET_ACCESS_KEY=abc/d+e AWS_REGION=us-west-2": "AWS_SECRET_ACCESS_KEY=*** AWS_REGION=us-west-2",
+    "aws_secret_access_key: abc/d+e": "aws_secret_access_key: ***",
+    "X-Amz-Signature=0a1b&X-Amz-Date=2026": "X-Amz-Signature=***&X-Amz-Date=2026",
+    "WANDB_API_KEY: '0123456789abcdef'": "WANDB_API_KEY: '***'",
+    '{"password": "a", "user": "me"}': '{"password": "***", "user": "me"}',
+    "db_password=p@ss:w/rd, host=x": "db_password=***, host=x",
+    "AccountName=me;AccountKey=abc==;EndpointSuffix=x": "AccountName=me;AccountKey=***;EndpointSuffix=x",
+    "HF_TOKEN=abc RAY_AUTH_TOKEN=def": "HF_TOKEN=*** RAY_AUTH_TOKEN=***",
+    "--access_token=abc": "--access_token=***",
+    "RAY_AUTH_TOKEN_PATH=/home/me/token": "RAY_AUTH_TOKEN_PATH=/home/me/token",
+    "mask_token=[MASK] pad_token: <pad>": "mask_token=[MASK] pad_token: <pad>",
+    "tokens: 12, token: the": "tokens: 12, token: the",
+    "key: 0a1b2c3d, next key=5": "key: 0a1b2c3d, next key=5",
+    # by their own form
+    f"no access with hf_{'aB3' * 11}": "no access with ***",
+    "the key AKIAIOSFODNN7EXAMPLE is not known": "the key *** is not known",
+    f"ghp_{'a1' * 18}.": "***.",
+    f"commit {'0a1b2c3d' * 5}": f"commit {'0a1b2c3d' * 5}",
+    "hf_model of sk-learn": "hf_model of sk-learn",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-def": "***",
 }
 PASSWORD = "s3cr/t@p:w"
 URL = f"ftp://someone:{PASSWORD}@host/train.jsonl"
@@ -58,6 +97,13 @@ def test_secrets_go_and_the_rest_stays(text: str) -> None:
 def test_no_password_is_seen_whatever_it_holds(user: str, password: str) -> None:
     assume("://" not in f"{password}@" and not re.match(r"\d{1,5}[/?#'),;:.]", password))  # that would be a port
     assert redact(f"cannot read ftp://{user}:{password}@host/a.csv: gone") == "cannot read ftp://host/a.csv: gone"
+
+
+def test_values_under_the_name_of_a_secret_are_left_out() -> None:
+    value = {"env_vars": {"HF_TOKEN": "abc", "HOME": "/home/me"}, "mask_token": "<mask>", "api_key": None, "n": 3}
+    shown = {"env_vars": {"HF_TOKEN": "***", "HOME": "/home/me"}, "mask_token": "<mask>", "api_key": None, "n": 3}
+    assert redacted(value) == shown
+    assert redacted(shown) == shown
 
 
 def test_values_are_redacted_all_through() -> None:

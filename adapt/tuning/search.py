@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.job.job import Job
@@ -28,7 +26,7 @@ from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, read_space
 from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
 from adapt.tuning.turns import STEPS, check_turns, steps_after
-from adapt.tuning.values import named_by_values, settings_of, values_in
+from adapt.tuning.values import as_file, named_by_values, settings_of, values_in
 
 BEST_FILE = "best.yaml"
 """The configuration of the best trial, which every job takes."""
@@ -190,8 +188,7 @@ class Search(Stage[Searched]):
             shared=ran.shared,
             as_it_is=values_in(self.config, space),
         )
-        settings = settings_of(self.configure(best.settings), self.job)
-        write_atomically(folder / BEST_FILE, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        write_atomically(folder / BEST_FILE, as_file(settings_of(self.configure(best.settings), self.job)))
         return Outcome(searched, {"device_hours": ran.device_hours, "device_seconds": ran.device_hours * 3600})
 
 

@@ -5,9 +5,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import yaml
+
 from adapt.config import Config, flat
 from adapt.job.job import Job
 from adapt.parse.keys import nested
+from adapt.redact import redacted
 from adapt.runner.key import canonical
 
 DIGITS = 6
@@ -28,6 +31,17 @@ def settings_of(config: Config, job: Job) -> dict[str, Any]:
         name: _plain(value) for name, value in flat(config).items() if name not in defaults or value != defaults[name]
     }
     return nested({name: value for name, value in told.items() if not name.startswith("tune.")})
+
+
+def as_file(settings: Mapping[str, Any]) -> str:
+    """Writes settings as YAML for `--config`, without the credentials of addresses."""
+    shown = redacted(dict(settings))
+    note = (
+        ""
+        if shown == settings
+        else "# Credentials are left out of the addresses below: put them back to use this file.\n"
+    )
+    return f"{note}{yaml.safe_dump(shown, sort_keys=False, allow_unicode=True)}"
 
 
 def values_in(config: Config, fields_of_space: Iterable[str]) -> dict[str, Any]:

@@ -58,10 +58,27 @@ def test_another_folder_than_the_projects_is_refused(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    "secret", ["--tracking.mlflow_uri=https://me:pass@host/x", "s3://key:word@bucket", "https://h/f?signature=abc"]
+    "secret",
+    [
+        "--tracking.mlflow_uri=https://me:pass@host/x",
+        "s3://key:word@bucket",
+        "https://h/f?signature=abc",
+        "https://h/f#access_token=abc",
+        "--mine.api_key=abc",
+    ],
 )
 def test_secrets_on_the_command_line_are_refused_and_not_repeated(secret: str) -> None:
     with pytest.raises(ConfigError, match="password or a signature") as caught:
         check_no_secrets(["chain.yaml", secret])
     assert not any(word in str(caught.value) for word in ("pass@", "word@", "abc"))
     check_no_secrets(["chain.yaml", "--corpus.paths", "s3://bucket/x.jsonl"])
+    check_no_secrets(["chain.yaml", "--corpus.paths=abfss://box@account.dfs.core.windows.net/x.jsonl"])
+
+
+@pytest.mark.parametrize("variable", ["HF_TOKEN: abc", "MINE: https://me:pass@host", "WANDB_API_KEY: abc"])
+def test_secrets_in_the_environment_of_jobs_are_refused(variable: str, tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "runtime_env.yaml").write_text(f"env_vars:\n  {variable}\n")
+    with pytest.raises(ConfigError, match=f"sets {variable.partition(':')[0]}, which holds a secret") as caught:
+        runtime_environment(tmp_path)
+    assert not any(word in str(caught.value) for word in ("abc", "pass@"))

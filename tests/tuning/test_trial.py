@@ -13,7 +13,7 @@ from adapt.job.registry import JOBS
 from adapt.parse import parse
 from adapt.runner.reach import everything
 from adapt.tuning.trial import Trial, numbers_of, on_dev, trial_of
-from adapt.tuning.values import named_by_values, settings_of
+from adapt.tuning.values import as_file, named_by_values, settings_of
 from tests.job.worlds import sequence_world, task_world
 
 
@@ -102,7 +102,13 @@ def test_what_is_written_down_is_the_same_configuration(name: str, config: Confi
     arguments += [f"--task.{split}=data/{split}.jsonl" for split in ("train", "dev", "test")]
     wanted = parse([*arguments, "--training.learning_rate=3e-3", "--finetune.seeds=[4,5]"], "", job.kind)
     file = tmp_path / "best.yaml"
-    file.write_text(yaml.safe_dump(settings_of(wanted, job)))
+    file.write_text(as_file(settings_of(wanted, job)))
     content: dict[str, Any] = yaml.safe_load(file.read_text())
     assert content["finetune"] == {"seeds": [4, 5]}
     assert parse([f"--config={file}"], "", job.kind) == wanted
+
+
+def test_what_is_written_down_holds_no_credentials() -> None:
+    text = as_file({"corpus": {"paths": "https://me:pass@host/a.jsonl?sig=abc"}})
+    assert yaml.safe_load(text) == {"corpus": {"paths": "https://host/a.jsonl"}}
+    assert text.startswith("# Credentials are left out")
