@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from adapt.config import Config, PositiveInt
 from adapt.errors import ModelError
 from adapt.method.base import Added, AddedMemory, Method, Setting
-from adapt.model.layers.families import check_units
+from adapt.model.layers.families import check_deeper, check_units, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ALIASES, ModelSize
 
@@ -45,9 +45,10 @@ class Expand(Method):
         """Refuses models in which a layer that adds nothing is not the identity.
 
         Raises:
-            ModelError: its layers are not known, or norm the sum.
+            ModelError: its layers are not known, norm the sum, or depend on their depth.
         """
         check_units(model)
+        check_deeper(model, "method.kind expand")
         kind = read_json(model / CONFIG).get("model_type")
         if kind not in PRE_NORM:
             raise ModelError(
@@ -65,36 +66,44 @@ class Expand(Method):
         from adapt.model.layers.pattern import layers_of
 
         model.requires_grad_(False)
-        expanded = []
-        for number, layer in enumerate(layers := layers_of(model), start=1):
-            expanded.append(layer.module)
-            if number % self.options.every and number < len(layers):
+        layers = layers_of(model)
+        self.resize(model.config)
+        expanded: list[Any] = []
+        for source, is_new in self._sources(len(layers)):
+            layer = layers[source]
+            if not is_new:
+                expanded.append(layer.module)
                 continue
-            new: Any = copy.deepcopy(layer.module, {id(model.config): model.config}).requires_grad_(True)
+            new: Any = copy.deepcopy(layer.module, {id(model.config): model.config})
+            _complete(new, model.config, len(expanded))
             for part in (layer.pattern.attention_out, layer.pattern.outer):
                 projection = new.get_submodule(part)
                 for parameter in projection.parameters(recurse=False):
                     nn.init.zeros_(parameter)
-            expanded.append(new)
+            expanded.append(new.requires_grad_(True))
         for number, each in enumerate(expanded):
             for module in each.modules():
                 if "layer_idx" in vars(module):  # by which caches of keys and values tell layers apart
                     vars(module)["layer_idx"] = number
         parent, _, name = layers[0].pattern.layers.rpartition(".")
         setattr(model.base_model.get_submodule(parent), name, nn.ModuleList(expanded))
-        self.resize(model.config)
         return model
 
     def resize(self, config: Any) -> None:
-        """Says how many layers there are now."""
-        before = config.num_hidden_layers
-        copied = [number for number in range(1, before + 1) if not number % self.options.every or number == before]
-        if types := getattr(config, "layer_types", None):
-            config.layer_types = [
-                kind for number, kind in enumerate(types, start=1) for kind in [kind] * (1 + (number in copied))
-            ]
+        """Says how many layers there are now, and of what kinds they are."""
+        sources = [source for source, _ in self._sources(config.num_hidden_layers)]
+        grow_layer_lists(config, sources)
         (name,) = (name for name in ALIASES["layers"] if name in config.to_dict())
-        setattr(config, name, before + len(copied))
+        setattr(config, name, len(sources))
+
+    def _sources(self, layers: int) -> list[tuple[int, bool]]:
+        """For each layer of the larger model, the layer that it is or copies, and whether it is a copy."""
+        sources = []
+        for number in range(1, layers + 1):
+            sources.append((number - 1, False))
+            if not number % self.options.every or number == layers:
+                sources.append((number - 1, True))
+        return sources
 
     def _new(self, layers: int) -> int:
         """How many layers are added to so many."""
@@ -108,3 +117,27 @@ class Expand(Method):
         """The new layers' weights; gradients and optimizer state are of these alone."""
         new = self._new(size.layers) / size.layers * size.layer_parameters
         return AddedMemory(held=4 * new, trained=min(1.0, new / size.parameters))
+
+
+def _complete(layer: Any, config: Any, number: int) -> None:
+    """Gives the copy of a layer the parts that the architecture has at its new place, as they are made at first.
+
+    ModernBERT's layer 0 has no norm before attention, and all others have one. What a new layer's norm does is free,
+    since its output projections are 0.
+
+    Args:
+        layer: the copy.
+        config: of the larger model.
+        number: of the layer in the larger model, from 0.
+    """
+    import torch
+
+    with torch.device("meta"):
+        made = type(layer)(config, layer_idx=number)
+    device, mode = next(layer.parameters()).device, layer.training
+    for name, part in made.named_children():
+        if {each for each, _ in part.named_parameters()} - {
+            each for each, _ in layer.get_submodule(name).named_parameters()
+        }:
+            part.to_empty(device=device).reset_parameters()
+            setattr(layer, name, part.train(mode))

@@ -1,6 +1,7 @@
 """Block expansion: the model computes the same, new layers alone train, and config.json says how many there are."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from adapt.config import Config
 from adapt.errors import ModelError
 from adapt.method.base import Setting
+from adapt.method.elle.growth import Growth, check_growths
 from adapt.method.expand import PRE_NORM, Expand, ExpandOptions
 from adapt.model.apart import keep_documents_apart
 from adapt.model.layers.pattern import layers_of
@@ -23,7 +25,12 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 LAYERS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_layer": 5},
     "llama": {"num_hidden_layers": 5},
-    "qwen3": {"num_hidden_layers": 5, "layer_types": [FULL] * 5},
+    "qwen3": {
+        "num_hidden_layers": 5,
+        "layer_types": [FULL, SLIDING, SLIDING, FULL, SLIDING],
+        "use_sliding_window": True,
+        "sliding_window": 2,
+    },
     "modernbert": {"num_hidden_layers": 5, "layer_types": [FULL, SLIDING, FULL, SLIDING, FULL]},
 }
 """Five layers, of two kinds where there are windows."""
@@ -38,10 +45,12 @@ def expanded(family: str, every: int = 2) -> tuple[Expand, Any]:
     return method, method.prepare_model(deep(family), Setting())
 
 
+@pytest.mark.parametrize(("every", "layers"), [(1, 10), (2, 8), (5, 6)])
 @pytest.mark.parametrize("family", LAYERS)
-def test_the_model_computes_the_same(family: str) -> None:
-    _, model = expanded(family)
-    assert len(layers_of(model)) == model.config.num_hidden_layers == 8
+def test_the_model_computes_the_same(family: str, every: int, layers: int) -> None:
+    _, model = expanded(family, every)
+    assert len(layers_of(model)) == model.config.num_hidden_layers == layers
+    assert len(getattr(model.config, "layer_types", None) or range(layers)) == layers
     torch.testing.assert_close(logits(model), logits(deep(family)), rtol=0, atol=0)
 
 
@@ -59,10 +68,14 @@ def test_new_layers_alone_train(family: str) -> None:
     assert moved  # projections that are 0 have a gradient
 
 
+@pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("family", LAYERS)
-def test_what_is_saved_is_an_ordinary_model(family: str) -> None:
-    """With a config of the model that it was made from, resized."""
-    method, model = expanded(family)
+def test_what_is_saved_is_an_ordinary_model(family: str, every: int) -> None:
+    """With a config of the model that it was made from, resized.
+
+    Where every layer is copied, so is ModernBERT's first one, which has no norm before attention; its copy has one.
+    """
+    method, model = expanded(family, every)
     draw = torch.Generator().manual_seed(2)
     for each in model.parameters():
         if each.requires_grad:
@@ -82,6 +95,16 @@ def test_models_that_norm_sums_are_refused(tiny_bert: Path, tmp_path: Path) -> N
     for kind in PRE_NORM:
         (tmp_path / "config.json").write_text(f'{{"model_type": "{kind}"}}')
         Expand(ExpandOptions()).check(Config(), tmp_path)
+
+
+def test_layers_that_depend_on_their_depth_are_refused(tmp_path: Path) -> None:
+    config = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 8, "scale_attn_by_inverse_layer_idx": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="scale_attn_by_inverse_layer_idx"):
+        Expand(ExpandOptions()).check(Config(), tmp_path)
+    with pytest.raises(ModelError, match=r"elle\.layers adds layers"):
+        check_growths(tmp_path, [Growth(), Growth(layers=1)])
+    check_growths(tmp_path, [Growth(heads=2)])
 
 
 def test_what_it_costs() -> None:

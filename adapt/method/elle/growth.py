@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.errors import ConfigError
+from adapt.model.layers.families import check_deeper, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ALIASES, ModelSize
 
@@ -40,8 +41,7 @@ class Growth:
         """Puts the larger dimensions into a config of transformers."""
         layers, heads = (int(_get(config, name)) for name in ("layers", "heads"))
         wide = {name: width * (heads + self.heads) / heads for name, width in _widths(config).items()}
-        if types := getattr(config, "layer_types", None):
-            config.layer_types = [types[source] for source, _ in self.layer_sources(layers)]
+        grow_layer_lists(config, [source for source, _ in self.layer_sources(layers)])
         for name, width in wide.items():
             setattr(config, name, round(width))
         _set(config, "layers", layers + self.layers)
@@ -78,7 +78,10 @@ def check_growths(model: Path, growths: Sequence[Growth]) -> None:
 
     Raises:
         ConfigError: says which field asks for it.
+        ModelError: its layers depend on their depth, and some are added.
     """
+    if any(growth.layers for growth in growths):
+        check_deeper(model, "elle.layers")
     config = read_json(model / CONFIG)
     layers, heads, hidden = (
         next((config[key] for key in ALIASES[name] if config.get(key)), 0) for name in ("layers", "heads", "hidden")

@@ -5,8 +5,10 @@ Imports neither torch nor transformers, so that a job can say at once what it ca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from adapt.errors import ModelError
 from adapt.model.locate import CONFIG, read_json
@@ -109,3 +111,34 @@ def check_units(folder: Path) -> None:
         ModelError: names those that are.
     """
     pattern_of(str(read_json(folder / CONFIG).get("model_type")))
+
+
+def check_deeper(folder: Path, field: str) -> None:
+    """Refuses a model whose layers compute something else at another depth.
+
+    Args:
+        folder: of the model.
+        field: of the configuration, which asks for more layers.
+
+    Raises:
+        ModelError: GPT-2 with attention scaled by the number of the layer.
+    """
+    if read_json(folder / CONFIG).get("scale_attn_by_inverse_layer_idx"):
+        raise ModelError(
+            f"{field} adds layers, but {folder} scales the attention of each layer by its number"
+            " (scale_attn_by_inverse_layer_idx): the layers above the new ones would compute something else",
+            "choose a model without this setting, or another method",
+        )
+
+
+def grow_layer_lists(config: Any, sources: Sequence[int]) -> None:
+    """Grows what a config of transformers lists for each layer, such as `layer_types`, with the layers.
+
+    Args:
+        config: still with its old number of layers.
+        sources: for each layer of the larger model, the layer that it is or copies.
+    """
+    layers = max(sources) + 1
+    for name, value in config.to_dict().items():
+        if "layer" in name and isinstance(value, list) and len(value) == layers:
+            setattr(config, name, [value[source] for source in sources])
