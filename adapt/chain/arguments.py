@@ -10,6 +10,9 @@ from adapt.config import Config, flat
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.job.registry import job_of
+from adapt.parse.blanks import refuse_blanks, takes_list
+from adapt.parse.keys import nested, note_repeated
+from adapt.parse.yaml_file import load_yaml
 
 VERBS = ("run", "plan", "report")
 USAGE = (
@@ -57,8 +60,10 @@ def read_command(arguments: Sequence[str]) -> Command:
     if verb not in VERBS or not file or file.startswith("--"):
         raise ConfigError(f"cannot read the command {' '.join(arguments[:2]) or '(none)'}", f"use: {USAGE}")
     command = Command(verb, file)
-    fields = flat(Config())
+    fields, given = flat(Config()), dict[str, str]()
     for name, value in _options(arguments[2:]):
+        if name != "only":
+            note_repeated(name, value, given, takes_list(name, ""))
         if name == "only":
             of_set, _, members = value.partition("=")
             command.only.setdefault(of_set, []).extend(members.split(","))
@@ -66,12 +71,13 @@ def read_command(arguments: Sequence[str]) -> Command:
             command.common[name] = _read(name, value)
         else:
             command.let[name] = value
+    refuse_blanks(nested(command.common), "", lambda keys: " on the command line")
     return command
 
 
 def _read(name: str, value: str) -> Any:
     try:
-        return yaml.safe_load(value)
+        return load_yaml(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--{name}: cannot read {value}", "put text with special characters in quotes") from error
 

@@ -113,8 +113,8 @@ def _add(
     config, tuned = configured({}), fill(entry.tuned, source, values, place)
     if tuned and entry.is_search:
         raise ConfigError(f"{place} has `tune` and `tuned`", "leave one of them out")
-    compared = {model.path: "comparison.models" for model in config.comparison.models or ()}
-    merged = dict.fromkeys(config.merge.models or (), "merge.models")
+    compared = {model.path: "comparison.models" for model in config.comparison.models}
+    merged = dict.fromkeys(config.merge.models, "merge.models")
     others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
     nodes[name] = Node(
         name=entry.name,

@@ -24,7 +24,9 @@ from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.job.registry import JOBS, job_of
-from adapt.parse.keys import read_yaml, unknown
+from adapt.parse.blanks import refuse_blanks
+from adapt.parse.keys import nested, place_in, unknown
+from adapt.parse.yaml_file import compose_yaml, node_at, read_yaml, yaml_text
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
@@ -89,6 +91,9 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
             )
         if key not in _KEYS:
             raise unknown(f"{key} in {path}", key, _KEYS)
+    for key in ("name", "baseline"):
+        if content.get(key, "") is None:
+            raise ConfigError(f"{key} in {path} has no value", "write one after it, or remove it")
     own = dict(_mapping(content, "let", path))
     for name in let or {}:
         if name not in own:
@@ -97,6 +102,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
     entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
     if not entries:
         raise ConfigError(f"{path} has no stages", "add some below `stages:`")
+    _refuse_blanks_in(path, content, entries)
     name = str(content.get("name") or Path(path).stem)
     if not re.fullmatch(_NAME, name):
         raise ConfigError(f"{path}: the name {name!r} cannot name a folder", "use letters, digits, '.', '+', '-', '_'")
@@ -109,6 +115,14 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
         sets=sets,
         entries=entries,
     )
+
+
+def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:
+    """Refuses fields without a value where they are written. What placeholders stand for is looked at later."""
+    root = compose_yaml(yaml_text(path))
+    written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
+    for above, given in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
+        refuse_blanks(nested(given), "", place_in(path, *above), node_at(root, above)[0])
 
 
 def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
@@ -129,6 +143,9 @@ def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, An
 
 def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
     if isinstance(members, list):
+        if any(isinstance(member, bool) or member is None for member in members):
+            what = f"sets: {name} in {path}: a member is empty, or one of yes, no, on, off, true, false"
+            raise ConfigError(what, 'put such a name in quotes, as in ["no", se]')
         members = {str(member): {} for member in members}
     given = members if isinstance(members, Mapping) else {}
     attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
@@ -145,13 +162,13 @@ def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]
 
 def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
     place = f"stages: {name} in {path}"
-    if not isinstance(fields, Mapping) or "job" not in fields:
+    if not isinstance(fields, Mapping) or fields.get("job") is None:
         raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
     try:
         job = job_of(str(fields["job"]))
     except ConfigError as error:
         raise ConfigError(f"{place}: {error.what}", error.fix) from error
-    sweep = fields.get("for") or []
+    sweep = fields.get("for", [])
     sweep = [sweep] if isinstance(sweep, str) else sweep
     if not isinstance(sweep, list) or len({str(set_name) for set_name in sweep}) < len(sweep):
         what = f"{place}: `for` is no list of sets, or names one of them twice"

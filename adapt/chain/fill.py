@@ -39,8 +39,16 @@ def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, d
     if whole := _PLACEHOLDER.fullmatch(value):
         filled = _value(whole[1], source, chosen, place)
     else:
-        filled = _PLACEHOLDER.sub(lambda match: str(_value(match[1], source, chosen, place)), value)
+        filled = _PLACEHOLDER.sub(lambda match: _text(match[1], source, chosen, place), value)
     return fill(filled, source, chosen, place, depth - 1)
+
+
+def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> str:
+    """What a placeholder inside a text stands for."""
+    value = _value(path, source, chosen, place)
+    if value is None:
+        raise ConfigError(f"{{{path}}} in {place} has no value, and stands in a text", "give it a value")
+    return str(value)
 
 
 def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:

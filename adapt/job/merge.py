@@ -25,7 +25,7 @@ def merge(context: Context) -> Merge:
         ModelError: a model is not there, or of another architecture or vocabulary than the base.
     """
     config, base = context.config, context.start
-    models = tuple(merged_from(context, path) for name in config.merge.models or () for path in _named(context, name))
+    models = tuple(merged_from(context, path) for name in config.merge.models for path in _named(context, name))
     merging = merging_of(config, len(models))
     extended = _extended(base, models)
     if base.training is None:

@@ -6,13 +6,18 @@ from argparse import SUPPRESS, ArgumentError
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from adapt.config import Config, section_of
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
+from adapt.parse.blanks import refuse_blanks
 from adapt.parse.keys import (
     OPTIONS,
     method_in,
@@ -22,10 +27,15 @@ from adapt.parse.keys import (
     refuse_unknown_values,
 )
 from adapt.parse.values import check_config, check_section
+from adapt.parse.yaml_file import load_yaml
 from adapt.without import absent
 
 with absent("attrs", "pydantic", "typeshed_client"):  # classes of theirs, which are not among ours, and types of C code
-    from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
+    from jsonargparse import ArgumentParser, Namespace, set_loader, set_parsing_settings
+
+YAML = "dontstop"
+"""What jsonargparse calls our way of reading YAML."""
+set_loader(YAML, load_yaml, (yaml.YAMLError,))
 
 __all__ = ["check", "parse", "parse_values"]
 
@@ -49,6 +59,7 @@ def parse(arguments: Sequence[str], program: str, kind: Kind = DAPT) -> Config:
         ConfigError: unreadable file, unknown key (names the nearest), wrong type or value, fields that contradict.
     """
     given = read_given(arguments)
+    arguments = _without_tilde(arguments)
     method = method_in(given) or _default_method(kind)
     shows = any(argument.startswith(SHOWING) for argument in arguments)
     taken = None if shows else frozenset({*given, *_default_sections(kind)})
@@ -75,6 +86,7 @@ def parse_values(values: Mapping[str, Any], kind: Kind, place: str) -> Config:
     given = nested(values)
     try:
         method, has_length = method_in(given) or _default_method(kind), _gives_length(given)
+        refuse_blanks(given, method, lambda keys: "")
         found: dict[str, Any] = {}
         for name in dict.fromkeys([*given, *_default_sections(kind)]):
             if name in TEXTS and isinstance(given.get(name), str):  # such as the name, which every job has another of
@@ -103,6 +115,18 @@ def _section(kind: Kind, method: str, has_length: bool, name: str, content: str)
     return _instantiated(parser, lambda: _over_defaults(parser, parser.parse_object(given, defaults=False)))
 
 
+def _without_tilde(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `~` expanded in the names of configuration files: shells leave it in `--config=~/job.yaml`."""
+    expanded = []
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        if before == "--config":
+            argument = str(Path(argument).expanduser())
+        elif argument.startswith("--config=~"):
+            argument = f"--config={Path(argument.removeprefix('--config=')).expanduser()}"
+        expanded.append(argument)
+    return expanded
+
+
 def _needs_defaults(argument: str) -> bool:
     """Whether it prints the defaults, or adds to the default of a list, as `--finetune.seeds+=5` does."""
     return argument.startswith("--print") or argument.partition("=")[0].endswith("+")
@@ -126,7 +150,9 @@ def _instantiated(parser: ArgumentParser, read: Callable[[], Namespace]) -> dict
     try:
         values = parser.instantiate(read())
     except ArgumentError as error:
-        raise ConfigError(_in_words(str(error)), f"see `{parser.prog} --help`") from error
+        what, fix = _in_words(str(error))
+        see = f"see `{parser.prog} --help`"
+        raise ConfigError(what, f"{fix} ({see})" if fix else see) from error
     return {name: values[name] for name in vars(values)}
 
 
@@ -173,7 +199,9 @@ def _parser(program: str, kind: Kind, method: str, has_length: bool, given: froz
     """
     set_parsing_settings(docstring_parse_attribute_docstrings=given is None)
     usage = f"{program} [--config FILE] [--section.field VALUE ...]"
-    parser = ArgumentParser(prog=program, usage=usage, description=kind.description, exit_on_error=False)
+    parser = ArgumentParser(
+        prog=program, usage=usage, description=kind.description, exit_on_error=False, parser_mode=YAML
+    )
     parser.add_argument("--config", action="config", help="YAML file with any of the fields below; may be repeated.")
     parser.add_argument("--debug", action="store_true", help="Show stack traces of errors.")
     formats = "plain, or json: a line of JSON with time, run, stage, rank, message."
@@ -199,15 +227,40 @@ def _first_lines(message: str) -> str:
     return " ".join(kept[:4])
 
 
-def _in_words(message: str) -> str:
-    """jsonargparse's wrong-type message as one line: the field, what it takes, what it got."""
+def _in_words(message: str) -> tuple[str, str]:
+    """jsonargparse's wrong-type message as one line: the field, what it takes, what it got; and how to mend it."""
     field = re.findall(
         r'Parser key "(.+?)":', message
     )  # for an entry of a list, the message names the list and the field
     kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):
-        return _first_lines(message)
+        return _first_lines(message), ""
     named = (PAIR if name == "tuple" else name or literal.replace("'", "") or "null" for name, literal in kinds)
-    words = " or ".join(dict.fromkeys(named))
-    return f"{', in an entry: '.join(field)} takes {words}, not {value[1]}"
+    words = list(dict.fromkeys(named))
+    return f"{', in an entry: '.join(field)} takes {' or '.join(words)}, not {value[1]}", _mended(words, value[1])
+
+
+def _mended(words: list[str], value: str) -> str:
+    """What a value of the wrong type was probably meant to be, or nothing.
+
+    Args:
+        words: the types that the field takes, or the values, separated by commas.
+        value: what was given.
+    """
+    choices = [choice for each in words if ", " in each and each != PAIR for choice in each.split(", ")]
+    same = [choice for choice in choices if choice.lower() == value.lower()]
+    if near := same or get_close_matches(value, choices, 1):
+        return f"did you mean {near[0]}?"
+    is_plain = bool(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?|inf|nan|True|False", value))
+    if words[0] == "str" and is_plain:
+        return "put the value in quotes, so that YAML reads it as text"
+    if words[0] == "list" and not value.startswith("["):
+        return f"write a list: [{value}]"
+    if words[0] == "bool":
+        return "write true or false"
+    if "int" in words and re.fullmatch(r"[-+]?\d+\.0", value):
+        return f"write it as a whole number: {value[:-2]}"
+    if {"int", "float"} & {*words} and re.match(r"[-+]?[\d.]", value) and not is_plain:
+        return "write the number in digits, without a unit and without commas, such as 10000 or 0.05"
+    return ""

@@ -1,7 +1,7 @@
 """Unknown keys are refused, naming the nearest known one."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -11,9 +11,14 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
+from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
+from adapt.parse.blanks import refuse_blanks, takes_list
+from adapt.parse.yaml_file import Keys, compose_yaml, load_yaml, node_at, read_yaml, yaml_text
 
+_SWITCHES = frozenset({"debug", "help", "print_config"})
+"""Options that take no value."""
 _NO_FIELDS = frozenset({"config", "help", "print_config"})
 """Further options of a command line."""
 OPTIONS = "method_options"
@@ -39,24 +44,79 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     """
     given: dict[str, Any] = {}
     method = _method_among(arguments)
+    options: dict[str, str] = {}
     for position, argument in enumerate(arguments):
-        name, _, value = argument[2:].partition("=")
+        name, equals, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
         if not argument.startswith("--"):
             continue
         _refuse_unknown_key(name.rstrip("+"), f"--{name}", method, _NO_FIELDS)
+        text = value if equals else following
         if name == "config":
-            file = value or following
-            if not file or file.startswith("--"):
+            if not text or text.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
-            content = read_yaml(file)
-            _refuse_unknown(content, file, method)
-            given = _merged(given, nested(content))
+            given = _merged(given, _read_file(text, method))
             continue
-        content = {name.rstrip("+"): _read(value or following)}
+        if not equals and (following.startswith("--") or not arguments[position + 1 :]):
+            if name in _SWITCHES:
+                continue
+            raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
+        note_repeated(name, text, options, takes_list(name, method))
+        content = {name.rstrip("+"): _read(text)}
         refuse_unknown_entries(content)
-        given = _merged(given, nested(content))
+        sections = nested(content)
+        refuse_sections_without_fields(sections, "the command line")
+        refuse_blanks(sections, method, lambda keys: " on the command line", compose_yaml(f"{name}: {text}"))
+        given = _merged(given, sections)
     return given
+
+
+def _read_file(file: str, method: str) -> dict[str, Any]:
+    """The sections of a file of fields."""
+    content = read_yaml(file)
+    refuse_sections_without_fields(content, file)
+    _refuse_unknown(content, file, method)
+    sections = nested(content)
+    refuse_blanks(sections, method, place_in(file), compose_yaml(yaml_text(file)))
+    return sections
+
+
+def place_in(file: str, *above: str) -> Callable[[Keys], str]:
+    """Says in which line of a YAML file a value is written, for messages.
+
+    Args:
+        file: path of the file.
+        above: keys below which the values are found.
+    """
+
+    def place(keys: Keys) -> str:
+        return f" in {file}, line {node_at(compose_yaml(yaml_text(file)), (*above, *keys))[1]},"
+
+    return place
+
+
+def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
+    """Says which value holds where an option is given twice. Refuses that for lists: the values may all be meant.
+
+    Args:
+        name: of the option, without dashes.
+        value: what is given now.
+        before: the options so far, by name; this one is added.
+        is_list: whether the option takes a list.
+
+    Raises:
+        ConfigError: a list is given twice.
+    """
+    earlier = before.get(name)
+    before[name] = value
+    if earlier is None or earlier == value or name.endswith("+"):
+        return
+    if is_list and value != "[]":
+        raise ConfigError(
+            f"--{name} is given twice, as {earlier} and as {value}",
+            f"give all values in one list: --{name} '[{earlier.strip('[]')}, {value.strip('[]')}]'; or leave one out",
+        )
+    log(f"--{name} is given twice: {value or 'an empty value'} holds, and not {earlier}")
 
 
 def known_keys(method: str = "", among: frozenset[str] | None = None) -> set[str]:
@@ -91,10 +151,10 @@ def _method_among(arguments: Sequence[str]) -> str:
     """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
     method = ""
     for position, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        value = value or next(iter(arguments[position + 1 :]), "")
+        name, equals, value = argument.partition("=")
+        value = value if equals else next(iter(arguments[position + 1 :]), "")
         if name == "--method.kind":
-            method = value
+            method = "" if _read(value) is None else value  # which is refused as a value, and not as a method
         elif name == "--config":
             with suppress(ConfigError):
                 method = method_in(nested(read_yaml(value))) or method
@@ -103,7 +163,7 @@ def _method_among(arguments: Sequence[str]) -> str:
 
 def _read(text: str) -> Any:
     with suppress(yaml.YAMLError):  # the parser will say so
-        return yaml.safe_load(text)
+        return load_yaml(text)
     return text
 
 
@@ -173,55 +233,43 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
 
 def unknown(shown: str, name: str, known: set[str]) -> ConfigError:
     """The error for a key that is not known."""
-    by_field = {key.rsplit(".", 1)[-1]: key for key in known}
-    near = difflib.get_close_matches(name, known, 1, 0.6) or [
-        by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
-    ]
+    near = _shortened(name, known)
+    if not near:
+        by_field = {key.rsplit(".", 1)[-1]: key for key in known}
+        near = difflib.get_close_matches(name, known, 1, 0.6)
+        near = near or [
+            by_field[match] for match in difflib.get_close_matches(name.rsplit(".", 1)[-1], by_field, 1, 0.6)
+        ]
     fix = f"use one of: {', '.join(sorted(known))}" if len(known) <= SHOWN else "see --help for all keys"
     return ConfigError(f"unknown key {shown}", f"did you mean {near[0]}?" if near else fix)
 
 
-def read_yaml(path: str) -> Mapping[str, Any]:
-    """Reads a file of sections."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        _refuse_repeated(yaml.compose(text, Loader=yaml.SafeLoader), path)
-        content = yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "check the path") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error)
-        raise ConfigError(f"{path} is not valid YAML: {problem}", "correct that line") from error
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"{path} holds no `key: value` lines", "--print_config shows a file of that form")
-    refuse_sections_without_fields(content, path)
-    return content
-
-
-def _refuse_repeated(node: yaml.Node | None, path: str) -> None:
-    """Refuses keys that stand twice in one place: YAML would silently take the last."""
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
-        for key, value in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    where = f"in lines {seen[key.value]} and {line}"
-                    raise ConfigError(f"{key.value} stands twice in {path}, {where}", "remove one")
-                seen[key.value] = line
-            _refuse_repeated(value, path)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _refuse_repeated(item, path)
+def _shortened(name: str, known: set[str]) -> list[str]:
+    """The fields of the same section that a name may be short for, `lr` or `learn` for `learning_rate`; short first."""
+    section, _, field = name.lower().rpartition(".")
+    inside = sorted((key.removeprefix(f"{section}.") for key in known if key.startswith(f"{section}.")), key=len)
+    initials = {full: "".join(word[:1] for word in full.split("_")) for full in inside}
+    return [
+        f"{section}.{full}"
+        for full in inside
+        if section and (field == initials[full] or (len(field) > 2 and field in full))
+    ]
 
 
 def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> None:
-    """Refuses sections that are a number, a list or nothing; text is let through, as the name of a file."""
+    """Refuses sections that are a number, a list or nothing. A text must be the name of a file with the fields."""
     options = option_sections(method_in(nested(content)) or "plain", frozenset(content))
     for section, default in {**vars(Config()), **options}.items():
-        if is_dataclass(default) and not isinstance(content.get(section, {}), Mapping | str):
+        given = content.get(section, {})
+        if not is_dataclass(default) or isinstance(given, Mapping):
+            continue
+        if not isinstance(given, str):
             raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")
+        if not any((folder / Path(given).expanduser()).is_file() for folder in (Path(), Path(place).parent)):
+            raise ConfigError(
+                f"{section} in {place} is the text {given!r}, and not fields with values",
+                "write `field: value` lines below it, with a blank after each colon",
+            )
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -17,6 +17,7 @@ from adapt.config import (
 )
 from adapt.config.kinds import DAPT, Kind
 from adapt.errors import ConfigError
+from adapt.parse.blanks import missing_values
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:
@@ -30,6 +31,8 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         ConfigError: names them.
     """
     _check_ranges(config)
+    for name in missing_values(config):
+        raise ConfigError(f"{name} has no value", "give it one, or leave the field out to keep its default")
     _check_workers(config.resources)
     objective = config.objective.kind
     if ":" not in objective and objective not in OBJECTIVES:
@@ -213,8 +216,10 @@ def check_section(name: str, section: Any) -> None:
     """Holds the numbers of a section to the ranges that the annotations of its fields name.
 
     Raises:
-        ConfigError: one is out of its range, or not finite.
+        ConfigError: one is out of its range, not finite, or None in a field that has no null.
     """
+    for missing in missing_values(section):
+        raise ConfigError(f"{name}.{missing} has no value", "give it one, or leave the field out to keep its default")
     for field in fields(section):
         value = getattr(section, field.name)
         if isinstance(value, int | float) and (wanted := out_of_range(str(field.type), value)):

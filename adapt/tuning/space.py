@@ -9,7 +9,8 @@ from typing import Any
 
 from adapt.errors import AdaptError, ConfigError
 from adapt.nearest import nearest
-from adapt.parse.keys import read_yaml
+from adapt.parse.keys import place_in
+from adapt.parse.yaml_file import read_yaml
 
 Space = Mapping[str, Any]
 """Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""
@@ -73,6 +74,9 @@ def _from_yaml(path: str) -> dict[str, Any]:
             fields |= {f"{name}.{inner}": each for inner, each in value.items()}
         else:
             fields[str(name)] = value
+    for name, value in fields.items():
+        if value is None:
+            raise ConfigError(f"{name}{place_in(path)([name])} has no value", EXAMPLE)
     return {name: _named(name, value, path) if isinstance(value, Mapping) else value for name, value in fields.items()}
 
 

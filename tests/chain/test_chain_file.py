@@ -199,8 +199,8 @@ def test_what_has_no_sense_is_named(tmp_path: Path, changes: dict[str, Any], sai
         nodes(tmp_path, **changes)
 
 
-def test_no_models_to_compare_are_none(tmp_path: Path) -> None:
-    dapt = CHAIN["stages"]["dapt"] | {"comparison.models": None}
+def test_an_empty_list_of_models_compares_none(tmp_path: Path) -> None:
+    dapt = CHAIN["stages"]["dapt"] | {"comparison.models": []}
     assert nodes(tmp_path, stages=CHAIN["stages"] | {"dapt": dapt})["dapt[cs]"].compared == {}
 
 

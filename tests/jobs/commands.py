@@ -98,6 +98,12 @@ def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return ensure(pretend(dapt(context), **METRICS), context.store).path
 
 
+def replaced(given: Sequence[str], *more: str) -> list[str]:
+    """Arguments of the form `--name=value`, with others in place of those of the same name."""
+    names = {argument.partition("=")[0] for argument in more}
+    return [*(argument for argument in given if argument.partition("=")[0] not in names), *more]
+
+
 def check_refused(ran: Ran, code: int, *messages: str) -> None:
     """One clear message with its fix on stderr, and nothing else."""
     assert ran.code == code, ran.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.commands import Run, check_refused, finish
+from tests.jobs.commands import Run, check_refused, finish, replaced
 
 pytestmark = pytest.mark.heavy
 
@@ -40,7 +40,7 @@ def test_what_cannot_work_is_refused_at_once(
     (tmp_path / "notes.md").write_text("")
     if arguments == ["--corpus.paths=."]:
         (tmp_path / "corpus.jsonl").unlink()
-    check_refused(forked("dapt.py", *job, *arguments), code, *messages)
+    check_refused(forked("dapt.py", *replaced(job, *arguments)), code, *messages)
 
 
 TASK_REFUSED = [
@@ -62,7 +62,7 @@ def test_what_cannot_work_with_a_task_is_refused_at_once(
 ) -> None:
     if script == "tapt.py" and arguments[0].startswith("--task.label"):
         pytest.skip("TAPT does not look at labels before it runs")
-    ran = forked(script, *task, *arguments)
+    ran = forked(script, *replaced(task, *arguments))
     assert (ran.code, ran.out) == (code, ""), ran.err
     assert all(message in ran.err for message in messages), ran.err
     assert "Traceback" not in ran.err
@@ -98,7 +98,10 @@ def test_a_relative_storage_root_on_a_cluster_is_refused_before_connecting(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     check_refused(
-        forked("dapt.py", *job, "--storage.root=runs"), 2, "ConfigError: storage.root is relative", "all nodes"
+        forked("dapt.py", *replaced(job, "--storage.root=runs")),
+        2,
+        "ConfigError: storage.root is relative",
+        "all nodes",
     )
 
 
@@ -128,7 +131,7 @@ def test_a_corpus_that_cannot_be_read_is_refused_before_ray_starts(
     forked: Run, job: list[str], tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    ran = forked("dapt.py", *job, f"--corpus.paths={name}")
+    ran = forked("dapt.py", *replaced(job, f"--corpus.paths={name}"))
     assert ran.code == 3, ran.err
     assert ran.out == ""
     assert message in ran.err.splitlines()[-2]

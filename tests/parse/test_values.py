@@ -70,7 +70,7 @@ def test_a_sequence_needs_a_list_of_sources() -> None:
 
 CONTRADICTIONS = [
     ([], "corpus.paths is empty"),
-    (["--corpus.paths="], "corpus.paths is empty"),
+    (["--corpus.paths="], "corpus.paths on the command line has no value"),
     (["--corpus.paths=[]"], "corpus.paths is empty"),
     (["--corpus.source=docstrings", PATHS], "corpus.paths is set but corpus.source is docstrings"),
     (["--corpus.source=dataset"], "corpus.dataset is empty"),
@@ -102,7 +102,7 @@ CONTRADICTIONS = [
         "objective.entity_field is set but docstrings have no fields",
     ),
     ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
-    ([PATHS, "--name="], "name '' cannot name a folder"),
+    ([PATHS, "--name="], "name on the command line has no value"),
     ([PATHS, "--name=.."], "name '..' cannot name a folder"),
     ([PATHS, f"--name={'x' * 300}"], "cannot name a folder"),
 ]

@@ -9,6 +9,7 @@ from adapt.tuning.ahead import check_search
 from adapt.tuning.command import search_asked
 from adapt.tuning.search import Search
 from tests.job.worlds import SPLITS, enter
+from tests.jobs.commands import replaced
 
 RATES = "finetune.learning_rate: {loguniform: [1.0e-5, 1.0e-3]}"
 LISTED = "finetune.learning_rate: [1.0e-5, 1.0e-4]\nfinetune.dropout: [0.0, 0.1]"
@@ -73,6 +74,6 @@ WRONG: dict[str, tuple[str, list[str], str]] = {
 def test_what_cannot_work_is_refused_before_the_first_trial(name: str, given: list[str]) -> None:
     space, arguments, message = WRONG[name]
     with pytest.raises(AdaptError, match=message) as caught:
-        asked(given, space, *arguments)
+        asked(replaced(given, *arguments), space)
     assert caught.value.fix
     assert not Path("runs/search").exists()

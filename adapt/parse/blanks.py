@@ -1,0 +1,132 @@
+"""Refuses what was written in place of a value but is none: nothing at all (`learning_rate:`), and `$HOME`."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from adapt.config import Config
+from adapt.errors import ConfigError
+from adapt.method.table import option_sections
+from adapt.parse.yaml_file import Keys, node_at
+
+Place = Callable[[Keys], str]
+"""Says where a value is written, for messages: ` in FILE, line N`."""
+_VARIABLE = re.compile(r"\$(?:\{[^}]*\}|[A-Za-z_]\w*)")
+_SHELL = (
+    "write the value out (a path may begin with ~), or give it on the command line in double quotes, where the shell"
+    ' puts the value in: --{name} "{value}"'
+)
+
+
+def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yaml.Node | None = None) -> None:
+    """Refuses null in fields that have no null, and variables of the shell, which nothing here expands.
+
+    Args:
+        given: sections with their fields.
+        method: the method, whose options are a section, too.
+        place: says where a value is written.
+        root: the YAML document that `given` was read from, if there is one. It tells an empty value from `null`. The
+            options of a plug-in, whose types are not known here, must not be empty, but may be null.
+
+    Raises:
+        ConfigError: names the field and the place.
+    """
+    kinds = _kinds(method, frozenset(given))
+    for section, content in given.items():
+        for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
+            name = _name(keys)
+            if value is None and (_is_empty(root, keys) if kind is Any else not _takes_null(kind)):
+                raise ConfigError(
+                    f"{name}{place(keys)} has no value",
+                    "write one after it, or remove it to keep the default" + _default(keys),
+                )
+            if isinstance(value, str) and kind is not Any and (variable := _variable(keys, value)):
+                what = f"{name}{place(keys)} is {value}, but {variable} is not expanded: variables are the shell's"
+                raise ConfigError(what, _SHELL.format(name=".".join(map(str, keys[:2])), value=value))
+
+
+def takes_list(name: str, method: str) -> bool:
+    """Whether a field, by its dotted name, may be a list."""
+    section, _, field = name.partition(".")
+    kind = _kinds(method, frozenset([section])).get(section, Any)
+    if field:
+        kind = get_type_hints(kind).get(field, Any) if is_dataclass(kind) else Any
+    return any(get_origin(option) is list for option in _options(kind))
+
+
+def missing_values(section: Any) -> list[str]:
+    """The fields of a section that are None though they have no null."""
+    kinds = get_type_hints(type(section))
+    return [
+        each.name
+        for each in fields(section)
+        if getattr(section, each.name) is None and not _takes_null(kinds[each.name])
+    ]
+
+
+@cache
+def _kinds(method: str, sections: frozenset[str]) -> dict[str, Any]:
+    """The types of the fields that stand in no section, and the classes of sections."""
+    return {**get_type_hints(Config), **option_sections(method or "plain", sections)}
+
+
+def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
+    """The single values in some content, each with the keys that lead to it, and its type; Any where that is open."""
+    options = [option for option in _options(kind) if option is not NoneType]
+    if isinstance(value, Mapping):
+        section = next((option for option in options if is_dataclass(option)), None)
+        inner = get_type_hints(section) if section else {}
+        for name, content in value.items():
+            yield from _leaves(content, inner.get(name, Any), (*keys, str(name)))
+    elif isinstance(value, list | tuple):
+        inside = next((get_args(option) for option in options if get_origin(option) in (list, tuple)), ())
+        for number, content in enumerate(value):
+            yield from _leaves(content, inside[0] if inside else Any, (*keys, number))
+    else:
+        yield keys, kind, value
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _takes_null(kind: Any) -> bool:
+    return kind is Any or any(option in (NoneType, Any) for option in _options(kind))
+
+
+def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
+    """Whether nothing is written there, not even `null`. The name of a cleaning block with a colon is enough."""
+    node, _ = node_at(root, keys)
+    is_block = keys[:2] == ("corpus", "cleaning") and len(keys) == 4
+    return isinstance(node, yaml.ScalarNode) and node.value == "" and not is_block
+
+
+def _variable(keys: Keys, value: str) -> str | None:
+    """A variable of the shell in a text, unless a file is called so. The names of fields in data may have a $."""
+    if str(keys[-1]).endswith("_field"):
+        return None
+    found = _VARIABLE.search(value.partition("?")[0] if "://" in value else value)
+    return found[0] if found and not Path(value).expanduser().exists() else None
+
+
+def _default(keys: Keys) -> str:
+    """The default of a field, in brackets, where it is a short one."""
+    section = getattr(Config(), str(keys[0]), None)
+    value = getattr(section, str(keys[1]), None) if len(keys) == 2 else section if len(keys) == 1 else None
+    return f" ({value})" if isinstance(value, int | float | str) and len(str(value)) <= 40 else ""
+
+
+def _name(keys: Keys) -> str:
+    """A field as messages call it: `corpus.sources, entry 2, weight`."""
+    name = str(keys[0])
+    for before, key in pairwise(keys):
+        entry = f", entry {key + 1}" if isinstance(key, int) else f", {key}" if isinstance(before, int) else f".{key}"
+        name += entry
+    return name

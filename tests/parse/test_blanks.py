@@ -1,0 +1,230 @@
+"""Values that were left empty, or are variables of the shell, are refused by field and line."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapt.chain.arguments import read_command
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import read_chain
+from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, TrainingConfig, flat
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.method.table import option_sections
+from adapt.parse import check_config, parse
+from adapt.parse.keys import refuse_unknown_values
+from adapt.parse.yaml_file import load_yaml
+from adapt.tuning.space import read_space
+from tests.parse.calls import PATHS, parsed, refused
+
+
+def fields_of_all_sections() -> dict[str, bool]:
+    """Every field by its dotted name, with the options of all methods, and whether its annotation names None."""
+    sections = {each.name: type(getattr(Config(), each.name)) for each in fields(Config)}
+    found = {name: False for name in flat(Config()) if "." not in name and name != "method_options"}
+    for section, kind in {**sections, **option_sections("plain")}.items():
+        if hasattr(kind, "__dataclass_fields__"):
+            found |= {f"{section}.{each.name}": "None" in str(each.type) for each in fields(kind)}
+    return found
+
+
+FIELDS = fields_of_all_sections()
+WITHOUT_NULL = [name for name, has_null in FIELDS.items() if not has_null]
+TASK = "task: {train: a, dev: b, test: c}\n"
+
+
+def refusal(arguments: list[str], job: str = "dapt") -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(arguments, f"jobs/{job}.py", JOBS[job].kind)
+    assert caught.value.fix
+    return caught.value.what
+
+
+def test_there_are_fields_with_null_and_many_more_without() -> None:
+    assert len(WITHOUT_NULL) > 140
+    assert len(FIELDS) - len(WITHOUT_NULL) > 30
+
+
+def test_every_field_that_has_no_null_is_refused_by_name_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    for number, name in enumerate(WITHOUT_NULL):
+        section, _, field = name.partition(".")
+        blank = ("", " null", " ~")[number % 3]
+        file.write_text(f"# a comment\n{section}:\n  {field}:{blank}\n" if field else f"# a comment\n{name}:{blank}\n")
+        line = 3 if field else 2
+        assert refusal(["--config", str(file)]) == f"{name} in {file}, line {line}, has no value"
+        file.write_text(f"{name}:\n")
+        assert refusal([f"--config={file}"]) == f"{name} in {file}, line 1, has no value"
+
+
+def test_so_it_is_on_the_command_line() -> None:
+    for name in WITHOUT_NULL:
+        section, _, field = name.partition(".")
+        forms = [[f"--{name}", "null"], [f"--{name}="], [f"--{name}", ""], [f"--{name}=null", "--seed", "1"]]
+        for arguments in forms + ([[f"--{section}", f"{{{field}: }}"]] if field else []):
+            assert refusal(arguments) == f"{name} on the command line has no value"
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_so_it_is_in_all_jobs(tmp_path: Path, job: str) -> None:
+    file = tmp_path / "job.yaml"
+    for name in WITHOUT_NULL:
+        file.write_text(f"{name}:\n")
+        assert refusal(["--config", str(file)], job) == f"{name} in {file}, line 1, has no value"
+
+
+@pytest.mark.parametrize("above", ["common", "stages"])
+def test_so_it_is_in_a_chain_file(tmp_path: Path, above: str) -> None:
+    file = tmp_path / "chain.yaml"
+    for name in WITHOUT_NULL:
+        section, _, field = name.partition(".")
+        inside = f"{section}:\n      {field}:\n" if field else f"{name}:\n"
+        if above == "common":
+            file.write_text(f"common:\n    {inside}stages: {{a: {{job: dapt}}}}\n")
+        else:
+            file.write_text(f"stages:\n  a:\n    job: dapt\n    {inside}")
+        line = {"common": 2, "stages": 4}[above] + bool(field)
+        with pytest.raises(ConfigError) as caught:
+            read_chain(str(file))
+        assert caught.value.what == f"{name} in {file}, line {line}, has no value"
+
+
+def test_fields_that_have_null_keep_it(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    for name in (name for name, has_null in FIELDS.items() if has_null):
+        section, _, field = name.partition(".")
+        method = f"method: {{kind: {section}}}\n" if section in option_sections("plain") and section != "method" else ""
+        file.write_text(
+            f"corpus: {{paths: a}}\n{section}:\n  {field}: null\n"
+            if section != "corpus"
+            else f"corpus:\n  paths: a\n  {field}:\n"
+        )
+        given = flat(parse(["--config", str(file), *(["--method.kind", section] if method else [])], "x"))
+        assert given[name] is None
+
+
+def test_a_file_given_later_is_looked_at_too(write: Callable[..., str]) -> None:
+    first = write("training: {max_steps: 2}\n", "first.yaml")
+    second = write("training:\n  learning_rate:\n", "second.yaml")
+    assert refused(PATHS, "--config", first, "--config", second).what == (
+        f"training.learning_rate in {second}, line 2, has no value"
+    )
+
+
+ENTRIES = {
+    "corpus.sources": (SourceConfig, "name: a, paths: b"),
+    "corpus.decontaminate": (EvaluationSet, "name: a, paths: b"),
+    "comparison.models": (NamedModel, "name: a, path: b"),
+    "tasks": (TaskConfig, "name: a, train: b, dev: c, test: d"),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_fields_of_entries_in_lists(write: Callable[..., str], name: str) -> None:
+    kind, given = ENTRIES[name]
+    entry: dict[str, Any] = load_yaml(f"{{{given}}}")
+    for each in fields(kind):
+        if "None" not in str(each.type):
+            lines = "".join(f"    {key}: {value}\n" for key, value in entry.items() if key != each.name)
+            file = write(f"{name}:\n  - {each.name}:\n{lines}")
+            assert refused("--config", file).what == f"{name}, entry 1, {each.name} in {file}, line 2, has no value"
+
+
+OPTIONS = [
+    "corpus:\n  cleaning: [{length:\n     {min_characters: }}]\n",
+    "select:\n  options:\n    ngram:\n",
+    "select:\n  embedder_options:\n    path:\n",
+    "select:\n  kind: [dsir: {\n    buckets: }]\n",
+    "corpus.paths:\n  - a\n  -\n",
+    "resources.workers: [1,\n null]\n",
+]
+
+
+@pytest.mark.parametrize("content", OPTIONS)
+def test_options_of_plug_ins_and_items_of_lists(write: Callable[..., str], content: str) -> None:
+    file = write(content)
+    line = content.count("\n")
+    assert refused("--config", file).what.endswith(f" in {file}, line {line}, has no value")
+
+
+def test_options_may_be_null_where_that_is_written_out(write: Callable[..., str]) -> None:
+    block = parsed(PATHS, "--config", write("corpus:\n  cleaning: [{length: {max_words: null}}, letters: ]\n"))
+    assert block.corpus.cleaning == [{"length": {"max_words": None}}, {"letters": None}]
+
+
+def test_a_file_of_a_section(write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("learning_rate:\n", "training.yaml")
+    assert refused(PATHS, "--training", "training.yaml").what == "training.learning_rate has no value"
+
+
+def test_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    sets = "sets: {recipe: {a: {rate: null}}}\nlet: {data: }\n"
+    file.write_text(f"{sets}stages: {{s: {{job: dapt, for: recipe, training.learning_rate: '{{recipe.rate}}'}}}}\n")
+    with pytest.raises(ConfigError, match=r"s\[a\] in .*: training\.learning_rate has no value"):
+        expand_chain(read_chain(str(file)))
+    file.write_text(f"{sets}stages: {{s: {{job: dapt, corpus.paths: '{{data}}/x'}}}}\n")
+    with pytest.raises(ConfigError, match=r"\{data\} in s in .* has no value"):
+        expand_chain(read_chain(str(file)))
+
+
+@pytest.mark.parametrize("key", ["name", "baseline"])
+def test_the_keys_of_a_chain_file(tmp_path: Path, key: str) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text(f"{key}:\nstages: {{s: {{job: dapt}}}}\n")
+    with pytest.raises(ConfigError, match=rf"^{key} in .* has no value"):
+        read_chain(str(file))
+
+
+def test_a_field_of_all_stages_on_the_command_line() -> None:
+    for given in (["--training.learning_rate="], ["--training.learning_rate", "null"]):
+        with pytest.raises(ConfigError, match=r"training\.learning_rate on the command line has no value"):
+            read_command(["plan", "chain.yaml", *given])
+
+
+def test_a_space(write: Callable[..., str]) -> None:
+    file = write("training.max_steps: [1, 2]\ntraining.learning_rate:\n")
+    with pytest.raises(ConfigError, match=rf"training.learning_rate in {file}, line 2, has no value"):
+        read_space(file)
+
+
+def test_a_configuration_made_in_python() -> None:
+    none: Any = None
+    with pytest.raises(ConfigError, match=r"training\.learning_rate has no value"):
+        check_config(Config(training=TrainingConfig(learning_rate=none)))
+    with pytest.raises(ConfigError, match=r"^name has no value"):
+        check_config(Config(name=none))
+
+
+VARIABLES = ["$HOME/a.jsonl", "${HOME}/a.jsonl", "$data/*.jsonl", "s3://${BUCKET}/a.jsonl", "${oc.env:DATA}/x"]
+
+
+@pytest.mark.parametrize("value", VARIABLES)
+def test_variables_of_the_shell_are_not_expanded(write: Callable[..., str], value: str) -> None:
+    variable = value[value.index("$") :].partition("/")[0]
+    for field in ("corpus.paths", "storage.root", "model.path"):
+        section, _, name = field.partition(".")
+        file = write(f"{section}:\n  {name}: {value!r}\n")
+        error = refused("--config", file)
+        assert error.what.startswith(f"{field} in {file}, line 2, is {value}, but {variable} is not expanded")
+        assert f'--{field} "{value}"' in error.fix
+    assert "is not expanded" in refused(f"--corpus.paths={value}").what
+
+
+def test_a_dollar_that_is_no_variable(tmp_path: Path) -> None:
+    file = tmp_path / "$HOME.jsonl"
+    file.write_text("{}")
+    assert parsed(f"--corpus.paths={file}").corpus.paths == str(file)
+    assert parsed("--corpus.paths=https://host/a?$format=x").corpus.paths == "https://host/a?$format=x"
+    assert parsed(PATHS, "--corpus.text_field=$oid").corpus.text_field == "$oid"
+    assert parsed("--corpus.paths=a$").corpus.paths == "a$"
+
+
+def test_unknown_keys_come_first(write: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match="unknown key"):
+        refuse_unknown_values({"training": {"learning_rat": None}}, "here")
+    assert refused("--config", write("training:\n  learning_rat:\n")).what.startswith("unknown key")
