@@ -36,6 +36,7 @@ class WindowAverage(Method):
 
     Options = AverageOptions
     kind: ClassVar[str] = "average"
+    depends_on_length = True
 
     def __init__(self, options: AverageOptions) -> None:
         super().__init__(options)
@@ -76,6 +77,22 @@ class WindowAverage(Method):
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         self._total = float(state["total"])
         self._sums = {name: each.cpu() for name, each in state["sums"].items()} if is_first else {}
+
+    def cut_short(self, done: int) -> str:
+        """Says how much of the window was reached."""
+        planned = sorted(self._weights)
+        reached = sum(step <= done for step in planned)
+        if reached == len(planned):
+            return ""
+        if not reached:
+            return (
+                f"the window of method.kind average, which begins after step {planned[0]}, was not reached: the model"
+                " is that of the last step, and no mean"
+            )
+        return (
+            f"the mean of method.kind average is over {reached} of its {len(planned)} points, whose window was to end"
+            f" after step {planned[-1]}"
+        )
 
     def merge(self, state: dict[str, Any]) -> dict[str, Any]:
         """The mean, over as much of the window as the training came to. Whole numbers stay those of the end."""

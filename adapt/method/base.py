@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, what
+from adapt.errors import ConfigError
 from adapt.method.notes import Notes
 from adapt.plugin import source_digest
 
@@ -46,8 +47,8 @@ class Setting:
     """What a method is told of the training that it is part of."""
 
     seed: int = 0
-    steps: int = 0
-    """Length of the training."""
+    length: int | None = None
+    """Number of steps of the training; None for a method that does not declare `Method.depends_on_length`."""
     past: Mapping[str, Path] = field(default_factory=dict)
     """Folders of the method's stages so far, by name."""
     anchor: Path = Path()
@@ -73,6 +74,20 @@ class Setting:
     """Arithmetic of the passes: fp32, bf16 or fp16."""
     load: Callable[[Path], nn.Module] | None = None
     """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the training.
+
+        Raises:
+            ConfigError: the method does not declare that its steps depend on the length.
+        """
+        if self.length is None:
+            raise ConfigError(
+                "method.kind: the method asks for the length of the training, and does not declare that it does",
+                "set `depends_on_length = True` in its class (docs/extension.md)",
+            )
+        return self.length
 
 
 @dataclass(frozen=True)
@@ -125,6 +140,10 @@ class Method:
     """Whether it is also of use with `sequence.mode: separate`, where nothing can be forgotten."""
     by_domain: bool = False
     """Whether the model gets parts for each domain, so that it computes otherwise for text of another domain."""
+    depends_on_length: bool = False
+    """Whether a step of a longer training computes something else than the same step of a shorter one, as with masks
+    that become steeper towards the end, or a window of the last steps. Only such a method is given `Setting.steps`, and
+    its trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
     past_fraction: float = 0.0
     """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
     general_growth: float = 0.0
@@ -140,7 +159,8 @@ class Method:
         own = type(self).__module__.split(".")[0] != "adapt"
         named = f"{type(self).__module__}:{type(self).__qualname__}" if own else self.kind
         source = {"source": source_digest(type(self))} if own else {}
-        return {"kind": named, **source, **self.settings()}
+        length = {"depends_on_length": True} if self.depends_on_length else {}  # see `Train.what`
+        return {"kind": named, **source, **self.settings(), **length}
 
     def settings(self) -> dict[str, Any]:
         """The options that enter the key: all that are not marked `how`. A method can override this."""
@@ -290,6 +310,19 @@ class Method:
             state: whole on the first rank, empty on the others.
         """
         return state
+
+    def cut_short(self, done: int) -> str:
+        """Says what the model lacks because its text ended before `Setting.steps`.
+
+        Only called for methods that declare `depends_on_length`.
+
+        Args:
+            done: number of steps that the training came to.
+
+        Returns:
+            A sentence for the user without its full stop; empty if nothing is missing.
+        """
+        return ""
 
     def carry(self, folder: Path) -> None:
         """Writes what the next domain gets from this training beside the weights, as `Setting.carried`.

@@ -44,6 +44,7 @@ class Cpt(Method):
     kind: ClassVar[str] = "cpt"
     goes_alone: ClassVar[bool] = True
     by_domain = True
+    depends_on_length = True
 
     def __init__(self, options: CptOptions) -> None:
         super().__init__(options)
@@ -106,6 +107,11 @@ class Cpt(Method):
         """What the other domains use is as it was."""
         merged: dict[str, Any] = self._learning.merge(state)
         return merged
+
+    def cut_short(self, done: int) -> str:
+        """Says how steep the masks became."""
+        said: str = self._learning.cut_short(done)
+        return said
 
     def resize(self, config: Any) -> None:
         """Says which plugins and masks there are."""

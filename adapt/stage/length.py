@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adapt.config import Config, CorpusConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
-from adapt.method.table import past_fraction
+from adapt.method.table import method_of, past_fraction
 from adapt.stage.text.prepare import Prepared
 from adapt.train.schedule import RunLength, length_of, rows_of
 
@@ -59,6 +59,28 @@ def length_over(config: Config, mixture: "Mixture | None") -> RunLength:
     if length.rows < training.global_batch_size:
         log(f"the corpus is {length.rows} rows: a batch of {training.global_batch_size} repeats them")
     return length
+
+
+def length_matters(config: Config, has_general: bool) -> str:
+    """Names what makes a step of a training compute something else in a longer training.
+
+    Where nothing does, a longer training of schedule `wsd` starts from the state of a shorter one. Data order, masks
+    and dropout are functions of (seed, step), so only the method and the mixture can depend on the length.
+
+    Args:
+        config: of the training.
+        has_general: whether general text is mixed in.
+
+    Returns:
+        The field of the configuration with its value; empty if nothing depends on the length.
+    """
+    from adapt.corpus.batches.mixture import share_changes
+
+    if method_of(config).depends_on_length:
+        return f"method.kind {config.method.kind}"
+    if has_general and share_changes(config.mixture):
+        return f"mixture.replay_last {config.mixture.replay_last:g}"
+    return ""
 
 
 def mixed(

@@ -19,14 +19,14 @@ from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
 from adapt.stage.dimensions import first_size
 from adapt.stage.domains.noted import Noted
-from adapt.stage.length import length_over, mixed, sized, weights_of
+from adapt.stage.length import length_matters, length_over, mixed, sized, weights_of
 from adapt.stage.measurable import warn_of_unmeasured
 from adapt.stage.text.prepare import Prepared, Streamed
 from adapt.train.capacity.compute import with_flops_as_steps
 from adapt.train.capacity.fit import size_of_training
 from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.capacity.needs import training_needs
-from adapt.train.checkpoints.branch import start_from_branch
+from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
 from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
 from adapt.train.tracking.track import anchored
@@ -73,6 +73,8 @@ class Trained:
     """How many the trained model has; tied ones count once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""
+    cut_short: str = ""
+    """What the model lacks because a streamed corpus ended before the planned length; empty for nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +142,22 @@ class Train(Stage[Trained]):
         before = self.start.training
         return 1 + (before.number if isinstance(before, Train) else 0)
 
+    @property
+    def length_matters(self) -> str:
+        """Names what makes its steps depend on its length; empty if a longer training does the same steps."""
+        return length_matters(self.config, has_general=self.replay is not None)
+
     def what(self) -> Mapping[str, Any]:
         """Model, objective, length, optimizer, mixture, method and seed."""
         config = self.config
         batch = {"global_batch_size": f"{self.batch_examples} examples"} if self.batch_examples else {}
         recalled = {"recalled": past_fraction(config)} if self.recalled else {}
         mixture = {name: value for name, value in what(config.mixture).items() if value is not None}
+        method = method_of(config).what()
+        if config.training.schedule != "wsd":  # has no branches, so that keys need not tell
+            method.pop(DEPENDS_ON_LENGTH, None)
+        elif self.length_matters:
+            mixture |= {DEPENDS_ON_LENGTH: True}
         return {
             "mixture": {**mixture, "sources": list(self.corpora), "weights": self.weights, **recalled},
             "model": self.start.digest,
@@ -153,7 +165,7 @@ class Train(Stage[Trained]):
             "objective": objective_what(config),
             "training": {**_given_length(what(config.training)), **batch},
             "seed": config.seed,
-            "method": method_of(config).what(),
+            "method": method,
             **({"domain": self.domain or self.name} if method_of(config).by_domain else {}),
         }
 
@@ -173,7 +185,8 @@ class Train(Stage[Trained]):
         start, mixture = self.start.made(done), mixed(config, texts, replay, recalled)
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
-        kept = max(config.training.keep_checkpoints, 1) + (branch_step(config.training, steps) is not None)
+        branch = None if self.length_matters else branch_step(config.training, steps)
+        kept = max(config.training.keep_checkpoints, 1) + (branch is not None)
         check_space(folder, start.model, kept)
         from adapt.runtime import connect
         from adapt.train.launch import launch
@@ -190,6 +203,7 @@ class Train(Stage[Trained]):
             mixture=mixture,
             pretrained=start,
             steps=steps,
+            branch_step=branch,
             online=self.streamed.online(folder, done) if self.streamed else None,
             past={name: str(done[stage].path) for name, stage in self.past.items()},
             base=str(self.start.with_tokenizer(done).model),
@@ -202,6 +216,8 @@ class Train(Stage[Trained]):
         reported = launch(job)
         if mixture is None and reported["step"] < steps:
             log(f"the corpus was passed through after {reported['step']} of {steps} steps")
+            if reported["cut_short"]:
+                log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or self.start.knows(done)
         named = {**texts, **recalled, **({"(replay)": replay} if replay else {})}
         shares = _shares(named, mixture, reported["step"], config.training)
@@ -280,6 +296,7 @@ def outcome_of(
         transductive=knows,
         parameters=reported.get("parameters"),
         sources=sources,
+        cut_short=reported.get("cut_short", ""),
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
     return Outcome(trained, cost, {name: reported[name] for name in RAN_ON})

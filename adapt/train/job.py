@@ -42,6 +42,8 @@ class TrainingRun:
     """The model to start from."""
     steps: int
     """Length of the run. A streamed corpus may end before."""
+    branch_step: int | None = None
+    """Number of steps after which the state is kept for longer runs (see `adapt.train.checkpoints.branch`), if any."""
     online: "Online | None" = None
     """The corpus, if it is streamed."""
     past: Mapping[str, str] = field(default_factory=dict)

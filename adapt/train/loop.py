@@ -18,7 +18,7 @@ from adapt.method.gather import among_hosts
 from adapt.objective.base import Batch, Objective
 from adapt.splitmix import mix
 from adapt.train.elastic.wish import Wishes
-from adapt.train.schedule import branch_step, learning_rate
+from adapt.train.schedule import learning_rate
 from adapt.train.tracking.meter import Meter
 from adapt.train.tracking.progress import Progress
 
@@ -42,6 +42,7 @@ class Loop:
         seed: dropout of each pass is drawn from (seed, step, its number among those of all ranks): it needs no state,
             and as long as passes have as many rows, any number of ranks draws the same.
         wishes: of checkpoints out of turn.
+        branch_step: number of steps after which the state is saved for longer runs, if any.
     """
 
     engine: Engine
@@ -52,6 +53,7 @@ class Loop:
     steps: int
     seed: int
     wishes: Wishes = field(default_factory=Wishes)
+    branch_step: int | None = None
 
     def run(
         self,
@@ -72,7 +74,7 @@ class Loop:
         Raises:
             TrainingError: loss or gradient is not finite (on all ranks alike, before the step).
         """
-        meter, branch = Meter(progress, self.steps), branch_step(self.training, self.steps)
+        meter = Meter(progress, self.steps)
         saved = progress.step
         while progress.step < self.steps:
             meter.start()
@@ -87,7 +89,7 @@ class Loop:
                 rates = {"learning_rate": rate, "gradient_norm": norm}
                 report({**meter.report(), **rates, **self.engine.report(), **self.method.report()})
             is_due = self._is_due(progress.step, self.training.checkpoint_interval_steps)
-            if is_due or progress.step == branch or self.wishes.heard:
+            if is_due or progress.step == self.branch_step or self.wishes.heard:
                 save(progress)
                 saved = progress.step
         if saved != progress.step:

@@ -43,7 +43,7 @@ from adapt.train.job import CARRIED, CHECKPOINTS, PROGRESS_FILE, TrainingRun
 from adapt.train.loop import Loop
 from adapt.train.options import apply_options
 from adapt.train.precision import agreed_precision
-from adapt.train.schedule import branch_step, worlds
+from adapt.train.schedule import worlds
 from adapt.train.threads import rank_device
 from adapt.train.tracking.cores import StarvationNotice
 from adapt.train.tracking.meter import peak_memory
@@ -66,12 +66,12 @@ def train_rank(job: TrainingRun) -> None:
 
 def _train(job: TrainingRun, rank: int) -> None:
     parts = RankParts.of(job)
-    folder, kept = Path(job.folder), branch_step(job.config.training, job.steps)
+    folder = Path(job.folder)
     if rank == 0:
         note_pass(folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
-    checkpoints = Checkpoints(engine, method, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, kept)
+    checkpoints = Checkpoints(engine, method, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, job.branch_step)
     progress = checkpoints.load()
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)
@@ -87,7 +87,7 @@ def _train(job: TrainingRun, rank: int) -> None:
             with memory_errors(job.config.training, workers, size, lambda: progress.step):
                 parts.loop.run(batches, progress, report, checkpoints.save)
         state = method.merge(engine.full_state())
-        figures = parts.figures(progress)
+        figures = {**parts.figures(progress), "cut_short": _cut_short(method, progress.step, job.steps)}
         if rank == 0:
             _export(job, state, parts.tokenizer, method)
             _carry(method, folder)
@@ -117,7 +117,7 @@ class RankParts:
 
         start, method = job.pretrained, method_of(config)
         tokenizer = load_tokenizer(start.model, start.tokenizer, start.trust_remote_code)
-        setting = _setting(job, device, world, precision)
+        setting = _setting(job, method, device, world, precision)
         assert setting.load
         objective = make(config.objective, tokenizer, config.seed)
         model: Any = method.prepare_model(setting.load(start.model), setting)
@@ -134,7 +134,7 @@ class RankParts:
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
         may_grow = len(worlds(training, config.resources.workers)) > 1
         wishes = Wishes(context.get_world_rank() == 0, Path(job.folder) if may_grow else None)
-        loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes)
+        loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step)
         resources = {
             "workers": world,
             "zero_stage": zero_stage,
@@ -170,14 +170,14 @@ class RankParts:
         return figures
 
 
-def _setting(job: TrainingRun, device: torch.device, world: int, precision: str) -> Setting:
-    """What the method is told."""
+def _setting(job: TrainingRun, method: Method, device: torch.device, world: int, precision: str) -> Setting:
+    """What the method is told: the length of the training only if it declares that its steps depend on that."""
     config, start = job.config, job.pretrained
     causal, dropout = config.objective.kind == "causal", config.model.attention_dropout
     carried = start.model.parent / CARRIED
     return Setting(
         seed=config.seed,
-        steps=job.steps,
+        length=job.steps if method.depends_on_length else None,
         past={name: Path(folder) for name, folder in job.past.items()},
         anchor=start.model,
         base=Path(job.base) if job.base else start.model,
@@ -192,6 +192,11 @@ def _setting(job: TrainingRun, device: torch.device, world: int, precision: str)
         precision=precision,
         load=lambda folder: load_model(folder, causal, start.trust_remote_code, dropout),
     )
+
+
+def _cut_short(method: Method, done: int, steps: int) -> str:
+    """What the model lacks because a streamed corpus ended before the planned length; empty for nothing."""
+    return method.cut_short(done) if done < steps and method.depends_on_length else ""
 
 
 def _document_length(job: TrainingRun) -> float | None:

@@ -23,9 +23,9 @@ from adapt.tuning.check import (
 from adapt.tuning.front import nondominated
 from adapt.tuning.place import side_by_side
 from adapt.tuning.propose import Proposals, proposals
-from adapt.tuning.space import Space, read_space
+from adapt.tuning.space import Space, ends, read_space
 from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
-from adapt.tuning.turns import STEPS, check_turns, steps_after
+from adapt.tuning.turns import STEPS, check_goes_on, check_turns, steps_after
 from adapt.tuning.values import as_file, named_by_values, settings_of, values_in
 
 BEST_FILE = "best.yaml"
@@ -161,10 +161,30 @@ class Search(Stage[Searched]):
             raise ConfigError(
                 f"tune.scheduler: {STEPS} changes nothing that job {self.job.name} measures", "set it to none"
             )
+        self._check_going_on(space)
         check_fields(space, self.space, self.configure, lambda config: self.measured(on_dev(config)))
         return space, proposals(
             space, self.config.tune, [is_lower_better(name) for name in self.config.tune.objectives]
         )
+
+    def _check_going_on(self, space: Space) -> None:
+        """Refuses turns of trials whose steps depend on their length, for the configuration and each searched value.
+
+        Values that only together make the steps depend on the length are not refused: such a trial trains each turn
+        whole.
+
+        Raises:
+            ConfigError: names what depends on the length.
+        """
+        scheduler = self.config.tune.scheduler
+        if scheduler == "none":
+            return
+        for values in ({}, *({name: end} for name in space for end in ends(space[name]))):
+            try:
+                shorter, longer = self.trial(values, 0), self.trial(values)
+            except ConfigError:
+                continue  # `check_fields` refuses a value that does not fit; others of the space may go with it
+            check_goes_on(scheduler, shorter, longer)
 
     def run(self, folder: Path, done: Done) -> Outcome[Searched]:
         """Runs the trials, and writes BEST_FILE."""

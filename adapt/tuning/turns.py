@@ -10,6 +10,9 @@ from typing import Any
 
 from adapt.config import Config, TuneConfig
 from adapt.errors import ConfigError
+from adapt.runner.reach import everything
+from adapt.stage.train import Train
+from adapt.tuning.trial import Trial
 
 STEPS = "training.max_steps"
 LENGTHS = (STEPS, "training.max_tokens", "training.max_flops", "training.epochs")
@@ -61,6 +64,27 @@ def check_turns(config: Config, fields: Iterable[str]) -> None:
             f"the first turn has {first} steps, and training.warmup_steps is {training.warmup_steps}",
             "set fewer tune.turns or warmup_steps, or more training.max_steps",
         )
+
+
+def check_goes_on(scheduler: str, shorter: Trial, longer: Trial) -> None:
+    """Refuses a trial whose longer turn does other steps than a shorter one, from which it therefore cannot start.
+
+    Args:
+        scheduler: of the search, for the message.
+        shorter: the trial up to the end of a turn.
+        longer: the same trial up to the end of a longer turn.
+
+    Raises:
+        ConfigError: names what depends on the length of a training.
+    """
+    shared = {stage.key for stage in everything([shorter])}
+    for stage in everything([longer]):
+        if isinstance(stage, Train) and stage.key not in shared and (reason := stage.length_matters):
+            raise ConfigError(
+                f"tune.scheduler {scheduler} lets a longer training start from the state of a shorter one, but with"
+                f" {reason} the steps of a training depend on its length",
+                "set tune.scheduler none, so that each trial is trained whole",
+            )
 
 
 def scheduler_of(tune: TuneConfig, is_lower_better: bool) -> Any:

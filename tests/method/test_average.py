@@ -22,7 +22,7 @@ class Moving:
 
 
 def trained(steps: int, until: int | None = None, resumed_at: int | None = None, **options: Any) -> Any:
-    engine, setting = Moving(), Setting(steps=steps)
+    engine, setting = Moving(), Setting(length=steps)
 
     def begun() -> WindowAverage:
         method = WindowAverage(AverageOptions(**options))
@@ -72,6 +72,14 @@ def test_a_corpus_that_ends_early_gives_the_mean_of_what_there_was() -> None:
     found = trained(10, until=7, window=0.5, points=6)  # points 5 to 10
     torch.testing.assert_close(found["w"], torch.tensor([6.0, (25 + 36 + 49) / 3]))
     assert trained(10, until=3, window=0.5)["w"].tolist() == [3.0, 9.0]
+
+
+def test_it_says_how_much_of_the_window_a_corpus_that_ends_early_reached() -> None:
+    method = WindowAverage(AverageOptions(window=0.5, points=6))
+    method.prepare_model(None, Setting(length=10))  # points 5 to 10
+    assert method.cut_short(10) == ""
+    assert "over 3 of its 6 points" in method.cut_short(7)
+    assert "which begins after step 5, was not reached" in method.cut_short(4)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,9 @@ def train_all(runs: list[Trained]) -> list[Outcome]:
 def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
     """The method of a run and its model, before an engine wraps it."""
     chosen, case = method_class(run.kind), run.case
+    method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     setting = Setting(
-        steps=case.steps,
+        length=case.steps if method.depends_on_length else None,
         past=run.past,
         anchor=run.anchor,
         base=BEFORE,
@@ -100,7 +101,6 @@ def prepared(run: Trained, world: int = 1) -> tuple[Method, Any]:
                 if parameter.requires_grad:
                     parameter.copy_(learnt if name.endswith("embedding") else parameter + 0.1 * learnt)
         setting = replace(setting, domain="now", number=2)
-    method = chosen(chosen.Options(**run.options) if chosen.Options else None)
     return method, method.prepare_model(toy, setting).train()
 
 

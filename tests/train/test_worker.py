@@ -7,9 +7,11 @@ import torch
 
 from adapt.config import Config
 from adapt.corpus.batches.mixture import Mixture
+from adapt.method.average import AverageOptions, WindowAverage
+from adapt.method.base import Method
 from adapt.model.locate import Pretrained
 from adapt.train.job import TrainingRun
-from adapt.train.worker import _setting
+from adapt.train.worker import _cut_short, _setting
 
 
 @pytest.mark.parametrize(
@@ -26,4 +28,14 @@ def test_a_method_is_told_where_general_text_begins(
     """A streamed corpus has no mixture."""
     pretrained = Pretrained(tmp_path, tmp_path, False)
     job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), mixture, pretrained, 8)
-    assert _setting(job, torch.device("cpu"), 1, "fp32").first_general == expected
+    assert _setting(job, Method(), torch.device("cpu"), 1, "fp32").first_general == expected
+
+
+def test_only_a_method_that_depends_on_the_length_is_told_it_and_says_what_is_missing(tmp_path: Path) -> None:
+    job = TrainingRun(Config(), "ab" * 32, str(tmp_path), (), None, Pretrained(tmp_path, tmp_path, False), 8)
+    average = WindowAverage(AverageOptions(window=0.5, points=5))
+    told = [_setting(job, method, torch.device("cpu"), 1, "fp32") for method in (Method(), average)]
+    assert [setting.length for setting in told] == [None, 8]
+    average.prepare_model(None, told[1])
+    assert [_cut_short(Method(), 3, 8), _cut_short(average, 8, 8)] == ["", ""]
+    assert "begins after step 4, was not reached" in _cut_short(average, 3, 8)

@@ -18,6 +18,7 @@ from adapt.objective.mlm import MaskedLanguageModelling
 from adapt.train.engine import Engine, Offload
 from adapt.train.loop import Loop
 from adapt.train.precision import Precision
+from adapt.train.schedule import branch_step
 from adapt.train.tracking.progress import Progress
 
 VOCABULARY, LENGTH, GLOBAL_BATCH = 61, 12, 8
@@ -143,7 +144,16 @@ def build(case: Case, objective: Objective | None = None, method: Method | None 
     toy = model(case.dropout, case.frozen)
     passes = share // case.micro_batch
     engine = Engine(toy, training, case.zero_stage, case.precision, case.micro_batch, passes, case.offload)
-    return Loop(engine, objective or Objective(), method or Method(), training, case.micro_batch, case.steps, seed=5)
+    return Loop(
+        engine,
+        objective or Objective(),
+        method or Method(),
+        training,
+        case.micro_batch,
+        case.steps,
+        seed=5,
+        branch_step=branch_step(training, case.steps),
+    )
 
 
 def rate(step: int) -> float:

@@ -1,14 +1,26 @@
 """Turns: how long they are, what a training needs to go on, and who goes on."""
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from adapt.config import Config, TrainingConfig, TuneConfig
 from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.parse import parse_values
+from adapt.runner.reach import everything
+from adapt.stage.train import Train
+from adapt.train.checkpoints.branch import depends_on_length
 from adapt.train.schedule import branch_step
+from adapt.tuning.command import search_of
+from adapt.tuning.search import Search
 from adapt.tuning.turns import check_turns, lengths_of, steps_after
+from tests.job.worlds import SPLITS, enter
 
 TRAINING = TrainingConfig(max_steps=90, schedule="wsd", warmup_steps=4)
 ASHA = TuneConfig(scheduler="asha", turns=3, reduction=3)
@@ -57,3 +69,80 @@ def test_turns_of_one_length_are_refused() -> None:
         with pytest.raises(ConfigError, match="turns of different lengths"):
             check_turns(judged(tune=tune), [])
     check_turns(judged(), ["training.learning_rate"])
+
+
+def searched(config: Config, space: dict[str, Any], **given: Any) -> Search:
+    """A search of TAPT by ASHA over a space, with other fields as given."""
+    Path("space.yaml").write_text(json.dumps(space))
+    whole: dict[str, Any] = {
+        "model.path": config.model.path,
+        "storage.root": config.storage.root,
+        "task": {"train": "data/train.jsonl", "dev": "data/dev.jsonl", "test": "data/test.jsonl"},
+        "mixture.replay_paths": "data/general.jsonl",
+        "tapt.batch_examples": None,
+        "training": {"max_steps": 90, "schedule": "wsd", "warmup_steps": 4, "sequence_length": 64},
+        "evaluation.sequence_length": 64,
+        "tune": {
+            "space": "space.yaml",
+            "scheduler": "asha",
+            "turns": 3,
+            "reduction": 3,
+            "objectives": ["heldout_loss_after"],
+            "fresh_seeds": [],
+        },
+        **given,
+    }
+
+    def configure(values: Mapping[str, Any]) -> Config:
+        return parse_values({**whole, **values}, JOBS["tapt"].kind, "here")
+
+    return search_of(JOBS["tapt"], configure({}), configure)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    return enter(tmp_path, monkeypatch, *SPLITS, "general")
+
+
+RATES = {"training.learning_rate": [1e-3, 1e-4]}
+LENGTH_MATTERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "masks": ({"method.kind": "hat"}, RATES, "method.kind hat"),
+    "a window": ({"method.kind": "average"}, RATES, "method.kind average"),
+    "a share that changes": ({"mixture.replay_last": 0.0}, RATES, "mixture.replay_last 0"),
+    "a method of the space": ({}, {"method.kind": ["plain", "cpt"]}, "method.kind cpt"),
+    "a share of the space": ({}, {"mixture.replay_last": [0.1, 0.3]}, "mixture.replay_last 0.3"),
+}
+
+
+@pytest.mark.parametrize("name", LENGTH_MATTERS)
+def test_trials_whose_steps_depend_on_their_length_are_refused(name: str, world: Config) -> None:
+    given, space, message = LENGTH_MATTERS[name]
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        searched(world, space, **given).check()
+    assert "tune.scheduler none" in caught.value.fix
+    whole = searched(world, space, **given)
+    replace(whole, config=replace(whole.config, tune=replace(whole.config.tune, scheduler="none"))).check()
+
+
+def test_trials_that_do_the_same_steps_are_not(world: Config) -> None:
+    searched(world, RATES, **{"method.kind": "l2sp"}).check()
+    searched(world, RATES, **{"mixture.replay_last": 0.1}).check()  # which is the first share, too
+    searched(world, {"mixture.replay_fraction": [0.1, 0.3]}).check()
+    searched(world, {"method.kind": ["plain", "l2sp", "derpp"]}).check()
+
+
+def test_only_keys_of_runs_that_could_have_branched_say_so(world: Config) -> None:
+    """So a change of how a wsd run starts is another result, and runs of other schedules are found as before."""
+
+    def found(**given: Any) -> tuple[bool, bool]:
+        stages = everything([searched(world, RATES, **given).trial({})])
+        (training,) = [stage for stage in stages if isinstance(stage, Train)]
+        said = training.what()
+        return depends_on_length(said), bool(training.length_matters)
+
+    assert found() == (False, False)
+    assert found(**{"method.kind": "hat"}) == (True, True)
+    assert found(**{"mixture.replay_last": 0.0}) == (True, True)
+    linear = {"training": {"max_steps": 90, "warmup_steps": 4, "sequence_length": 64}}
+    assert found(**{"method.kind": "hat"}, **linear) == (False, True)
+    assert found(**{"mixture.replay_last": 0.0}, **linear) == (False, True)

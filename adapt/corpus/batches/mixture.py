@@ -88,7 +88,7 @@ class Mixture:
             return [*(share * (1 - sum(others)) for share in shares), *others]
 
         (mean,) = Slots.of(shares_at, period, None).phases
-        changes = replay and samples is not None and begins != ends
+        changes = replay and samples is not None and share_changes(config)
         changing = Slots.of(shares_at, period, -(-(samples or 1) // period)) if changes else None
         first_general = sum(rows) + sum(recalled) if replay else None
         return cls(tuple(groups), mean, seed, len(texts), changing, first_general)
@@ -188,6 +188,12 @@ def replay_shares(config: MixtureConfig) -> tuple[float, float]:
     """The shares of general text at the beginning and at the end of a run."""
     last = config.replay_last
     return config.replay_fraction, config.replay_fraction if last is None else last
+
+
+def share_changes(config: MixtureConfig) -> bool:
+    """Whether the share of general text changes along a run, so that a row of a step depends on the run's length."""
+    begins, ends = replay_shares(config)
+    return begins != ends
 
 
 def proportions(weights: Sequence[float], temperature: float = 1.0) -> list[float]:

@@ -46,6 +46,7 @@ class Elle(Method):
         super().__init__(options)
         self.options: ElleOptions = options
         self.by_domain = bool(options.prompt_length)
+        self.depends_on_length = bool(options.recovery_fraction)
         self._names: list[str] = []
         self._prompts: dict[str, int] = {}  # of past text
         self._setting = Setting()
@@ -164,7 +165,8 @@ class Elle(Method):
         """Whether a step sees past text."""
         import numpy as np
 
-        if step < round(self.options.recovery_fraction * self._setting.steps):
+        recovery = self.options.recovery_fraction
+        if recovery and step < round(recovery * self._setting.steps):
             return True
         draw = np.random.default_rng([self._setting.seed % 2**64, step, REPLAYS])
         return bool(draw.random() < self.options.replay_fraction)

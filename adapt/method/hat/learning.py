@@ -76,6 +76,16 @@ class MaskLearning:
             gradient = gradient + self._sparsity * added
         return compensated(gradient, part.value, self._steepness, self._steepest)
 
+    def cut_short(self, done: int) -> str:
+        """Says how steep the masks became in a training that ended before its planned length."""
+        if done >= self._steps:
+            return ""
+        reached = steepness_at(max(done - 1, 0), self._steps, self._steepest)
+        return (
+            f"the masks became {reached:.3g} steep and were to become {self._steepest:g}: the model computes with"
+            " steeper masks than it learnt with"
+        )
+
     def report(self) -> dict[str, float]:
         """The share of units that no other domain uses."""
         return {"free_units": self._total / max(self._units, 1)}

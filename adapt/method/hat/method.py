@@ -30,6 +30,7 @@ class Hat(Method):
     kind: ClassVar[str] = "hat"
     goes_alone: ClassVar[bool] = True
     by_domain = True
+    depends_on_length = True
 
     def __init__(self, options: HatOptions) -> None:
         super().__init__(options)
@@ -100,6 +101,10 @@ class Hat(Method):
     def merge(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """What the other domains use is as it was."""
         return self.learning.merge(state)
+
+    def cut_short(self, done: int) -> str:
+        """Says how steep the masks became."""
+        return self.learning.cut_short(done)
 
     def resize(self, config: Any) -> None:
         """Says which masks there are."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from adapt.report.entry import Study
+from adapt.report.entry import Entry, Study
 from adapt.report.tasks.collect import Results, Row
 from adapt.runner.record import Record
 from adapt.show.blocks import FindingBlock
@@ -17,6 +17,7 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
     findings += [FindingBlock("Transductive", _transductive(results))] if results.transductive else []
     for row in results.rows:
         findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
+    findings += [FindingBlock(entry.name, f"{lack}.") for entry, lack in _cut_short(study)]
     findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
     findings += [FindingBlock("Versions", text) for text in _versions(study)]
     findings += [FindingBlock("Chain", text) for text in study.warnings]
@@ -26,6 +27,13 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
 def _transductive(results: Results) -> str:
     names = ", ".join(results.label(recipe) for recipe in results.recipes if recipe in results.transductive)
     return f"{names}: pre-training has read the text of dev and test, so scores may be higher than on unseen text."
+
+
+def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
+    """Models whose training lacks something because its text ended early, and what that is."""
+    for entry in study.entries:
+        if entry.record.stage == "export" and (lack := entry.record.metrics.get("cut_short")):
+            yield entry, lack
 
 
 def _of_data(row: Row) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Longer runs without starting over: schedule `wsd` keeps the state at which its cooldown starts.
 
 Up to there a longer run of the same thing does the very same steps, since data order, masks and dropout are functions
-of (seed, step). So it starts from that state: constant rate with cooldowns, Hägele et al., arXiv 2405.18392.
+of (seed, step). So it starts from that state: constant rate with cooldowns, Hägele et al., arXiv 2405.18392. A run
+whose method or mixture depends on its length says so in its identity, and always starts at step 0.
 """
 
 import json
@@ -22,6 +23,8 @@ from adapt.train.tracking.progress import as_inherited
 
 BRANCHES = "branch"
 """Folder of a training stage with the state at the start of its cooldown; it is never pruned."""
+DEPENDS_ON_LENGTH = "depends_on_length"
+"""What a method or a mixture adds to the identity of a training whose steps depend on its length."""
 _LENGTH = ("max_steps", "max_tokens", "max_flops", "epochs", "cooldown_fraction")
 
 
@@ -50,7 +53,7 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
         steps: its length.
         run_folder: its checkpoints.
     """
-    if training.schedule != "wsd":
+    if training.schedule != "wsd" or depends_on_length(stage.what()):
         return
     siblings = list(_siblings(stage, store))
     usable = [branch for branch in siblings if _same_rates(branch, training, steps)]
@@ -66,6 +69,11 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
     if own is None or step_of(own) < best.step:
         _link(best.folder, run_folder)
         log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
+
+
+def depends_on_length(what: Mapping[str, Any]) -> bool:
+    """Whether the steps of a training depend on its length, by what the stage says of its method and its mixture."""
+    return any(what.get(part, {}).get(DEPENDS_ON_LENGTH, False) for part in ("method", "mixture"))
 
 
 def _siblings(stage: Stage[Any], store: Store) -> Iterator[Branch]:

@@ -26,7 +26,7 @@ STEPS = 400
 
 def begun(tmp_path: Path, **options: Any) -> tuple[Elle, Any]:
     method = Elle(ElleOptions(**{"layers": [], "heads": [], "prompt_length": 0, **options}))
-    setting = Setting(past={f"{TEXT}1": text_folder(tmp_path, 1)}, steps=STEPS, seed=3)
+    setting = Setting(past={f"{TEXT}1": text_folder(tmp_path, 1)}, length=STEPS, seed=3)
     return method, method.prepare_model(model(), setting)
 
 
@@ -64,7 +64,7 @@ def test_the_first_steps_recover_and_of_the_others_a_share_replays(tmp_path: Pat
 
 def test_without_a_domain_before_it_is_plain_training_of_a_larger_model() -> None:
     method = Elle(ElleOptions(layers=[1], heads=[1], recovery_fraction=1.0, prompt_length=0))
-    toy = method.prepare_model(model(), Setting(steps=STEPS))
+    toy = method.prepare_model(model(), Setting(length=STEPS))
     assert toy.config.num_hidden_layers == toy.config.num_attention_heads == 3
     with torch.no_grad():
         for (loss, _), part in zip(method.losses(toy, parts(), Objective(), 0, 37), parts(), strict=True):

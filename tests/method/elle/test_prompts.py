@@ -38,9 +38,9 @@ def second(tmp_path: Path) -> tuple[Elle, Any]:
     """The training of a second domain, whose steps all replay the first."""
     toy: Any = with_room(model(), 2)
     past = {f"{TEXT}1": text_folder(tmp_path, 1)}
-    toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, steps=STEPS))
+    toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, length=STEPS))
     method = elle()
-    return method, method.prepare_model(toy, Setting(domain="second", number=2, steps=STEPS, past=past))
+    return method, method.prepare_model(toy, Setting(domain="second", number=2, length=STEPS, past=past))
 
 
 def parts() -> list[Any]:
@@ -91,12 +91,12 @@ def test_a_prompt_that_a_step_does_not_see_has_a_gradient_of_0(tmp_path: Path) -
 
 def test_prototypes_are_those_of_the_model_that_a_training_begins_with(tmp_path: Path) -> None:
     toy: Any = with_room(model(), 2)
-    toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, steps=STEPS))
+    toy = elle().prepare_model(toy.eval(), Setting(domain="first", number=1, length=STEPS))
     with torch.no_grad():
         for parameter in toy.parameters():
             parameter *= 1.5
     text = text_folder(tmp_path, 1)
-    setting = Setting(domain="second", number=2, steps=STEPS, past={f"{TEXT}1": text}, texts=(text,))
+    setting = Setting(domain="second", number=2, length=STEPS, past={f"{TEXT}1": text}, texts=(text,))
     known = domains_of(elle().prepare_model(toy, setting))
     assert known is not None
     assert known.names == ["first", "second"]

@@ -87,7 +87,7 @@ def learnt(name: str, folder: Path, domain: str, target: Path, **more: Any) -> A
     """
     kind, options = RUNS[name]
     method: Any = Hat(HatOptions(**options, **more)) if kind == "hat" else Cpt(CptOptions(**options, **more))
-    model: Any = method.prepare_model(load_model(folder), Setting(domain=domain, steps=9))
+    model: Any = method.prepare_model(load_model(folder), Setting(domain=domain, length=9))
     draw = torch.Generator().manual_seed(len(domain))
     for each, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -124,7 +124,7 @@ def test_every_family_can_have_masks(family: str, on: Any) -> None:
     model: Any = ready(family)
     method = Hat(HatOptions(on=on, width=4))
     before = logits(model)
-    method.prepare_model(model, Setting(domain="cs", steps=9))
+    method.prepare_model(model, Setting(domain="cs", length=9))
     assert len(sets_of(model)) == 2 * (3 if on == "model" else 4)
     if on == "adapters":
         torch.testing.assert_close(logits(model), before)  # plugins begin at 0
@@ -167,3 +167,10 @@ def test_what_it_costs() -> None:
     assert adapters.trained == pytest.approx(plugins / ROBERTA.parameters)
     assert whole.held == whole.kept == 4 * ROBERTA.layer_parameters
     assert Cpt(CptOptions()).added_memory(ROBERTA) == adapters
+
+
+def test_masks_of_a_training_that_ended_early_are_said_to_be_less_steep() -> None:
+    method = Hat(HatOptions(width=4, steepest=400.0))
+    method.prepare_model(ready("bert"), Setting(domain="cs", length=9))
+    assert method.cut_short(9) == ""
+    assert "became 200 steep and were to become 400" in method.cut_short(5)

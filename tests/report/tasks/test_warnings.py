@@ -55,3 +55,11 @@ def test_missing_seeds_and_other_versions_are_said(tmp_path):
         "acl_arc: other has 1 of 2 seeds.",
         "Versions: stages ran with different versions of torch: 2.13.0, 2.11.0.",
     ]
+
+
+def test_a_model_whose_text_ended_before_its_training_did_is_named(tmp_path):
+    fake = Fake(tmp_path)
+    export = fake.export("dapt", 1.0, [2.0, 1.5, 2.0, 2.1], 3.0)
+    cut = replace(export, metrics={**export.metrics, "cut_short": "the window was not reached"})
+    entries = [*runs(fake), Entry("dapt", "dapt", {}, cut)]
+    assert "dapt: the window was not reached." in said(Study("short", "base", entries))
