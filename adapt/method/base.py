@@ -7,14 +7,14 @@ this module nor any that `adapt.method.table` names imports it when it is loaded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, what
-from adapt.errors import ConfigError
 from adapt.method.notes import Notes
+from adapt.method.setting import Setting as Setting
 from adapt.plugin import source_digest
 
 if TYPE_CHECKING:
@@ -40,54 +40,6 @@ class Domain:
     """The method's stages so far, by name."""
     general: Stage[Any] | None = None
     """Prepared general text, where some is replayed (`mixture.replay_paths`); known before the first domain."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a method is told of the training that it is part of."""
-
-    seed: int = 0
-    length: int | None = None
-    """Number of steps of the training; None for a method that does not declare `Method.depends_on_length`."""
-    past: Mapping[str, Path] = field(default_factory=dict)
-    """Folders of the method's stages so far, by name."""
-    anchor: Path = Path()
-    """Folder of the model that the training began with."""
-    base: Path = Path()
-    """Folder of the model that the first of all domains began with."""
-    carried: Path | None = None
-    """What `carry` left of the domain before."""
-    number: int | None = None
-    """Number of the domain, from 1; None where it is not known."""
-    domain: str = ""
-    """Name of the domain."""
-    texts: tuple[Path, ...] = ()
-    """Folders of its prepared text; empty where that is streamed."""
-    first_general: int | None = None
-    """From this number on (`Corrupted.rows`) rows are of replayed general text; None where none is."""
-    device: Any = "cpu"
-    """The device that the model will be on."""
-    zero_stage: int = 0
-    world: int = 1
-    """Ranks."""
-    precision: str = "fp32"
-    """Arithmetic of the passes: fp32, bf16 or fp16."""
-    load: Callable[[Path], nn.Module] | None = None
-    """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of the training.
-
-        Raises:
-            ConfigError: the method does not declare that its steps depend on the length.
-        """
-        if self.length is None:
-            raise ConfigError(
-                "method.kind: the method asks for the length of the training, and does not declare that it does",
-                "set `depends_on_length = True` in its class (docs/extension.md)",
-            )
-        return self.length
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from adapt.config import Config, CorpusConfig, fewest_of, most_of
+from adapt.config import Config, CorpusConfig, TrainingConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import ConfigError, DataError
 from adapt.method.table import method_of, past_fraction
@@ -15,6 +15,17 @@ from adapt.train.schedule import RunLength, length_of, rows_of
 
 if TYPE_CHECKING:
     from adapt.corpus.batches.mixture import Mixture
+
+
+@dataclass(frozen=True)
+class SourceShare:
+    """What a source gave to a run."""
+
+    rows: int
+    tokens: int
+    """Tokens that the run took, to within a row."""
+    share: float
+    """Share of this source in the rows of the run."""
 
 
 def sized(config: Config, batch_examples: int | None, texts: Sequence[Prepared]) -> Config:
@@ -164,3 +175,25 @@ def _check_rows(rows: Mapping[str, int], weights: Sequence[float] | None) -> Non
                 f"corpus.sources: {name} has weight {weight:g}, but no text to train on",
                 "give this source more text, lower corpus.heldout_fraction, or set the weight to 0",
             )
+
+
+def shares_of(
+    named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
+) -> dict[str, SourceShare] | None:
+    """What each text gave to a run, by its name.
+
+    Args:
+        named: the texts, in the order in which the mixture numbers them.
+        mixture: of the run; None where the corpus is streamed.
+        steps: of the run.
+        training: its settings.
+    """
+    if mixture is None:
+        return None
+    drawn = mixture.drawn(steps * training.global_batch_size)
+    shares = {}
+    for (name, text), rows in zip(named.items(), drawn, strict=True):
+        tokens = text.train_tokens or 0
+        given = round(rows * tokens / max(rows_of(tokens, training), 1))
+        shares[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
+    return shares

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapt.config import Config, TrainingConfig, what
+from adapt.config import Config, what
 from adapt.console import log
 from adapt.method.table import method_of, past_fraction
 from adapt.model.instruct import warn_of_instruct
@@ -19,7 +19,7 @@ from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
 from adapt.stage.dimensions import first_size
 from adapt.stage.domains.noted import Noted
-from adapt.stage.length import length_matters, length_over, mixed, sized, weights_of
+from adapt.stage.length import SourceShare, length_matters, length_over, mixed, shares_of, sized, weights_of
 from adapt.stage.measurable import warn_of_unmeasured
 from adapt.stage.text.prepare import Prepared, Streamed
 from adapt.train.capacity.compute import with_flops_as_steps
@@ -28,11 +28,10 @@ from adapt.train.capacity.flops import mean_length, summed_sizes
 from adapt.train.capacity.needs import training_needs
 from adapt.train.checkpoints.branch import DEPENDS_ON_LENGTH, start_from_branch
 from adapt.train.job import CHECKPOINTS, TrainingRun
-from adapt.train.schedule import branch_step, check_warmup, length_of, rows_of
+from adapt.train.schedule import branch_step, check_warmup, length_of
 from adapt.train.tracking.track import anchored
 
 if TYPE_CHECKING:
-    from adapt.corpus.batches.mixture import Mixture
     from adapt.train.capacity.forecast import Forecast
 
 RAN_ON = (
@@ -40,17 +39,6 @@ RAN_ON = (
     *("gradient_checkpointing", "compile", "device"),
 )
 """What a training's record says of how it ran."""
-
-
-@dataclass(frozen=True)
-class SourceShare:
-    """What a source gave to a run."""
-
-    rows: int
-    tokens: int
-    """Tokens that the run took, to within a row."""
-    share: float
-    """Share of this source in the rows of the run."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +208,7 @@ class Train(Stage[Trained]):
                 log(f"warning: {reported['cut_short']}; set training.max_steps to {reported['step']}")
         knows = self.is_transductive or self.start.knows(done)
         named = {**texts, **recalled, **({"(replay)": replay} if replay else {})}
-        shares = _shares(named, mixture, reported["step"], config.training)
+        shares = shares_of(named, mixture, reported["step"], config.training)
         return outcome_of(reported, config.resources.price_per_device_hour, knows, shares)
 
     def tidy(self, folder: Path) -> None:
@@ -300,18 +288,3 @@ def outcome_of(
     )
     cost = {**cost_of(reported["device_seconds"], price_per_hour), "tokens": reported["own_tokens"]}
     return Outcome(trained, cost, {name: reported[name] for name in RAN_ON})
-
-
-def _shares(
-    named: Mapping[str, Prepared], mixture: "Mixture | None", steps: int, training: TrainingConfig
-) -> dict[str, SourceShare] | None:
-    """What each text gave to a run, by its name, as the mixture numbers them."""
-    if mixture is None:
-        return None
-    drawn = mixture.drawn(steps * training.global_batch_size)
-    shares = {}
-    for (name, text), rows in zip(named.items(), drawn, strict=True):
-        tokens = text.train_tokens or 0
-        given = round(rows * tokens / max(rows_of(tokens, training), 1))
-        shares[name] = SourceShare(rows, given, rows / max(sum(drawn), 1))
-    return shares
