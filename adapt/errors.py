@@ -51,6 +51,10 @@ class StorageError(AdaptError):
     exit_code = 6
 
 
+class CheckpointError(StorageError):
+    """A checkpoint is not as the job wrote it. It was removed, so that another start goes on from the one before."""
+
+
 class TrainingError(AdaptError):
     """Training itself failed, for example on a loss that is not finite."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from adapt.train.checkpoints.retain import newest_whole, step_of
 from tests import drive
 from tests.drive import Job, Jobs, gone, record, reports, run_folder, saved_steps, stamps, whole_step
 from tests.samples import sentences
@@ -144,6 +145,29 @@ def test_a_job_that_is_killed_again_and_again(
     made = record(job.root, "train")
     assert (made["resources"]["workers"], made["resources"]["zero_stage"]) == (1, 0)
     assert [line["step"] for line in reports(job.root)] == list(range(1, STEPS + 1))
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(
+    jobs: Jobs, peaceful: list[Job], arguments: list[str], tmp_path: Path
+) -> None:
+    job = jobs.start(with_text(peaceful[0].root, tmp_path), arguments)
+    job.until(lambda: whole_step(job.root) > EVERY)
+    job.interrupt(signal.SIGKILL)
+    job.end()
+    newest = newest_whole(run_folder(job.root))
+    assert newest is not None
+    reached = step_of(newest)
+    file = max(newest.glob("state/*"), key=lambda each: each.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 0x40
+    file.write_bytes(content)
+
+    job = jobs.start(tmp_path, arguments)
+    result = job.result()
+    assert f"the checkpoint {newest} is not as this job wrote it (state/{file.name} has other content)" in job.err
+    assert f"training goes on from step {reached - EVERY}" in job.err
+    assert job.first_step() == reached - EVERY + 1
+    assert weights(result) == weights(peaceful[0].result())
 
 
 def local_leftovers(root: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from adapt.train.ranks import RankedRun, on_all_ranks
 if TYPE_CHECKING:
     from adapt.embed.topics import TopicTraining
     from adapt.embed.vampire import VampireOptions
+    from adapt.train.checkpoints.seal import Sealing
     from adapt.train.tracking.progress import Progress
 
 RUN_NAME = "topics"
@@ -67,10 +68,10 @@ def topics_per_worker(config: dict[str, Any]) -> None:
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
     with portable_errors(), only_run(Path(run.folder), rank):
-        _train(run, rank)
+        _train(run, rank, config["sealing"])
 
 
-def _train(run: TopicRun, rank: int) -> None:
+def _train(run: TopicRun, rank: int, sealing: Sealing) -> None:
     import ray.train
     import torch.distributed as dist
     from scipy.sparse import load_npz
@@ -83,7 +84,7 @@ def _train(run: TopicRun, rank: int) -> None:
     folder = Path(run.folder)
     device = rank_device(ray.train.get_context().get_local_world_size())
     training = TopicTraining(load_npz(folder / COUNTS_FILE), run.options, run.seed, device)
-    checkpoints = Checkpoints(training, None, folder / CHECKPOINTS / RUN_NAME)
+    checkpoints = Checkpoints(training, None, folder / CHECKPOINTS / RUN_NAME, sealing)
     progress = checkpoints.load()
     with checkpoints.arriving():
         metrics = File(folder / METRICS_FILE, progress.step) if rank == 0 else None

@@ -23,7 +23,7 @@ with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would 
     import deepspeed
     from deepspeed.utils import safe_get_local_fp32_param
 
-    from adapt.train.checkpoints.reshape import TAG, read_parameter, taken_apart
+    from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 
 # DeepSpeed's shared-memory collective would be compiled at first use, in half a minute: gloo and nccl do the same
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.max_norm = training.max_gradient_norm
         self._has_changed = False
-        self.zero_stage = zero_stage
+        self.zero_stage, self._precision = zero_stage, precision
         self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
@@ -164,8 +164,10 @@ class Engine:
             self.scale.update(overflowed=not finite)
             self._set_scale(self.scale)
         elif not finite:
+            others = "" if self._precision == "fp32" else " or use training.precision fp32"
             raise TrainingError(
-                f"the gradient norm is {norm}", "lower training.learning_rate or use training.precision fp32"
+                f"the gradient norm is {norm}",
+                f"lower training.learning_rate{others}; the last checkpoint is intact",
             )
 
     def parts(self) -> Iterator[ParameterPart]:
@@ -260,7 +262,8 @@ class Engine:
         return dict(written["progress"])
 
     def _read(self, folder: Path) -> None:
-        loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
+        with only_numbers():
+            loaded, _ = self._engine.load_checkpoint(str(folder), tag=TAG)
         if loaded is None:  # DeepSpeed says no more than that, and would train on with the weights it has
             raise TrainingError(f"DeepSpeed can load nothing from {folder}", "delete that folder and run again")
 

@@ -38,4 +38,4 @@ def train_loop_per_worker(config: dict[str, Any]) -> None:
     hide_unreserved_gpus()
     from adapt.train.worker import train_rank
 
-    train_rank(config["job"])
+    train_rank(config["job"], config["sealing"])

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig
+from adapt.console import log
+from adapt.errors import CheckpointError
+from adapt.runner.secret import secret_of
 from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, bundle_of, hush
-from adapt.train.checkpoints.retain import mend_run, prune
+from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
+from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.failure import as_ours
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, NOTICE_FILE, WISH_FILE
@@ -22,7 +26,8 @@ class RankedRun:
     """What Ray Train is to run."""
 
     function: Callable[[dict[str, Any]], None]
-    """Called on each rank with `told`. What it imports at the top, the driver imports too."""
+    """Called on each rank with `told` and, as `sealing`, the `Sealing` of the run. What it imports at the top, the
+    driver imports too."""
     told: dict[str, Any]
     folder: Path
     """The stage's, on storage that all nodes see. Ranks write metrics and notices there (`adapt.train.job`)."""
@@ -39,6 +44,14 @@ class RankedRun:
         """Where its checkpoints are stored."""
         return self.folder / CHECKPOINTS / self.name
 
+    def sealing(self) -> Sealing:
+        """What signs its checkpoints; the key is made where there is none.
+
+        Raises:
+            ConfigError, StorageError: the key cannot be used.
+        """
+        return Sealing(secret_of(self.folder.parent.parent), sealed_run(self.folder, self.name))
+
 
 def on_all_ranks(run: RankedRun) -> None:
     """Runs a function on the cluster this process is connected to, until it has ended well on every rank.
@@ -48,13 +61,20 @@ def on_all_ranks(run: RankedRun) -> None:
     Raises:
         ClusterError: the workers cannot be placed.
         AdaptError: what the function itself raised, of ours.
-        StorageError: the disk is full, or may not be written.
+        StorageError: the disk is full, or may not be written, or no checkpoint is one that this user's job wrote.
         TrainingError: workers crashed too often.
     """
     await_resources(run.resources)
-    mend_run(run.run_folder)
-    with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
-        _fit(_trainer(run), run.folder)
+    sealing, is_done = run.sealing(), False
+    while not is_done:
+        mend_run(run.run_folder, sealing)
+        try:
+            with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
+                _fit(_trainer(run, sealing), run.folder)
+            is_done = True
+        except CheckpointError as error:  # its checkpoint is gone, so this ends
+            newest = newest_whole(run.run_folder)
+            log(f"{error.what}; training goes on from step {step_of(newest) if newest else 0}")
     prune(run.run_folder, run.keep_checkpoints)
     for name in (NOTICE_FILE, WISH_FILE):
         (run.folder / name).unlink(missing_ok=True)
@@ -78,7 +98,7 @@ def _fit(trainer: Any, folder: Path) -> None:
         raise as_ours(errors[0], folder) from errors[0]
 
 
-def _trainer(run: RankedRun) -> Any:
+def _trainer(run: RankedRun, sealing: Sealing) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -96,7 +116,7 @@ def _trainer(run: RankedRun) -> Any:
     scaling = ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
     trainer: Any = TorchTrainer(
         run.function,
-        train_loop_config=run.told,
+        train_loop_config={**run.told, "sealing": sealing},
         scaling_config=scaling,
         run_config=RunConfig(
             name=run.name,

@@ -35,6 +35,7 @@ from adapt.train.capacity.passes import RankPlace, passes
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.checkpoints.checkpoint import Checkpoints
+from adapt.train.checkpoints.seal import Sealing
 from adapt.train.elastic.wish import Wishes
 from adapt.train.engine import Engine
 from adapt.train.failure import portable_errors
@@ -51,7 +52,7 @@ from adapt.train.tracking.progress import Progress
 from adapt.train.tracking.track import Trackers
 
 
-def train_rank(job: TrainingRun) -> None:
+def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     """The whole life of a rank.
 
     Whatever goes wrong on any rank is raised, for the others may wait for it: Ray Train sees it at once and ends all of
@@ -61,17 +62,18 @@ def train_rank(job: TrainingRun) -> None:
     die_with_parent()
     folder = Path(job.folder)
     with telling(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
-        _train(job, rank)
+        _train(job, rank, sealing)
 
 
-def _train(job: TrainingRun, rank: int) -> None:
+def _train(job: TrainingRun, rank: int, sealing: Sealing) -> None:
     parts = RankParts.of(job)
     folder = Path(job.folder)
     if rank == 0:
         note_pass(folder, parts.resources["micro_batch"])
     engine, method = parts.loop.engine, parts.loop.method
     method.begin(engine)
-    checkpoints = Checkpoints(engine, method, folder / CHECKPOINTS / job.run_name, folder / BRANCHES, job.branch_step)
+    run_folder, branch = folder / CHECKPOINTS / job.run_name, job.branch_step
+    checkpoints = Checkpoints(engine, method, run_folder, sealing, folder / BRANCHES, branch)
     progress = checkpoints.load()
     with checkpoints.arriving():
         feeding = _feeding(job, progress.step, parts.loop.objective)

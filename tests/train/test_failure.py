@@ -25,6 +25,7 @@ from adapt.train.checkpoints.retain import checkpoints, is_whole, step_of
 from adapt.train.failure import as_ours, portable_errors
 from adapt.train.job import NOTICE_FILE, PROGRESS_FILE, TrainingRun
 from adapt.train.verdict import EndAtOnce
+from tests.train.checkpoints.sealed import SEALING
 from tests.train.ranks import Ranks
 
 pytestmark = pytest.mark.heavy
@@ -113,11 +114,11 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
             patch.setattr(holder, name, fail)
         ended = Path(job.folder) / "ended"
         if rank != at_rank:
-            threading.Thread(target=worker.train_rank, args=(job,), daemon=True).start()
+            threading.Thread(target=worker.train_rank, args=(job, SEALING), daemon=True).start()
             _eventually(ended.exists)
             return []
         try:
-            worker.train_rank(job)
+            worker.train_rank(job, SEALING)
         except Exception as error:
             seconds, whole = time.monotonic() - broken, filter(is_whole, checkpoints(run_folder))
             return [type(error), str(error), seconds, [step_of(each) for each in whole]]

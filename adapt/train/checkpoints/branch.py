@@ -15,9 +15,11 @@ from typing import Any
 from adapt.config import TrainingConfig
 from adapt.console import log
 from adapt.runner import Record, Stage, Store
-from adapt.runner.files import folder_aside, link_or_copy
+from adapt.runner.files import folder_aside, link_or_copy, write_atomically
 from adapt.runner.key import canonical
-from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, rewrite, step_of
+from adapt.runner.secret import Secret, secret_of
+from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
+from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
 from adapt.train.schedule import learning_rate
 from adapt.train.tracking.progress import as_inherited
 
@@ -52,6 +54,9 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
         training: its settings.
         steps: its length.
         run_folder: its checkpoints.
+
+    Raises:
+        ConfigError, StorageError: the key that signs checkpoints cannot be used.
     """
     if training.schedule != "wsd" or depends_on_length(stage.what()):
         return
@@ -64,11 +69,24 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
                 "give training.warmup_steps, and longer runs go on where shorter ones began their cooldown"
             )
         return
-    best = max(usable, key=lambda branch: branch.step)
-    own = newest_whole(run_folder)
-    if own is None or step_of(own) < best.step:
-        _link(best.folder, run_folder)
+    own, secret = newest_whole(run_folder), secret_of(store.root)
+    start = step_of(own) if own else 0
+    for best in sorted(usable, key=lambda branch: branch.step, reverse=True):
+        if best.step <= start:
+            return
+        if fault := _fault(best, secret):
+            log(f"train: {best.folder} is passed over: {fault}")
+            continue
+        run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
+        _link(best.folder, run_folder, run)
         log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
+        return
+
+
+def _fault(branch: Branch, secret: Secret) -> str | None:
+    """Why a state is not as a run of this user wrote it; None if it is."""
+    run = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
+    return forgery_in(branch.folder, run) or content_fault(branch.folder, digests_of(branch.folder))
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:
@@ -100,9 +118,10 @@ def _same_rates(branch: Branch, training: TrainingConfig, steps: int) -> bool:
     )
 
 
-def _link(source: Path, run_folder: Path) -> None:
+def _link(source: Path, run_folder: Path, sealing: Sealing) -> None:
     """Copies a state by links, where the file system has them, since files never change; leaves out the cost so far."""
     with folder_aside(run_folder / source.name) as aside:  # what is there is torn, or it would have been the newest
         shutil.copytree(source, aside, copy_function=link_or_copy, dirs_exist_ok=True)
         state = json.loads((aside / STATE_FILE).read_text())
-        rewrite(aside, STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))
+        write_atomically(aside / STATE_FILE, json.dumps({**state, "progress": as_inherited(state["progress"])}))
+        reseal(aside, source.name, sealing, changed=STATE_FILE)

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointUploadMode
 
-from adapt.errors import StorageError
+from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
-from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn, seal
+from adapt.train.checkpoints.retain import folder_name, is_whole, newest_whole, remove_torn
+from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, write_seal
 from adapt.train.tracking.progress import Progress
 
 METHOD_FILE = "method.pt"
@@ -50,6 +51,7 @@ class Checkpoints:
         engine: whose state is saved.
         method: whose state, if it has one, is saved too; None where there is no method.
         run_folder: the Ray Train run's folder, where they are stored.
+        sealing: signs them, and recognizes them before they are loaded.
         branches: folder on the same storage for the state after `branch_step`, which is kept.
         branch_step: see `adapt.train.checkpoints.branch`.
     """
@@ -57,6 +59,7 @@ class Checkpoints:
     engine: Resumable
     method: Method | None
     run_folder: Path
+    sealing: Sealing
     branches: Path | None = None
     branch_step: int | None = None
     _sent: list[Path] = field(default_factory=list)
@@ -84,7 +87,7 @@ class Checkpoints:
             self.engine.save(folder, asdict(progress))
             if dist.get_rank() == 0 and self.method and (state := self.method.state()):
                 torch.save(state, folder / METHOD_FILE)
-            seal(folder, dist.get_rank(), dist.get_world_size())
+            write_seal(folder, dist.get_rank(), dist.get_world_size(), folder_name(progress.step), self.sealing)
         if self.branches and progress.step == self.branch_step:
             _keep(folder, self.branches / folder_name(progress.step))
         ray.train.report(
@@ -100,21 +103,43 @@ class Checkpoints:
         """Restores the newest whole checkpoint, if there is one, whatever resources it was written with.
 
         Raises:
+            CheckpointError: its files are not those that the run wrote. It was removed.
             TrainingError: it was written with other resources and cannot be converted.
         """
         for leftover in Path(tempfile.gettempdir()).glob(f"{self._prefix}*"):  # ranks that were killed left them
             shutil.rmtree(leftover, ignore_errors=True)
-        choice: list[Path | None] = [None]  # rank 0 chooses: file systems may show other nodes another state
+        choice: list[Any] = [None, None, {}]  # rank 0 chooses: file systems may show other nodes another state
         if dist.get_rank() == 0:
             remove_torn(self.run_folder)
-            choice = [newest_whole(self.run_folder)]
+            if newest := newest_whole(self.run_folder):
+                choice = [newest, forgery_in(newest, self.sealing), digests_of(newest)]
         dist.broadcast_object_list(choice)
-        if choice[0] is None:
+        checkpoint, forgery, digests = choice
+        if checkpoint is None:
             return Progress()
-        progress = Progress(**self.engine.load(choice[0]))
-        if self.method and (file := choice[0] / METHOD_FILE).exists():
-            self.method.load_state(torch.load(file, map_location=self.engine.device))
+        self._check(checkpoint, forgery, digests)
+        progress = Progress(**self.engine.load(checkpoint))
+        if self.method and (file := checkpoint / METHOD_FILE).exists():
+            self.method.load_state(torch.load(file, map_location=self.engine.device, weights_only=True))
         return progress
+
+    def _check(self, checkpoint: Path, forgery: str | None, digests: dict[str, str]) -> None:
+        """Refuses a checkpoint that has changed since it was sealed. Each rank reads a share of its files.
+
+        Raises:
+            CheckpointError: on all ranks.
+        """
+        rank, world = dist.get_rank(), dist.get_world_size()
+        own = {name: digests[name] for name in sorted(digests)[rank::world]}
+        faults: list[str | None] = [None] * world
+        dist.all_gather_object(faults, forgery or content_fault(checkpoint, own))
+        if fault := next(filter(None, faults), None):
+            if rank == 0:
+                shutil.rmtree(checkpoint)
+            raise CheckpointError(
+                f"the checkpoint {checkpoint} is not as this job wrote it ({fault}); it was removed",
+                "run the same command again: it goes on from the checkpoint before",
+            )
 
     @property
     def _prefix(self) -> str:

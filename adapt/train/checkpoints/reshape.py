@@ -6,6 +6,7 @@ the shards here, and the files are then completed to what its loaders of all sta
 """
 
 import os
+import pickle
 import shutil
 import tempfile
 from argparse import Namespace
@@ -19,6 +20,9 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.checkpoint import ds_to_universal
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
 
 from adapt.errors import TrainingError
 
@@ -26,6 +30,36 @@ TAG = "state"
 """The folder of a checkpoint's files within it."""
 _MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # stages 0 to 2, stage 3
 _TENSORS = "fp32", "exp_avg", "exp_avg_sq"
+_ALLOWED = [fragment_address, ZeroStageEnum, LossScaler, DynamicLossScaler]
+"""Classes in the files of DeepSpeed's checkpoints, beside tensors and plain values. None of them does anything."""
+_ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def only_numbers() -> Iterator[None]:
+    """Makes `torch.load` refuse everything but tensors, plain values and four classes of DeepSpeed's in the block.
+
+    DeepSpeed reads its checkpoints as pickles, which can run code. PyTorch lets an environment variable overrule that.
+
+    Raises:
+        TrainingError: a file holds something else.
+    """
+    before = os.environ.get(_ONLY_WEIGHTS)
+    os.environ[_ONLY_WEIGHTS] = "1"
+    try:
+        with torch.serialization.safe_globals(_ALLOWED):
+            yield
+    except pickle.UnpicklingError as error:
+        lines = [line.strip() for line in str(error).splitlines() if "Unsupported" in line] or [str(error)]
+        raise TrainingError(
+            f"the checkpoint holds something else than numbers, which could run code: {lines[0]}",
+            "delete its folder and run again, which goes on from the checkpoint before",
+        ) from error
+    finally:
+        if before is None:
+            del os.environ[_ONLY_WEIGHTS]
+        else:
+            os.environ[_ONLY_WEIGHTS] = before
 
 
 @contextmanager
@@ -48,7 +82,8 @@ def taken_apart(folder: Path, zero_stage: int, names: Sequence[str]) -> Iterator
     try:
         if target:
             try:
-                _take_apart(folder / TAG, zero_stage, names, Path(target) / TAG)
+                with only_numbers():
+                    _take_apart(folder / TAG, zero_stage, names, Path(target) / TAG)
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
         by_rank: list[tuple[str | None, str | None]] = [(None, None)] * dist.get_world_size()
@@ -137,4 +172,4 @@ def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
 
 
 def _load(file: Path) -> Any:
-    return torch.load(file, map_location="cpu", weights_only=False)
+    return torch.load(file, map_location="cpu", weights_only=True)

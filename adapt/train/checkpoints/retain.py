@@ -1,15 +1,18 @@
 """Which checkpoints of a run are whole, decided from the files alone.
 
 Ray Train keeps a list of checkpoints too, but writes it in place, seconds after the files: a kill in between leaves
-it cut short or behind. So each rank seals its share with a list of its files and their sizes, and a checkpoint is
-whole when every rank's seal is there and every file has its size, whoever was killed when.
+it cut short or behind. So each rank seals its share with a list of its files (`adapt.train.checkpoints.seal`), and a
+checkpoint is whole when every rank's seal is there and every file has its size, whoever was killed when.
 """
 
 import json
 import shutil
 from pathlib import Path
 
-from adapt.runner.files import write_atomically
+from adapt.console import log
+from adapt.errors import StorageError
+from adapt.runner.secret import VARIABLE
+from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, seal_files
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 """Ray Train's list."""
@@ -28,33 +31,15 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def seal(folder: Path, rank: int, world: int) -> None:
-    """Lists what a rank has written into its share of a checkpoint, as the last thing it writes there."""
-    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in folder.rglob("*") if file.is_file()}
-    (folder / f"seal-{rank}-of-{world}.json").write_text(json.dumps(sizes))
-
-
-def rewrite(checkpoint: Path, name: str, text: str) -> None:
-    """Gives a file of a whole checkpoint new content, and the seal its size. Links to the old file keep the old one."""
-    write_atomically(checkpoint / name, text)
-    size = (checkpoint / name).stat().st_size
-    for sealed in checkpoint.glob("seal-*.json"):
-        sizes = json.loads(sealed.read_text())
-        if name in sizes:
-            write_atomically(sealed, json.dumps({**sizes, name: size}))
-
-
 def is_whole(checkpoint: Path) -> bool:
     """Whether all ranks' files have arrived."""
-    seals = list(checkpoint.glob("seal-*.json"))
-    world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
-    if len(world_sizes) != 1 or len(seals) != world_sizes.pop():
-        return False
+    seals = seal_files(checkpoint)
     try:
+        world_sizes = {int(seal.stem.rsplit("-", 1)[1]) for seal in seals}
+        if len(world_sizes) != 1 or len(seals) != world_sizes.pop():
+            return False
         return all(
-            (checkpoint / name).stat().st_size == size
-            for seal in seals
-            for name, size in json.loads(seal.read_text()).items()
+            (checkpoint / name).stat().st_size == size for seal in seals for name, size in Seal.read(seal).sizes.items()
         )
     except (OSError, ValueError):
         return False
@@ -77,9 +62,35 @@ def remove_torn(run_folder: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
-def mend_run(run_folder: Path) -> None:
-    """Makes a run's folder fit to start from: no torn checkpoints, and no list that would stop Ray Train."""
+def remove_forged(run_folder: Path, sealing: Sealing) -> None:
+    """Removes whole checkpoints that the run did not write itself, and names them.
+
+    Raises:
+        StorageError: the run wrote none of its checkpoints, as when the key is lost. Then they stay.
+    """
+    found = {checkpoint: forgery_in(checkpoint, sealing) for checkpoint in checkpoints(run_folder)}
+    forged = {checkpoint: why for checkpoint, why in found.items() if why}
+    if forged and len(forged) == len(found):
+        checkpoint, why = next(iter(reversed(forged.items())))
+        raise StorageError(
+            f"the checkpoint {checkpoint} is not one that this job wrote: {why}. It is not loaded, as a checkpoint of "
+            "somebody else may hold anything",
+            f"run as the user, with the {VARIABLE} or the .key-UID file in the storage root, with which it was written;"
+            f" or delete {run_folder} to begin again",
+        )
+    for checkpoint, why in forged.items():
+        log(f"the checkpoint {checkpoint} is not one that this job wrote ({why}); it was removed")
+        shutil.rmtree(checkpoint)
+
+
+def mend_run(run_folder: Path, sealing: Sealing) -> None:
+    """Makes a run's folder fit to start from: whole checkpoints of its own, and no list that would stop Ray Train.
+
+    Raises:
+        StorageError: as `remove_forged`.
+    """
     remove_torn(run_folder)
+    remove_forged(run_folder, sealing)
     snapshot = run_folder / SNAPSHOT
     try:
         listed = [result["checkpoint_dir_name"] for result in json.loads(snapshot.read_text())["checkpoint_results"]]

@@ -13,15 +13,19 @@ import torch
 
 from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
+from adapt.runner.record import load_record
+from adapt.runner.secret import secret_of
 from adapt.stage.train import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints
-from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole, seal
+from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole
+from adapt.train.checkpoints.seal import Sealing, forgery_in, sealed_run
 from adapt.train.schedule import branch_step
 from adapt.train.tracking.progress import Progress
 from tests.runner.toys import Toy, idle
+from tests.train.checkpoints.sealed import seal
 from tests.train.toy import Case, build, feed
 
 WSD = {"schedule": "wsd", "warmup_steps": 2, "cooldown_fraction": 0.2}
@@ -48,13 +52,19 @@ def finished(store: Store, made: Stage, steps: int) -> Path:
     return folder
 
 
+def sealing(folder: Path, run: str) -> Sealing:
+    return Sealing(secret_of(folder.parent.parent), sealed_run(folder, run))
+
+
 def kept(folder: Path, step: int) -> Path:
     """A state in a stage's folder."""
+    record = load_record(folder)
+    assert record
     state = folder / BRANCHES / folder_name(step)
     (state / "state").mkdir(parents=True)
     (state / "state" / "weights").write_text(f"of {folder.name}")
     (state / "state.json").write_text(json.dumps({"workers": 1, "progress": vars(PAID)}))
-    seal(state, 0, 1)
+    seal(state, sealing=sealing(folder, record.key[:8]))
     return state
 
 
@@ -73,7 +83,7 @@ def settings(**changes) -> TrainingConfig:
 
 def start(store: Store, training: TrainingConfig, steps: int = 2000, **changes) -> list[str]:
     """The checkpoints that a new run finds."""
-    run_folder = store.root / "new" / "checkpoints"
+    run_folder = store.root / "train" / "new-12" / "checkpoints" / "run"
     start_from_branch(stage(training, **changes), store, training, steps, run_folder)
     return [each.name for each in checkpoints(run_folder)]
 
@@ -83,7 +93,7 @@ def test_the_latest_state_that_fits_is_taken(store: Store, capsys) -> None:
         made = stage(settings(max_steps=steps))
         kept(finished(store, made, steps), steps * 4 // 5)
     assert start(store, settings()) == ["step-00000800"]
-    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    taken = store.root / "train" / "new-12" / "checkpoints" / "run" / "step-00000800"
     assert is_whole(taken)
     source = store.folder("train", "run", stage(settings(max_steps=1000)).key)
     assert (taken / "state" / "weights").read_text() == f"of {source.name}"
@@ -147,9 +157,9 @@ def test_a_warm_up_that_depends_on_the_length_is_told(store: Store, capsys) -> N
 @pytest.mark.parametrize(("own", "expected"), [(900, [900]), (800, [800]), (100, [100, 800])])
 def test_a_run_that_got_further_by_itself_goes_on_from_there(store: Store, capsys, own, expected) -> None:
     kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
-    checkpoint = store.root / "new" / "checkpoints" / folder_name(own)
+    checkpoint = store.root / "train" / "new-12" / "checkpoints" / "run" / folder_name(own)
     checkpoint.mkdir(parents=True)
-    seal(checkpoint, 0, 1)
+    seal(checkpoint)
     assert start(store, settings()) == [folder_name(step) for step in expected]
     assert ("starts at step 800" in capsys.readouterr().err) == (own == 100)
 
@@ -161,7 +171,7 @@ def test_a_kill_in_the_middle_is_made_good(store: Store, monkeypatch, links) -> 
         patch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             start(store, settings())
-    run_folder = store.root / "new" / "checkpoints"
+    run_folder = store.root / "train" / "new-12" / "checkpoints" / "run"
     assert checkpoints(run_folder) == []
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
@@ -175,7 +185,7 @@ def test_what_the_other_run_paid_is_not_paid_again(store: Store, monkeypatch, li
     if not links:
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("not here")))
     start(store, settings())
-    taken = store.root / "new" / "checkpoints" / "step-00000800"
+    taken = store.root / "train" / "new-12" / "checkpoints" / "run" / "step-00000800"
     assert is_whole(taken)
     assert saved(taken) == Progress(step=800, tokens=9000, inherited_tokens=9000)
     assert saved(taken).own_tokens == 0
@@ -208,12 +218,14 @@ def stored(folder: Path):
     return report
 
 
-def run(case: Case, folder: Path) -> tuple[dict[str, torch.Tensor], int]:
+def run(case: Case, folder: Path, name: str = "run") -> tuple[dict[str, torch.Tensor], int]:
     """The weights that a run ends with, and the step it began at."""
     loop = build(case)
-    ray.train.report = stored(folder / "checkpoints")
+    run_folder = folder / "checkpoints" / name
+    ray.train.report = stored(run_folder)
     states = Checkpoints(
-        loop.engine, loop.method, folder / "checkpoints", folder / BRANCHES, branch_step(loop.training, case.steps)
+        *(loop.engine, loop.method, run_folder, sealing(folder, name)),
+        *(folder / BRANCHES, branch_step(loop.training, case.steps)),
     )
     progress = states.load()
     first = progress.step
@@ -229,17 +241,20 @@ def test_a_longer_run_ends_as_from_scratch(ranks, store: Store, world, zero_stag
 
     short, long = (stage(TrainingConfig(**WSD, max_steps=steps)) for steps in (10, 20))
     folder = finished(store, short, 10)
-    ranks(world).run(run, case(10), folder)
+    ranks(world).run(run, case(10), folder, short.key[:8])
     assert [each.name for each in checkpoints(folder / BRANCHES)] == ["step-00000008"]
     assert saved(folder / BRANCHES / "step-00000008").step == 8
 
-    scratch, begun = ranks(world).run(run, case(20), store.root / "scratch")[0]
+    scratch, begun = ranks(world).run(run, case(20), store.root / "train" / "scratch-34")[0]
     assert begun == 0
-    new = store.root / "new"
-    start_from_branch(long, store, TrainingConfig(**WSD, max_steps=20), 20, new / "checkpoints")
+    new = store.root / "train" / "new-12"
+    start_from_branch(long, store, TrainingConfig(**WSD, max_steps=20), 20, new / "checkpoints" / "run")
     weights, begun = ranks(world).run(run, case(20), new)[0]
     assert begun == 8
-    whole, ended = (saved(store.root / name / "checkpoints" / "step-00000020") for name in ("scratch", "new"))
+    whole, ended = (
+        saved(store.root / "train" / name / "checkpoints" / "run" / "step-00000020")
+        for name in ("scratch-34", "new-12")
+    )
     shared = saved(folder / BRANCHES / "step-00000008")
     assert ended.tokens == whole.own_tokens == whole.tokens
     assert ended.own_tokens == whole.tokens - shared.tokens
@@ -254,3 +269,33 @@ def test_a_run_that_died_while_it_kept_its_state_keeps_it_again(ranks, tmp_path)
     (torn / "seal-1-of-3.json").write_text("{}")
     ranks(2).run(run, Case(steps=10, training=WSD), tmp_path)
     assert is_whole(torn)
+
+
+# What was put there or damaged
+
+
+def test_a_damaged_state_is_passed_over_by_name(store: Store, capsys) -> None:
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    (source / "state" / "weights").write_text("of another")
+    assert (source / "state" / "weights").stat().st_size != 0
+    weights = source / "state" / "weights"
+    kept_size = len(f"of {source.parent.parent.name}")
+    weights.write_text("x" * kept_size)
+    assert start(store, settings()) == []
+    assert f"{source} is passed over: state/weights has other content" in capsys.readouterr().err
+
+
+def test_a_state_that_somebody_else_put_there_is_passed_over(store: Store, capsys) -> None:
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    seal(source)  # by another key
+    assert start(store, settings()) == []
+    assert f"{source} is passed over: seal-0-of-1.json is not signed by this user's key" in capsys.readouterr().err
+
+
+def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    assert start(store, settings()) == ["step-00000800"]
+    new = store.root / "train" / "new-12"
+    taken = new / "checkpoints" / "run" / "step-00000800"
+    assert forgery_in(taken, sealing(new, "run")) is None
+    assert forgery_in(taken, sealing(source.parent.parent, "run")) is not None

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,12 @@ import ray.train
 import torch
 import torch.distributed as dist
 
-from adapt.errors import StorageError
+from adapt.errors import CheckpointError, StorageError
 from adapt.method.base import Method
+from adapt.runner.secret import Secret
 from adapt.train.checkpoints.checkpoint import METHOD_FILE, Checkpoints
 from adapt.train.tracking.progress import Progress
+from tests.train.checkpoints.sealed import SEALING
 
 
 class Engine:
@@ -42,11 +45,12 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     monkeypatch.setattr(dist, "broadcast_object_list", lambda _: None)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, own: found.__setitem__(0, own))
     return folder
 
 
 def test_a_start_resumes_from_the_newest_whole_checkpoint_and_removes_the_rest(tmp_path: Path, disk: Path) -> None:
-    run = Checkpoints(Engine(), Method(), tmp_path / "run")
+    run = Checkpoints(Engine(), Method(), tmp_path / "run", SEALING)
     for step in (5, 10, 15):
         run.save(Progress(step))
         (written,) = disk.iterdir()
@@ -69,13 +73,13 @@ class Counting(Method):
 
 
 def test_the_state_of_a_method_resumes_with_the_rest(tmp_path: Path, disk: Path) -> None:
-    run = Checkpoints(Engine(), Counting(), tmp_path / "run")
+    run = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
     for step in (5, 10):
         run.method.count = step / 10
         run.save(Progress(step))
         (written,) = disk.iterdir()
         shutil.move(written, tmp_path / "run" / f"step-{step:08d}")
-    again = Checkpoints(Engine(), Counting(), tmp_path / "run")
+    again = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
     assert again.load() == Progress(10)
     assert again.method.count == 1.0
     (tmp_path / "run" / "step-00000010" / METHOD_FILE).unlink()  # it is a part of what must be whole
@@ -85,7 +89,7 @@ def test_the_state_of_a_method_resumes_with_the_rest(tmp_path: Path, disk: Path)
 
 def test_what_a_killed_rank_left_is_removed_but_not_what_another_run_is_writing(tmp_path: Path, disk: Path) -> None:
     """Runs of one configuration have one name, below whatever root."""
-    mine, other = (Checkpoints(Engine(), Method(), tmp_path / root / "1a1a1a1a") for root in ("mine", "other"))
+    mine, other = (Checkpoints(Engine(), Method(), tmp_path / root / "1a1a1a1a", SEALING) for root in ("mine", "other"))
     mine.save(Progress(5))
     (left,) = disk.iterdir()
     other.save(Progress(5))
@@ -102,4 +106,32 @@ def test_a_full_temporary_folder_is_named(
     engine = Engine()
     engine.fails = True
     with pytest.raises(kind, match=f"no space left for a checkpoint in {disk}" if kind is StorageError else "enforce"):
-        Checkpoints(engine, Method(), tmp_path / "run").save(Progress(5))
+        Checkpoints(engine, Method(), tmp_path / "run", SEALING).save(Progress(5))
+
+
+@pytest.mark.parametrize("name", ["state", METHOD_FILE])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_loaded(tmp_path: Path, disk: Path, name: str) -> None:
+    run = Checkpoints(Engine(), Counting(), tmp_path / "run", SEALING)
+    for step in (15, 25):
+        run.save(Progress(step))
+        (written,) = disk.iterdir()
+        shutil.move(written, tmp_path / "run" / f"step-{step:08d}")
+    newest = tmp_path / "run" / "step-00000025"
+    content = bytearray((newest / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"the checkpoint {newest} .*{name} has other content"):
+        run.load()
+    assert not newest.exists()
+    assert run.load() == Progress(15)
+
+
+def test_nothing_of_a_checkpoint_that_somebody_else_wrote_is_read(tmp_path: Path, disk: Path) -> None:
+    theirs = replace(SEALING, secret=Secret(b"the key of somebody else", 0.0))
+    Checkpoints(Engine(), Method(), tmp_path / "run", theirs).save(Progress(5))
+    (written,) = disk.iterdir()
+    shutil.move(written, tmp_path / "run" / "step-00000005")
+    engine = Engine()
+    engine.load = pytest.fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(CheckpointError, match="is not signed by this user's key"):
+        Checkpoints(engine, Method(), tmp_path / "run", SEALING).load()

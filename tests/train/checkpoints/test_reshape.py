@@ -73,3 +73,27 @@ def test_what_cannot_be_converted_is_refused_on_all_ranks(ranks, tmp_path):
         assert "written by 1 workers at ZeRO stage 2, but this run has 2 at stage 3" in message
         assert "resume with the resources it was written with" in message
     assert not list(ranks(2).temporary.glob("reshaped-*"))
+
+
+class Payload:
+    """Makes a file when a pickle of it is read."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self):
+        return (Path.touch, (self.file,))
+
+
+@pytest.mark.parametrize("after", [(1, 2), (1, 0)], ids=["as it was written", "converted"])
+def test_a_pickle_in_a_checkpoint_runs_nothing(ranks, tmp_path, after):
+    """Behind the signature, which `adapt.train.checkpoints.seal` checks."""
+    folder, ran = tmp_path / "step", tmp_path / "ran"
+    ranks(1).run(train, Case(2, steps=1, save=folder))
+    for file in (folder / TAG).glob("*.pt"):
+        content = torch.load(file, weights_only=False)
+        torch.save({**content, "more": Payload(ran)}, file)
+    world, stage = after
+    (message,) = ranks(world).run(refusal, Case(stage, load=folder))
+    assert "something else than numbers" in message
+    assert not ran.exists()

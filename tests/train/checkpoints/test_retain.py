@@ -1,5 +1,6 @@
 """Which checkpoints count after a kill at any moment, judged by their files."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -16,27 +17,27 @@ from adapt.train.checkpoints.retain import (
     newest_whole,
     prune,
     remove_torn,
-    seal,
 )
+from tests.train.checkpoints.sealed import SEALING, seal
 
 WORLD = 2
 
 
-def share(folder: Path, rank: int, world: int) -> Path:
+def share(folder: Path, rank: int, world: int, name: str = "") -> Path:
     """What a rank writes, into a folder of its own."""
     (folder / "state").mkdir(parents=True)
     (folder / "state" / f"optimizer-{rank}.pt").write_bytes(b"moments" * (rank + 1))
     if rank == 0:
         (folder / "state" / "model.pt").write_bytes(b"weights")
         (folder / "state.json").write_text("{}")
-    seal(folder, rank, world)
+    seal(folder, rank, world, name)
     return folder
 
 
 def checkpoint(run: Path, step: int, world: int = WORLD) -> Path:
     """A whole checkpoint: the shares of all ranks, gathered."""
     for rank in range(world):
-        part = share(run / ".local" / f"{step}-{rank}", rank, world)
+        part = share(run / ".local" / f"{step}-{rank}", rank, world, folder_name(step))
         shutil.copytree(part, run / folder_name(step), dirs_exist_ok=True)
     return run / folder_name(step)
 
@@ -92,7 +93,8 @@ def test_a_checkpoint_is_whole_when_the_last_rank_has_sealed_its_share(tmp_path:
 
 def test_a_seal_lists_what_its_rank_has_written(tmp_path: Path) -> None:
     share(tmp_path / "rank", 1, 2)
-    assert json.loads((tmp_path / "rank" / "seal-1-of-2.json").read_text()) == {"state/optimizer-1.pt": 14}
+    listed = json.loads((tmp_path / "rank" / "seal-1-of-2.json").read_text())["files"]
+    assert listed == {"state/optimizer-1.pt": [14, hashlib.sha256(b"momentsmoments").hexdigest()]}
 
 
 @pytest.mark.parametrize("damage", TORN)
@@ -109,7 +111,7 @@ def test_a_torn_checkpoint_is_passed_over_and_removed(tmp_path: Path, damage: st
 
 def test_a_run_without_checkpoints(tmp_path: Path) -> None:
     for run in (tmp_path, tmp_path / "not there"):
-        mend_run(run)
+        mend_run(run, SEALING)
         prune(run, 2)
         assert checkpoints(run) == []
         assert newest_whole(run) is None
@@ -160,7 +162,7 @@ def test_a_list_that_would_stop_ray_train_is_removed(tmp_path: Path, name: str) 
         checkpoint(tmp_path, step)
     (tmp_path / folder_name(40) / "seal-1-of-2.json").unlink()
     (tmp_path / SNAPSHOT).write_text(text)
-    mend_run(tmp_path)
+    mend_run(tmp_path, SEALING)
     assert (tmp_path / SNAPSHOT).exists() is kept
     if kept:
         assert (tmp_path / SNAPSHOT).read_text() == text
@@ -169,5 +171,5 @@ def test_a_list_that_would_stop_ray_train_is_removed(tmp_path: Path, name: str) 
 
 def test_a_list_that_is_not_text_is_removed(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).write_bytes(b"\xff\xfe\0{")
-    mend_run(tmp_path)
+    mend_run(tmp_path, SEALING)
     assert not (tmp_path / SNAPSHOT).exists()

@@ -16,9 +16,10 @@ from adapt.job.merge import merge
 from adapt.merge.average import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
-from adapt.train.checkpoints.retain import STATE_FILE, folder_name, seal
+from adapt.train.checkpoints.retain import STATE_FILE, folder_name
 from adapt.train.checkpoints.weights import WEIGHTS_FILE, checkpoint_files, checkpoint_weights, is_checkpoint
 from tests.merge.folders import moved, weights_in
+from tests.train.checkpoints.sealed import seal
 
 
 def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: int = 0, **more: Any) -> Path:
@@ -26,7 +27,7 @@ def checkpoint(run: Path, step: int, weights: dict[str, torch.Tensor], stage: in
     (folder / "state").mkdir(parents=True)
     torch.save({"module": weights, "optimizer": None, "param_shapes": [], **more}, folder / WEIGHTS_FILE)
     (folder / STATE_FILE).write_text(json.dumps({"zero_stage": stage}))
-    seal(folder, 0, 1)
+    seal(folder)
     return folder
 
 

@@ -15,12 +15,13 @@ from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from adapt.errors import TrainingError
-from adapt.train.checkpoints.retain import folder_name, seal
+from adapt.train.checkpoints.retain import folder_name
 from adapt.train.elastic import policy as module
 from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.elastic.wish import WishFile
 from adapt.train.job import NOTICE_FILE
+from tests.train.checkpoints.sealed import seal
 
 
 def test_ray_train_has_what_the_policy_knows() -> None:
@@ -84,7 +85,7 @@ class World:
     def save(self, step: int) -> None:
         folder = self.folder / "run" / folder_name(step)
         folder.mkdir(parents=True)
-        seal(folder, 0, 1)
+        seal(folder)
 
     @property
     def is_wished(self) -> bool:

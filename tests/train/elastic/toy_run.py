@@ -39,10 +39,12 @@ def main(told: ToyRun) -> None:
     resources = ResourcesConfig(address=told.address, workers=told.workers, gpus_per_worker=0, max_failures=1)
     connect(resources)
     sizes = [number for number in range(told.workers[0], told.workers[1] + 1) if SIZES["global_batch"] % number == 0]
-    on_all_ranks(RankedRun(on_a_rank, asdict(told), Path(told.folder), NAME, resources, sizes, keep_checkpoints=2))
+    on_all_ranks(
+        RankedRun(on_a_rank, {"told": asdict(told)}, Path(told.folder), NAME, resources, sizes, keep_checkpoints=2)
+    )
 
 
-def on_a_rank(values: dict[str, Any]) -> None:
+def on_a_rank(config: dict[str, Any]) -> None:
     hide_unreserved_gpus()
     import ray
     import ray.train
@@ -53,7 +55,7 @@ def on_a_rank(values: dict[str, Any]) -> None:
     from adapt.train.failure import portable_errors
     from tests.train.toy import Case, build, feed
 
-    told = ToyRun(**{**values, "workers": tuple(values["workers"])})
+    told = ToyRun(**{**config["told"], "workers": tuple(config["told"]["workers"])})
     folder = Path(told.folder)
     with portable_errors():
         training = {"log_interval_steps": 1, "checkpoint_interval_steps": told.interval}
@@ -61,7 +63,7 @@ def on_a_rank(values: dict[str, Any]) -> None:
         node = ray.get_runtime_context().get_node_id()
         rank, world = dist.get_rank(), dist.get_world_size()
         loop = replace(build(case), wishes=Wishes(rank == 0, folder))
-        checkpoints = Checkpoints(loop.engine, None, folder / CHECKPOINTS / NAME)
+        checkpoints = Checkpoints(loop.engine, None, folder / CHECKPOINTS / NAME, config["sealing"])
         progress = checkpoints.load()
 
         def report(metrics: dict[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""The key of a user in a storage root."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import ConfigError, StorageError
+from adapt.runner.secret import VARIABLE, Secret, secret_of
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+
+def key_file(root: Path) -> Path:
+    return root / f".key-{os.getuid()}"
+
+
+def test_a_key_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+    first = secret_of(tmp_path)
+    assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert secret_of(tmp_path) == first
+    (tmp_path / "other").mkdir()
+    assert secret_of(tmp_path / "other").key != first.key
+    assert first.key.decode() not in repr(first)
+
+
+def test_processes_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
+    found: list[Secret] = []
+    threads = [threading.Thread(target=lambda: found.append(secret_of(tmp_path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 8
+    assert len({each.key for each in found}) == 1
+
+
+def test_what_was_signed_is_recognized_and_nothing_else() -> None:
+    one, other = Secret(b"a" * 32), Secret(b"b" * 32)
+    assert one.has_signed("text", one.sign("text"))
+    assert not one.has_signed("text", other.sign("text"))
+    assert not one.has_signed("texts", one.sign("text"))
+
+
+def test_the_environment_replaces_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0123456789abcdef")
+    assert secret_of(tmp_path) == Secret(b"0123456789abcdef")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv(VARIABLE, "short")
+    with pytest.raises(ConfigError, match=f"{VARIABLE} has 5 characters"):
+        secret_of(tmp_path)
+
+
+def test_a_key_that_others_could_read_is_closed(tmp_path: Path) -> None:
+    first = secret_of(tmp_path)
+    key_file(tmp_path).chmod(0o644)
+    assert secret_of(tmp_path).key == first.key
+    assert key_file(tmp_path).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_system_without_permissions_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret_of(tmp_path)
+    key_file(tmp_path).chmod(0o644)
+    monkeypatch.setattr(os, "fchmod", lambda *_: None)
+    secret_of(tmp_path)
+    assert f"others can read {key_file(tmp_path)}" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_is_no_key(tmp_path: Path) -> None:
+    secret_of(tmp_path)
+    os.chown(key_file(tmp_path), 12345, -1)
+    with pytest.raises(StorageError, match="is not a file of this user"):
+        secret_of(tmp_path)
+
+
+def test_a_link_or_an_empty_file_is_no_key(tmp_path: Path) -> None:
+    key_file(tmp_path).touch(mode=0o600)
+    with pytest.raises(StorageError, match="holds no key"):
+        secret_of(tmp_path)
+    key_file(tmp_path).unlink()
+    (tmp_path / "known").write_text("a" * 64)
+    key_file(tmp_path).symlink_to(tmp_path / "known")
+    with pytest.raises(StorageError, match="is not a file of this user"):
+        secret_of(tmp_path)

@@ -1,0 +1,130 @@
+"""What a checkpoint's seals say of it: who wrote it, and whether it has changed."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.errors import StorageError
+from adapt.runner.secret import Secret
+from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole, mend_run, newest_whole
+from adapt.train.checkpoints.seal import Seal, content_fault, digests_of, forgery_in, seal_files
+from tests.train.checkpoints.sealed import SEALING, seal
+
+
+def checkpoint(run: Path, step: int, world: int = 2) -> Path:
+    folder = run / folder_name(step)
+    for rank in range(world):
+        share = run / f"share-{rank}"
+        (share / "state").mkdir(parents=True)
+        (share / "state" / f"optimizer-{rank}.pt").write_bytes(b"moments" * (rank + 1))
+        seal(share, rank, world, folder.name)
+        shutil.copytree(share, folder, dirs_exist_ok=True)
+        shutil.rmtree(share)
+    return folder
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    file.write_bytes(content)
+
+
+def unsigned(folder: Path) -> None:
+    """As earlier versions sealed."""
+    for file in seal_files(folder):
+        file.write_text(json.dumps(dict(Seal.read(file).sizes)))
+
+
+def test_a_checkpoint_is_of_its_run_and_as_it_was_sealed(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 10)
+    assert forgery_in(folder, SEALING) is None
+    assert sorted(digests_of(folder)) == ["state/optimizer-0.pt", "state/optimizer-1.pt"]
+    assert content_fault(folder, digests_of(folder)) is None
+
+
+@pytest.mark.parametrize("file", ["state/optimizer-0.pt", "state/optimizer-1.pt"])
+def test_a_flipped_bit_is_noticed_in_the_file_of_any_rank(tmp_path: Path, file: str) -> None:
+    folder = checkpoint(tmp_path, 10)
+    flip(folder / file)
+    assert is_whole(folder)
+    assert content_fault(folder, digests_of(folder)) == f"{file} has other content"
+
+
+def resealed(folder: Path) -> None:
+    """By somebody who has no key, over files that have been changed."""
+    flip(folder / "state" / "optimizer-0.pt")
+    for rank in range(2):
+        seal(folder, rank, 2, sealing=replace(SEALING, secret=Secret(b"another key", 0.0)))
+
+
+FORGERIES: dict[str, Callable[[Path], object]] = {
+    "a seal by another key": resealed,
+    "a changed seal": lambda c: (c / "seal-1-of-2.json").write_text(
+        (c / "seal-1-of-2.json").read_text().replace('"sha256', '"').replace("0", "1")
+    ),
+    "no signature": unsigned,
+    "a file beside": lambda c: (c / "state" / "mp_rank_01_model_states.pt").write_bytes(b"pickle"),
+    "a link beside": lambda c: (c / "state" / "more.pt").symlink_to("/nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_what_somebody_else_put_there_is_no_checkpoint_of_the_run(tmp_path: Path, name: str) -> None:
+    folder = checkpoint(tmp_path, 10)
+    FORGERIES[name](folder)
+    assert forgery_in(folder, SEALING)
+
+
+def test_a_checkpoint_of_another_run_or_step_is_refused(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 10)
+    assert forgery_in(folder, replace(SEALING, run="other/1a1a1a1a"))
+    older = folder.rename(tmp_path / folder_name(20))
+    assert is_whole(older)
+    assert forgery_in(older, SEALING)
+
+
+def test_a_checkpoint_of_an_earlier_version_counts_if_it_is_older_than_the_key(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, 10)
+    unsigned(folder)
+    now = max(file.stat().st_ctime for file in folder.rglob("*") if file.is_file())
+    assert is_whole(folder)
+    assert digests_of(folder) == {}
+    assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now + 1))) is None
+    os.utime(folder / "state" / "optimizer-0.pt", (1, 1))  # sets the modification time alone
+    assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", now - 1))) == "seal-0-of-2.json is not signed"
+    assert forgery_in(folder, replace(SEALING, secret=Secret(b"k", None))) == "seal-0-of-2.json is not signed"
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "1", "null", '{"files": {"a": 1}}', '{"files": {}}', "[" * 100_000, '{"a": []}']
+)
+def test_a_seal_that_is_none_makes_a_torn_checkpoint(tmp_path: Path, content: str) -> None:
+    folder = checkpoint(tmp_path, 10)
+    (folder / "seal-1-of-2.json").write_text(content)
+    assert not is_whole(folder)
+
+
+def test_forged_checkpoints_are_removed_by_name_where_others_are_the_runs_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (10, 20, 30):
+        checkpoint(tmp_path, step)
+    resealed(tmp_path / folder_name(30))
+    mend_run(tmp_path, SEALING)
+    assert newest_whole(tmp_path) == tmp_path / folder_name(20)
+    assert f"the checkpoint {tmp_path / folder_name(30)} is not one that this job wrote" in capsys.readouterr().err
+
+
+def test_a_run_whose_key_is_lost_keeps_its_checkpoints_and_is_refused(tmp_path: Path) -> None:
+    for step in (10, 20):
+        checkpoint(tmp_path, step)
+    other = replace(SEALING, secret=Secret(b"another key", 0.0))
+    with pytest.raises(StorageError, match=f"the checkpoint {tmp_path / folder_name(20)} is not one that") as caught:
+        mend_run(tmp_path, other)
+    assert "DONTSTOP_KEY" in caught.value.fix
+    assert len(checkpoints(tmp_path)) == 2
