@@ -9,6 +9,7 @@ from pathlib import Path
 from adapt.console import log
 from adapt.corpus.screening.heldout import Measured
 from adapt.runner import Record
+from adapt.runner.outputs import check_content
 from adapt.runner.record import load_record
 
 MADE_BY = {"train": "start.training", "export": "training", "finetune": "start.training", "merge": "start.training"}
@@ -24,6 +25,8 @@ def overlaps(corpora: Mapping[str, Path], trained: Sequence[Path] | None) -> dic
     """
     if trained is None:
         return dict.fromkeys(corpora)
+    for record in filter(None, map(load_record, trained)):
+        check_content(record)
     counts = {name: Measured.of([folder]).count_in(trained) for name, folder in corpora.items()}
     for name, count in counts.items():
         if count:

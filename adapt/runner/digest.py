@@ -6,8 +6,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from adapt.errors import DataError
+from adapt.errors import DataError, StageError
 from adapt.runner.files import write_atomically
+from adapt.runner.record import RECORD_FILE, load_record
+
+_DEPTH = 3
+"""Folders above a file that may be the folder of the stage that wrote it."""
 
 
 class Digests:
@@ -28,6 +32,7 @@ class Digests:
 
         Raises:
             DataError: the file cannot be read.
+            StageError: a stage of ours wrote the file, and it has changed since.
         """
         try:
             stamp = stamp_of(path.stat())
@@ -38,6 +43,7 @@ class Digests:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}", "check the path and its permissions") from error
+        _check_unchanged(path, digest)
         self._known[str(path)] = [stamp, digest]
         self._changed = True
         return digest
@@ -60,6 +66,25 @@ class Digests:
         if self._changed and self._cache:
             write_atomically(self._cache, json.dumps(self._known))
             self._changed = False
+
+
+def _check_unchanged(path: Path, digest: str) -> None:
+    """Refuses a file in the folder of a finished stage if it is not as the stage wrote it."""
+    for folder in path.absolute().parents[:_DEPTH]:
+        if not (folder / RECORD_FILE).is_file():
+            continue
+        try:
+            record = load_record(folder)
+        except StageError:
+            return  # it says nothing about the file
+        written = record.digests.get(path.absolute().relative_to(folder).as_posix()) if record else None
+        if written and written != digest:
+            raise StageError(
+                f"{path} has other content than stage {folder.parent.name} wrote",
+                f"put it back; or delete {folder / RECORD_FILE} and run the job that made it again; or, if you changed "
+                "it on purpose, copy its folder to a place outside the storage root and name that",
+            )
+        return
 
 
 def stamp_of(stat: os.stat_result) -> str:

@@ -1,23 +1,33 @@
 """The files that a stage hands over: put to disk before its record says so, and compared with it before they are read.
 
 The record is the only sign that a stage is finished, so it must never be ahead of the files, whoever wrote them (tasks
-on any node) and whatever dies in between (the machine too). And what it promises is looked at, a `stat` a file, before
-another stage builds on it: a part that is gone would shift all after it, silently.
+on any node) and whatever dies in between (the machine too). Sizes are compared before another stage is planned on top
+of it: a part that is gone would shift all after it, silently. Contents are compared before another stage reads it, once
+per process.
 """
 
 import errno
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from adapt.console import log
 from adapt.errors import StageError
+from adapt.runner.digest import stamp_of
+from adapt.runner.hashing import changed_files, sha256_of_all
 from adapt.runner.record import RECORD_FILE, Record
 
 SPARE = ("checkpoints/", "branch/", "items.txt", "tensorboard/", "wandb/", "rejects/", "README.md")
 """Beginnings of the names of files that no later stage reads. They serve to resume or to be read by people, who may
 delete or edit them."""
+SAID_BYTES = 4 * 2**30
+"""Checking the content of more than that is announced, since it takes seconds."""
 NAMED = 3
 """The most files that a message names."""
+_checked: dict[str, str] = {}
+"""Stamps of the files whose content this process has compared or written, by path."""
+_checking = threading.Lock()
 _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 """Errors by which a file system says that it cannot sync."""
 
@@ -61,7 +71,46 @@ def check_outputs(record: Record) -> None:
     Raises:
         StageError: names the first files that are missing or of another size.
     """
-    faults = [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))]
+    _refuse(record, [fault for name, size in record.outputs.items() if (fault := _fault(record.path, name, size))])
+
+
+def digest_outputs(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns the SHA-256 of files that a stage has written. This process does not read them again to check them.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    stamps = {str(folder / name): stamp_of((folder / name).stat()) for name in names}
+    digests = sha256_of_all(folder, names)
+    _checked.update(stamps)
+    return digests
+
+
+def check_content(record: Record) -> None:
+    """Refuses a finished stage if a file has other content than its record says. Reads each file once per process.
+
+    Raises:
+        StageError: names the first such files.
+    """
+    with _checking:  # stages that start at once often read the same files
+        stamps = {name: _stamp(record.path / name) for name in record.digests}
+        left = {name: stamp for name, stamp in stamps.items() if _checked.get(str(record.path / name)) != stamp}
+        size = sum(record.outputs.get(name, 0) for name in left)
+        if size > SAID_BYTES:
+            log(f"checking {size / 1e9:.0f} GB of {record.path.parent.name}/{record.path.name} before they are read")
+        _refuse(record, changed_files(record.path, {name: record.digests[name] for name in left}))
+        _checked.update({str(record.path / name): stamp for name, stamp in left.items()})
+
+
+def _stamp(file: Path) -> str:
+    try:
+        return stamp_of(file.stat())
+    except OSError:
+        return "missing"  # which the comparison says
+
+
+def _refuse(record: Record, faults: list[str]) -> None:
+    """Raises StageError if there are faults."""
     if not faults:
         return
     more = f" and {len(faults) - NAMED} more" if len(faults) > NAMED else ""

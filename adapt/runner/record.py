@@ -42,6 +42,8 @@ class Record:
     """UTC, ISO 8601."""
     path: Path = field(default=Path(), compare=False)
     """The stage's folder (where it is now, not what the file says)."""
+    digests: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files that it hands over; empty in records of earlier versions."""
 
     def save(self) -> None:
         """Commits the stage: after this it is finished. URLs in it are without passwords and signatures."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from adapt.console import duration, log
 from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.lock import locked
-from adapt.runner.outputs import settle, sync_folder
+from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
 from adapt.runner.packages import ran_with
 from adapt.runner.record import Record
 from adapt.runner.result import plain_values
@@ -67,12 +67,19 @@ def inputs_done(stage: Stage[Any], records: Mapping[str, Record]) -> Done:
 
 
 def run(stage: Stage[Any], done: Done, store: Store) -> Record:
-    """Runs a stage whose inputs are finished, unless another process finishes it meanwhile."""
+    """Runs a stage whose inputs are finished, unless another process finishes it meanwhile.
+
+    Raises:
+        StageError: a file of an input is not as it was written.
+        AdaptError: the stage failed.
+    """
     folder = store.folder(stage.kind, stage.name, stage.key)
     with locked(folder):
         if record := store.find(stage.kind, stage.name, stage.key):  # finished by the run we waited for
             return record
         with logged(folder):
+            for made in done.records.values():
+                check_content(made)
             return _run(stage, done, folder)
 
 
@@ -84,6 +91,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         remove_asides(folder)
         outcome = stage.run(folder, done)
         outputs = settle(folder)
+        digests = digest_outputs(folder, outputs)
     seconds = time.monotonic() - start
     record = Record(
         stage=stage.kind,
@@ -98,6 +106,7 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
         outputs=outputs,
         packages={"python": platform.python_version(), **ran_with()},
         started_at=started_at,
+        digests=digests,
         path=folder,
     )
     record.save()

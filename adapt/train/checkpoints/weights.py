@@ -14,6 +14,7 @@ from adapt.method.base import Method
 from adapt.method.table import method_class
 from adapt.runner.record import Record, load_record
 from adapt.train.checkpoints.retain import STATE_FILE, is_whole
+from adapt.train.checkpoints.seal import content_fault, digests_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,9 +77,13 @@ def checkpoint_weights(folder: Path) -> Iterator[CheckpointWeights]:
     """Opens the weights of a checkpoint.
 
     Raises:
-        ModelError: as `checkpoint_files`, or the file is broken.
+        ModelError: as `checkpoint_files`, or a file is broken or has changed since it was written.
     """
-    _, file = checkpoint_files(folder)
+    state, file = checkpoint_files(folder)
+    sealed = digests_of(folder)
+    read = {name: sealed[name] for name in (state.name, WEIGHTS_FILE) if name in sealed}
+    if fault := content_fault(folder, read):
+        raise ModelError(f"the checkpoint {folder} is damaged: {fault}", "name another step's checkpoint")
     yield weights_in_file(file)
 
 
