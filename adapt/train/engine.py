@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.max_norm = training.max_gradient_norm
         self._has_changed = False
-        self.zero_stage, self._precision = zero_stage, precision
+        self.zero_stage = zero_stage
         self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
@@ -164,11 +164,8 @@ class Engine:
             self.scale.update(overflowed=not finite)
             self._set_scale(self.scale)
         elif not finite:
-            others = "" if self._precision == "fp32" else " or use training.precision fp32"
-            raise TrainingError(
-                f"the gradient norm is {norm}",
-                f"lower training.learning_rate{others}; the last checkpoint is intact",
-            )
+            fix = "lower training.learning_rate or use training.precision fp32; the last checkpoint is intact"
+            raise TrainingError(f"the gradient norm is {norm}", fix)
 
     def parts(self) -> Iterator[ParameterPart]:
         """What this rank holds of each trained parameter; of the whole model, at stage 0."""

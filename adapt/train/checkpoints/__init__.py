@@ -1,5 +1,6 @@
 """What a run can be resumed from.
 
+- `seal`: lists of files with digests, signed with the key of the user.
 - `retain`: which checkpoints are whole, and which of them stay.
 - `checkpoint`: each rank writes its share while training goes on.
 - `reshape`: taken apart, for other resources.
