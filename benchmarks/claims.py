@@ -15,6 +15,7 @@ from adapt.chain.arguments import read_command
 from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
+from adapt.evaluate.results import ModelsCompared
 from adapt.report.entry import Study
 from adapt.report.tasks.collect import collect
 from adapt.report.tasks.compared import RecipeCompared, compare_all
@@ -83,17 +84,14 @@ def _correlation(one: list[float], other: list[float]) -> tuple[float, float]:
 def forgetting(found: Study) -> Iterator[Line]:
     """General loss after minus before, of every DAPT."""
     changes = {
-        "-".join(entry.values.values()): [
-            entry.record.metrics[f"general_loss_change{end}"] for end in ("", "_low", "_high")
-        ]
+        "-".join(entry.values.values()): entry.result.losses["general"].change
         for entry in found.entries
-        if entry.job == "dapt" and entry.record.metrics.get("general_loss_change_low") is not None
+        if entry.job == "dapt" and "general" in entry.result.losses
     }
-    if changes:
-        state = "holds" if all(low > 0 for _, low, _ in changes.values()) else "undecided"
-        figures = ", ".join(
-            f"{name} {mid:+.2f} ({low:+.2f} to {high:+.2f})" for name, (mid, low, high) in changes.items()
-        )
+    known = {name: change for name, change in changes.items() if change.low is not None}
+    if known:
+        state = "holds" if all(change.low > 0 for change in known.values()) else "undecided"
+        figures = ", ".join(f"{name} {change.text('+.2f')}" for name, change in known.items())
         yield "DAPT forgets: the loss on general text rises (table 12)", state, figures
 
 
@@ -102,10 +100,10 @@ def loss_matrix(found: Study) -> Iterator[Line]:
     for entry in found.entries:
         if entry.record.stage != "compare":
             continue
-        metrics = entry.record.metrics
+        compared: ModelsCompared = entry.result
         best = {
-            domain: metrics["models"][min(range(len(metrics["models"])), key=lambda m: metrics["loss"][m][d])]
-            for d, domain in enumerate(metrics["domains"])
+            domain: compared.models[min(range(len(compared.models)), key=lambda m: compared.loss[m][d])]
+            for d, domain in enumerate(compared.domains)
         }
         own = [name.endswith(domain) for domain, name in best.items() if domain != "general"]
         state = "holds" if all(own) else "does not hold"

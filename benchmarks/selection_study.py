@@ -8,8 +8,7 @@ python -m benchmarks.selection_study benchmarks/selection_study.yaml [options as
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from scipy.stats import rankdata
@@ -21,6 +20,7 @@ from adapt.chain.file import read_chain
 from adapt.report.entry import Study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.markdown import render_markdown
+from adapt.stage.selecting.selection import SelectionJudged
 from adapt.statistics.paired import paired
 from adapt.statistics.seeds import CONFIDENCE, spread
 from adapt.statistics.words import p_value, points
@@ -60,18 +60,18 @@ def found_in(finished: Study) -> Found:
     """Sorts the records of a chain."""
     found = Found()
     for entry in finished.entries:
-        values, metrics = entry.values, entry.record.metrics
+        values = entry.values
         if entry.record.stage == "finetune":
             of_recipe = found.scores.setdefault(values["recipe"], {})
-            of_recipe.setdefault(values["task"], {})[values["seed"]] = metrics["score"]
+            of_recipe.setdefault(values["task"], {})[values["seed"]] = entry.result.score
         elif entry.record.stage == "selection":
             of_kind = found.selections.setdefault(values["kind"], {})
-            of_kind.setdefault(values["task"], {})[values["seed"]] = _figures(metrics)
+            of_kind.setdefault(values["task"], {})[values["seed"]] = _figures(entry.result)
     return found
 
 
-def _figures(metrics: Mapping[str, Any]) -> dict[str, float]:
-    known = {**metrics["selection"], "kl_reduction": metrics["kl_reduction"]}
+def _figures(judged: SelectionJudged) -> dict[str, float]:
+    known = {**asdict(judged.selection), "kl_reduction": judged.kl_reduction}
     return {name: known[name] for name in FIGURES if known.get(name) is not None}
 
 

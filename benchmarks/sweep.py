@@ -31,7 +31,7 @@ def measure(options: Options) -> Result:
     with workplace() as folder:
         model = options.models / "bert-tiny-general" if options.models else None
         common = _given(folder, classify.Case("tiny", options.data, model))
-        search = ["--space", str(folder / "space.yaml"), "--job=tapt", "--tune.objectives=[heldout_loss_after]"]
+        search = ["--space", str(folder / "space.yaml"), "--job=tapt", "--tune.objectives=[losses.domain.after]"]
         search.append("--tune.fresh_seeds=[]")
         together = _together_and_apart(folder, common, search, options.quick)
         steps = FEWER_HALVED_STEPS if options.quick else HALVED_STEPS

@@ -7,8 +7,6 @@ python -m benchmarks.vocabulary_study benchmarks/vocabulary_study.yaml [options 
 """
 
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -19,8 +17,10 @@ from adapt.chain.file import read_chain
 from adapt.report.entry import Study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.markdown import render_markdown
+from adapt.stage.export import Adapted
 from adapt.statistics.paired import paired
 from adapt.statistics.seeds import CONFIDENCE
+from adapt.vocabulary.results import Extended
 from benchmarks.selection_study import Found, gains
 
 BASE, DAPT = "base", "DAPT"
@@ -29,11 +29,11 @@ SAMPLES = 10_000
 
 def losses(finished: Study) -> Table | None:
     """Nats a byte before training and after each budget: a row for each way and domain."""
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str], dict[str, Adapted]] = {}
     for entry in finished.entries:
         if entry.record.stage == "export":
             values = entry.values
-            found.setdefault((values["domain"], values["way"]), {})[values["budget"]] = entry.record.metrics
+            found.setdefault((values["domain"], values["way"]), {})[values["budget"]] = entry.result
     if not found:
         return None
     budgets = list(dict.fromkeys(budget for by_budget in found.values() for budget in by_budget))
@@ -41,14 +41,15 @@ def losses(finished: Study) -> Table | None:
     for (domain, way), by_budget in found.items():
         first = next(iter(by_budget.values()))
         cells = [_after(by_budget[budget]) if budget in by_budget else Cell(NONE) for budget in budgets]
-        rows.append([domain, way, f"{first['parameters']:,}", _nats(first["heldout_loss_per_byte_before"]), *cells])
+        rows.append([domain, way, f"{first.parameters:,}", _nats(first.losses["domain"].per_byte_before), *cells])
     note = "Nats a byte of held-out text of the domain; below it tokens that were trained on, and general text."
     return Table(["domain", "way", "parameters", "before", *budgets], rows, "Loss by compute", note)
 
 
-def _after(metrics: Mapping[str, Any]) -> Cell:
-    general = _nats(metrics["general_loss_per_byte_after"])
-    return Cell(_nats(metrics["heldout_loss_per_byte_after"]), f"{metrics['tokens']:,}; {general}")
+def _after(adapted: Adapted) -> Cell:
+    general = adapted.losses.get("general")
+    small = f"{adapted.tokens:,}; {_nats(general.per_byte_after if general else None)}"
+    return Cell(_nats(adapted.losses["domain"].per_byte_after), small)
 
 
 def _nats(value: float | None) -> str:
@@ -60,11 +61,13 @@ def saved(finished: Study) -> Table | None:
     rows: dict[str, list[Cell | str]] = {}
     for entry in finished.entries:
         if entry.record.stage == "extend":
-            metrics = entry.record.metrics
-            pieces = (f"{metrics[f'fertility_{when}']:.3f}" for when in ("before", "after"))
+            extended: Extended = entry.result
             rows[entry.values["domain"]] = [
-                *(entry.values["domain"], f"{metrics['words']:,}", *pieces),
-                f"{metrics['length_saved']:.1%}",
+                entry.values["domain"],
+                f"{extended.words:,}",
+                f"{extended.fertility_before:.3f}",
+                f"{extended.fertility_after:.3f}",
+                f"{extended.length_saved:.1%}",
             ]
     header = ["domain", "words", "pieces a word before", "after", "shorter by"]
     return Table(header, list(rows.values()), "What the words save") if rows else None

@@ -12,7 +12,7 @@ import sys
 
 from adapt.console import finish, log, run_job
 from adapt.report.entry import HTML, Entry, Study
-from adapt.runner import Store, ensure
+from adapt.runner import Finished, Store, ensure
 from adapt.runner.lock import is_held
 from adapt.runner.record import RECORD_FILE
 from adapt.stage.context import root_of
@@ -60,16 +60,17 @@ def run(search: Search, store: Store) -> None:
     check_search(search, store)
     searched = ensure(search, store)
     show_search(searched.record)
-    entries = [Entry(search.name, search.job.name, {}, searched.record)]
+    entries = [Entry(search.name, search.job.name, {}, searched)]
     counts = {"trials": len(searched.result.trials), "failed": sum(not row.figures for row in searched.result.trials)}
     told = {**counts, "best": searched.result.best, "device_hours": searched.result.device_hours}
     if not search.config.tune.fresh_seeds:
         report(search, entries, store)
         finish("tune", searched.path, told)
         return
-    (record,) = run_stages([Confirm.of(search, searched.result)], store, search.config.resources)
+    confirm = Confirm.of(search, searched.result)
+    (record,) = run_stages([confirm], store, search.config.resources)
     show_confirmed(record)
-    report(search, [*entries, Entry(search.name, search.job.name, {}, record)], store)
+    report(search, [*entries, Entry(search.name, search.job.name, {}, Finished.of(confirm, record))], store)
     fresh = {name: figure["best"]["value"] for name, figure in record.metrics["fresh"].items()}
     gain = {name: record.metrics[name] for name in ("apparent", "gained", "selection")}
     finish("tune", searched.path, {**told, **fresh, **gain})

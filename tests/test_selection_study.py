@@ -1,6 +1,8 @@
 """What the study of selections says of made-up records: paired differences, and which figure tells the gain."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +11,11 @@ from scipy.stats import spearmanr, ttest_rel
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.report.entry import Entry, Study
+from adapt.runner import Finished
+from adapt.select.judge.nearness import Nearness
 from benchmarks.selection_study import MEAN, correlation, found_in, gains, predicted, selected
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
+from tests.runner.made import made_up
 
 FILE = str(Path(__file__).parents[1] / "benchmarks" / "selection_study.yaml")
 KINDS = {"RAND": "random", "A": "a", "B": "b", "C": "c"}
@@ -27,16 +32,21 @@ def study(tmp_path: Path) -> Study:
         for recipe, kind in KINDS.items():
             values = {"recipe": recipe, "task": task, "seed": seed}
             score = 0.5 + 0.1 * NEARNESS[kind] + 0.2 * (task == "two") + shared + rng.normal(0, 0.001)
-            entries.append(Entry("finetune", "finetune", values, _record(fake, "finetune", values, {"score": score})))
-            figures = {"auc": 0.9 - NEARNESS[kind] + 0.1 * (task == "two"), "shared_words": None}
-            judged = {"selection": figures, "kl_reduction": None if kind == "random" else NEARNESS[kind]}
+            entries.append(Entry("finetune", "finetune", values, _made(fake, "finetune", values, {"score": score})))
+            auc = 0.9 - NEARNESS[kind] + 0.1 * (task == "two")
+            figures = asdict(made_up(Nearness, auc=auc, shared_words=None))
+            judged = {
+                "selection": figures,
+                "target": figures,
+                "kl_reduction": None if kind == "random" else NEARNESS[kind],
+            }
             values = {"kind": kind, "task": task, "seed": seed}
-            entries.append(Entry("choose", "select", values, _record(fake, "selection", values, judged)))
+            entries.append(Entry("choose", "select", values, _made(fake, "selection", values, judged)))
     return Study("made up", "RAND", entries)
 
 
-def _record(fake: Fake, stage: str, values: dict[str, str], metrics: dict[str, object]):  # type: ignore[no-untyped-def]
-    return fake.record(stage, "-".join(values.values()), metrics=metrics)
+def _made(fake: Fake, stage: str, values: dict[str, str], metrics: dict[str, object]) -> Finished[Any]:
+    return finished(fake.record(stage, "-".join(values.values()), metrics=metrics))
 
 
 def test_differences_are_paired_by_seed(study: Study) -> None:
@@ -62,7 +72,7 @@ def test_a_figure_that_tells_the_gain_is_found_in_spite_of_tasks_that_differ(stu
     table = predicted(found_in(study), "RAND", {name: kind for name, kind in KINDS.items() if name != "RAND"})
     assert table
     told = {row[0]: row[1] for row in table.rows}
-    assert set(told) == {"kl reduction", "auc"}  # what was not measured is left out
+    assert set(told) == {"kl reduction", "auc", "distinct"}  # what was not measured is left out
     assert not isinstance(told["auc"], str)
     assert not isinstance(told["kl reduction"], str)
     assert float(told["kl reduction"].text) > 0.8

@@ -2,39 +2,36 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapt.evaluate.results import Estimate, LossChange
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
+from adapt.show.terminal import show_blocks
+from adapt.stage.export import Adapted
 from adapt.summary.chain import _state
 from adapt.summary.planned import show_forecast, show_plan
-from adapt.summary.trained import show_summary
 from tests.runner.test_record import record
 
-METRICS = {
-    "heldout_loss_before": 3.25,
-    "heldout_loss_before_low": 3.0,
-    "heldout_loss_before_high": 3.5,
-    "heldout_loss_after": 2.0,
-    "heldout_loss_change": -1.25,
-    "heldout_loss_per_byte_before": 0.8125,
-    "heldout_loss_per_byte_after": 0.5,
-    "general_loss_before": None,
-    "steps": 600,
-    "tokens": 4_915_200,
-    "tokens_per_s": 20_000.4,
-    "data_wait_share": 0.0123,
-    "device_seconds": 245.0,
-    "mfu": 0.234,
-    "peak_memory_bytes": 3 * 2**29,
-}
+ADAPTED = Adapted(
+    steps=600,
+    tokens=4_915_200,
+    tokens_per_s=20_000.4,
+    data_wait_share=0.0123,
+    device_seconds=245.0,
+    flops=None,
+    mfu=0.234,
+    peak_memory_bytes=3 * 2**29,
+    transductive=False,
+    losses={"domain": LossChange("domain", 99, Estimate(3.25, 3.0, 3.5), Estimate(2.0), Estimate(-1.25), 0.8125, 0.5)},
+)
 STRANGE = "see [/usr/lib] or [bold]x[/bold] :smile: \\[a] [MASK]"
 
 
@@ -66,50 +63,53 @@ def row(shown: str, *cells: str) -> bool:
     return any([cell.strip() for cell in line.split("│")[1:-1]] == list(cells) for line in shown.splitlines())
 
 
-def shown_summary(
+def shown_result(
     capsys: pytest.CaptureFixture[str],
     folder: Path,
     examples: dict[str, Any] | None = None,
-    metrics: dict[str, Any] = METRICS,
     cost: float | None = None,
+    **changes: Any,
 ) -> str:
+    """What a terminal shows of an adapted model."""
     inputs = {}
     for name in ("before", "after"):
         inputs[name] = {"stage": "evaluate", "key": "k", "path": str(folder / name)}
         if examples:
             (folder / name).mkdir()
             (folder / name / "examples.json").write_text(json.dumps([examples]))
-    show_summary(record(folder, name="[demo] x", metrics=metrics, inputs=inputs, cost={"cost": cost}))
+    made = record(folder, name="[demo] x", inputs=inputs, cost={"cost": cost})
+    show_blocks(replace(ADAPTED, **changes).blocks(made))
     out, err = capsys.readouterr()
     assert out == ""  # stdout is for programs
     return err
 
 
-def test_the_summary_shows_losses_cost_and_place(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    shown = shown_summary(capsys, tmp_path)
-    assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250")
-    assert "domain: 0.8125 nats a byte before, 0.5000 after\n" in shown
+def test_an_adapted_model_is_shown_with_losses_cost_and_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shown = shown_result(capsys, tmp_path)
+    assert row(shown, "domain, held out", "3.250 (3.000 to 3.500)", "2.000", "-1.250", "0.8125", "0.5000")
     assert "general" not in shown  # it was not measured
     assert "600 steps, 4,915,200 tokens, 20,000 tokens/s, data wait 1.2%, 4 min 05 s of device time" in shown
-    assert ", MFU 23%, at most 1.5 GiB a device\n" in shown
+    assert ", MFU 23%, at most 1.5 GiB per device\n" in shown
     assert f"model: {tmp_path}\n" in shown
     assert "[demo] x: " in shown
+    assert "transductive" not in shown
+    assert "transductive" in shown_result(capsys, tmp_path, transductive=True)
 
 
-def test_the_summary_shows_a_price_where_there_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert ", cost 1,234.50\n" in shown_summary(capsys, tmp_path, cost=1234.5)
+def test_a_price_is_shown_where_there_is_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ", cost 1,234.50\n" in shown_result(capsys, tmp_path, cost=1234.5)
 
 
-def test_a_summary_of_a_run_that_was_not_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    less = {name: value for name, value in METRICS.items() if name not in ("mfu", "peak_memory_bytes")}
-    assert "4 min 05 s of device time\n" in shown_summary(capsys, tmp_path, metrics=less)
+def test_what_was_not_measured_is_left_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "4 min 05 s of device time\n" in shown_result(capsys, tmp_path, mfu=None, peak_memory_bytes=None)
 
 
-def test_no_empty_table_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    without = {name: value for name, value in METRICS.items() if "_loss" not in name}
-    shown = shown_summary(capsys, tmp_path, metrics=without)
-    assert "nats a predicted token" not in shown
-    assert "the loss on the domain was not measured: fewer than two documents are held out" in shown
+def test_a_table_without_rows_is_not_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = shown_result(capsys, tmp_path, losses={})
+    assert "┏" not in shown
+    assert "loss on the domain: fewer than two documents are held out (corpus.heldout_fraction" in shown
 
 
 def test_a_forecast_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_a_forecast_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     example = {"text": STRANGE, "answer": "[/x]", "guesses": [["[/x]", 0.5], ["\\", 0.2], ["]", 0.1]]}
-    shown = shown_summary(capsys, tmp_path, example)
+    shown = shown_result(capsys, tmp_path, example)
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
     columns = ["".join(cells) for cells in zip(*(line for line in lines[1:] if len(line) == 4), strict=True)]
     assert STRANGE.replace(" ", "") in columns[0].replace(" ", "")

@@ -44,10 +44,9 @@ def test_every_block_of_the_tutorial_runs_and_does_what_the_text_says(tmp_path: 
     )
     assert json.loads(first_plan.stdout)["metrics"] == {"done": 0, "stages": 8}
     metrics = json.loads(job.stdout.splitlines()[-1])["metrics"]
-    assert metrics["heldout_loss_after"] < metrics["heldout_loss_before"]
-    assert metrics["general_loss_before"] == pytest.approx(
-        metrics["general_loss_after"] - metrics["general_loss_change"]
-    )
+    domain, general = metrics["losses"]["domain"], metrics["losses"]["general"]
+    assert domain["after"]["value"] < domain["before"]["value"]
+    assert general["before"]["value"] == pytest.approx(general["after"]["value"] - general["change"]["value"])
     assert len(guesses.stdout.splitlines()) == 3
     assert again.stdout.splitlines()[-1] == job.stdout.splitlines()[-1]
     assert "training" not in again.stderr.split("tutorial:")[0]

@@ -1,5 +1,6 @@
 """What the study of vocabularies says of made-up records, and what its chain file trains."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from adapt.chain.file import read_chain
 from adapt.report.entry import Entry, Study
 from adapt.show.blocks import NONE, Cell
 from benchmarks.vocabulary_study import losses, saved, scores, shares
-from tests.report.fake import Fake
+from tests.report.fake import Fake, loss_change
+from tests.report.fake import finished as finished_stage
 
 FILE = str(Path(__file__).parents[1] / "benchmarks" / "vocabulary_study.yaml")
 GAINS = {"base": 0.0, "DAPT": 0.1, "mean-words": 0.05}
@@ -24,11 +26,12 @@ def finished(tmp_path: Path) -> Study:
 
     def add(job: str, stage: str, values: dict[str, str], metrics: dict[str, object]) -> None:
         record = fake.record(stage, "-".join(values.values()), metrics=metrics)
-        entries.append(Entry(job, job, values, record))
+        entries.append(Entry(job, job, values, finished_stage(record)))
 
     for budget, loss in (("half", 0.8), ("whole", 0.7)):
-        figures = {"heldout_loss_per_byte_before": 1.0, "heldout_loss_per_byte_after": loss, "tokens": 1000}
-        figures |= {"general_loss_per_byte_after": 0.9, "parameters": 4_400_000}
+        change = partial(loss_change, before=4.0, after=3.0, per_byte_before=1.0)
+        losses = {"domain": change("domain", per_byte_after=loss), "general": change("general", per_byte_after=0.9)}
+        figures = {"losses": losses, "tokens": 1000, "parameters": 4_400_000}
         add("dapt", "export", {"way": "plain", "domain": "biomed", "budget": budget}, figures)
     figures = {"words": 1000, "fertility_before": 1.5, "fertility_after": 1.2, "length_saved": 0.2}
     add("extend", "extend", {"init": "mean", "domain": "biomed"}, figures)

@@ -5,10 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adapt.advise.costs import AS_IT_IS, BOTH, DAPT, SELECTED, TAPT, CostAhead, is_limited
+from adapt.advise.evidence import Evidence, millions
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES, Checked, Rule, Strength
 from adapt.advise.selecting import propose
 from adapt.config.kinds import TAPT_LENGTH
+from adapt.console import duration
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Cell, Table, TextBlock
 
 WITHIN, ABOVE, UNKNOWN = "within", "above", "not known"
 
@@ -27,6 +31,19 @@ class Recipe:
     command: str
     """The command that runs it, or its first part."""
 
+    def cells(self) -> list[str]:
+        """Name, votes and costs."""
+        hours, flops, price = self.cost.device_hours, self.cost.flops, self.cost.price
+        budget = {WITHIN: "", ABOVE: " (above budget)", UNKNOWN: " (not known)"}[self.budget]
+        return [
+            self.name + budget,
+            f"{self.votes:+d}",
+            millions(self.cost.tokens, "M"),
+            "not known" if flops is None else f"{flops:.1e}",
+            "not known" if hours is None else f"{hours:.3g} device-hours ({duration(hours * 3600)})",
+            *([] if price is None else [f"{price:,.2f}"]),
+        ]
+
 
 @dataclass(frozen=True)
 class Remark:
@@ -42,6 +59,13 @@ class Remark:
     """What our own replication says of the rule: it holds, does not hold (then it gives no votes), or is undecided;
     None if we did not check."""
 
+    def cells(self) -> list[Cell | str]:
+        """The recipes that it speaks for and against, the reason, the source."""
+        sides = [f"for {' and '.join(self.speaks_for)}"] if self.speaks_for else []
+        sides += [f"against {' and '.join(self.speaks_against)}"] if self.speaks_against else []
+        checked = f"in our replication: {self.checked}" if self.checked else ""
+        return [f"{self.strength}, {', '.join(sides)}" if sides else "note", self.reason, Cell(self.source, checked)]
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -53,6 +77,33 @@ class Advice:
     """The source of the device's speed, from which device-hours are computed."""
     refusal: str = ""
     """The message with which training would be refused as it is configured; empty if it would not."""
+    evidence: Evidence | None = None
+    """What the advice is based on."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What was looked at, what the rules say, the recipes in order with their costs, and what to run first."""
+        lines = [f"training would be refused: {self.refusal}"] if self.refusal else []
+        lines += [f"speed of a device: {self.rate_from}"] if self.rate_from else []
+        first = self.recipes[0]
+        if first.budget == ABOVE:
+            lines.append("every recipe is above advice.budget_device_hours; if you raise it, begin with this one:")
+        lines.append(f"run first ({first.name}): {first.command}")
+        if first.name == BOTH:
+            lines.append("then jobs/tapt.py in the same way, with --model.path set to the model that this writes")
+        remarks = Table(
+            ["speaks", "because", "source"], [remark.cells() for remark in self.remarks], "Rules", words=True
+        )
+        seen = self.evidence.blocks() if self.evidence else []
+        return [*seen, remarks, self._recipes(), *map(TextBlock, lines)]
+
+    def _recipes(self) -> Table:
+        is_priced = any(recipe.cost.price is not None for recipe in self.recipes)
+        header = ["", "recipe", "votes", "tokens", "FLOPs", "about", *(["cost"] if is_priced else [])]
+        rows = [[f"{number}", *recipe.cells()] for number, recipe in enumerate(self.recipes, start=1)]
+        note = (
+            "DSP: Don't Stop Pretraining. Votes: a strong rule counts 3, a moderate 2, a weak 1; against: minus that."
+        )
+        return Table(header, rows, "Recipes", note)
 
 
 def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULES) -> Advice:
@@ -72,7 +123,7 @@ def recommend(case: Case, arguments: Sequence[str], rules: Sequence[Rule] = RULE
         Recipe(name, _votes(name, remarks), cost, _budget(case, cost), _command(name, case, arguments))
         for name, cost in case.costs.recipes.items()
     ]
-    return Advice(sorted(recipes, key=_order), remarks, case.costs.rate_from, case.costs.refusal)
+    return Advice(sorted(recipes, key=_order), remarks, case.costs.rate_from, case.costs.refusal, case.evidence)
 
 
 def _votes(recipe: str, remarks: Sequence[Remark]) -> int:

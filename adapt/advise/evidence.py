@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from adapt.show.blocks import Block, Table, TextBlock
 from adapt.vocabulary.results import Extension
 
 
@@ -25,6 +26,13 @@ class TextEvidence:
     """What its words would save as tokens, at the elbow of that curve; None where that is not asked, or no word would
     save any (`adapt.vocabulary`)."""
 
+    def cells(self) -> list[str]:
+        """Size, tokens, documents in the sample, pieces per word, loss."""
+        about = "" if self.is_exact else "about "
+        sizes = [millions(self.bytes, "MB"), millions(self.tokens, "M")]
+        shown = [size if size == "not known" else about + size for size in sizes]
+        return [*shown, f"{self.sampled:,}", f"{self.fertility:.2f}", f"{self.loss:.2f}"]
+
 
 @dataclass(frozen=True)
 class TaskEvidence:
@@ -47,6 +55,21 @@ class TaskEvidence:
     general_overlap: float | None
     """Share of its most frequent words that are also among those of as much general text."""
 
+    def cells(self) -> list[str]:
+        """Name, sizes, copies, pieces per word, loss, and the words that it shares with other texts."""
+        shares = {"corpus": self.overlap, "general": self.general_overlap}
+        common = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
+        return [
+            self.name,
+            f"{self.examples:,}",
+            f"{self.classes}",
+            f"{self.rarest:,}",
+            f"{self.leaked} of {self.test:,}",
+            f"{self.fertility:.2f}",
+            f"{self.loss:.2f}",
+            common,
+        ]
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -61,3 +84,27 @@ class Evidence:
     """A pool of which a part may be selected (select.pool_paths)."""
     overlap: float | None = None
     """Share of the most frequent words that as much text of corpus and of general text have in common."""
+
+    def blocks(self) -> list[Block]:
+        """The texts and the tasks that were looked at."""
+        texts = {
+            "corpus": self.corpus,
+            "general": self.general,
+            "pool": self.pool,
+            "pool to select from": self.candidates,
+        }
+        rows = [[name, *text.cells()] for name, text in texts.items() if text]
+        header = ["text", "size", "tokens", "documents looked at", "pieces per word", "model's loss"]
+        blocks: list[Block] = [Table(header, rows, "Texts")] if rows else []
+        if self.overlap is not None:
+            common = f"corpus and general text have {self.overlap:.1%} of their most frequent words in common"
+            blocks.append(TextBlock(common))
+        if self.tasks:
+            header = ["task", "train", "classes", "rarest", "test in train", *header[-2:], "words in common"]
+            blocks.append(Table(header, [task.cells() for task in self.tasks], "Tasks"))
+        return blocks
+
+
+def millions(number: float | None, unit: str) -> str:
+    """A number in millions, as `1.2 MB`; `not known` for None."""
+    return "not known" if number is None else f"{number / 1e6:,.1f} {unit}"

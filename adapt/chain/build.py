@@ -12,7 +12,7 @@ from adapt.job.job import Job
 from adapt.model.start import Start
 from adapt.redact import redact
 from adapt.report.entry import Entry, Study
-from adapt.runner import Record, Stage, Store
+from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.reach import everything
 from adapt.runner.run import unfinished
 from adapt.stage.context import Context, root_of
@@ -166,8 +166,9 @@ def study(name: str, baseline: str, chain: Chain) -> Study:
     for goal in chain.goals:
         record = chain.store.known(goal.stage.kind, goal.stage.name, goal.stage.key)
         if record:
-            task = goal.config.task.name
-            entries.append(Entry(goal.name, goal.job.name, goal.values, record, trainings(goal.stage), task))
+            finished = Finished.of(goal.stage, record)
+            made_by, task = trainings(goal.stage), goal.config.task.name
+            entries.append(Entry(goal.name, goal.job.name, goal.values, finished, made_by, task))
         else:
             missing.append(goal.label)
     missing += chain.later

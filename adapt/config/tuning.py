@@ -33,7 +33,7 @@ class TuneConfig:
     """Trials, beside that of the configuration as it is; of `grid`, the most that its combinations may be."""
     objectives: list[str] = field(default_factory=lambda: ["dev_score"])
     """What is to be good: `dev_score`, the mean over all tasks and seeds of fine-tuning, or figures of the job's result
-    by name, such as heldout_loss_after. With several, the first one decides which trial is best."""
+    by name, such as losses.domain.after. With several, the first one decides which trial is best."""
     seed: NonNegativeInt = 0
     """Seed of the proposals."""
     at_once: PositiveInt = how(4)

@@ -7,10 +7,11 @@ from typing import Any
 
 from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.files.sources import sources_of
+from adapt.evaluate.card import CardFacts, model_card
 from adapt.evaluate.measure import read_losses
+from adapt.evaluate.results import LossChange, Text
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.model.additions.config import stored_additions
-from adapt.model.card import CardFacts, LossChange, model_card
 from adapt.model.start import MODEL_FOLDER
 from adapt.redact import redact, redacted
 from adapt.runner import Record
@@ -40,7 +41,7 @@ def hand_over(handover: Handover, folder: Path) -> None:
     write_atomically(folder / "README.md", model_card(_facts(handover)))
 
 
-def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChange:
+def loss_change(text: Text, before: Path, after: Path, samples: int) -> LossChange:
     """Held-out loss of a text before and after, on the same documents and masks, with 95% intervals.
 
     Args:
@@ -51,20 +52,12 @@ def loss_change(text: str, before: Path, after: Path, samples: int) -> LossChang
     """
     old, counts = read_losses(before, text)
     new, _ = read_losses(after, text)
-    first, last = mean_loss(old, counts, samples), mean_loss(new, counts, samples)
-    difference = change(old, new, counts, samples)
     return LossChange(
         text=text,
         predictions=int(counts.sum()),
-        before=first.value,
-        before_low=first.low,
-        before_high=first.high,
-        after=last.value,
-        after_low=last.low,
-        after_high=last.high,
-        change=difference.value,
-        change_low=difference.low,
-        change_high=difference.high,
+        before=mean_loss(old, counts, samples),
+        after=mean_loss(new, counts, samples),
+        change=change(old, new, counts, samples),
     )
 
 

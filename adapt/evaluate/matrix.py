@@ -12,8 +12,8 @@ from adapt.errors import DataError
 from adapt.evaluate.heatmap import draw_heatmap
 from adapt.evaluate.measure import read_losses, read_text_losses
 from adapt.evaluate.per_byte import TextLosses, byte_change, byte_loss
-from adapt.evaluate.results import Ends, ModelsCompared, Rows, Unit
-from adapt.evaluate.statistics import Estimate, change, mean_loss
+from adapt.evaluate.results import Ends, Estimate, ModelsCompared, Rows, Unit
+from adapt.evaluate.statistics import change, mean_loss
 from adapt.runner.files import write_atomically
 
 FILE, PICTURE = "matrix.json", "matrix.png"

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from adapt.evaluate.statistics import Estimate, with_interval
+from adapt.evaluate.results import Estimate
+from adapt.evaluate.statistics import with_interval
 
 
 @dataclass(frozen=True)

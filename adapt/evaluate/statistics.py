@@ -1,11 +1,11 @@
 """Token-weighted losses with bootstrap intervals over documents."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import bootstrap
 
+from adapt.evaluate.results import Estimate
 from adapt.statistics.seeds import CONFIDENCE
 
 FEWEST = 6
@@ -14,15 +14,6 @@ FEWEST = 6
 
 Statistic = Callable[..., np.ndarray]
 """What is estimated: a function of columns with a value a document, and of the `axis` along which they lie."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its 95% interval; the interval is None where fewer than `FEWEST` documents were measured."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 def mean_loss(losses: np.ndarray, counts: np.ndarray, samples: int) -> Estimate:

@@ -1,8 +1,7 @@
 """What to run first, on what evidence."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig
@@ -17,6 +16,9 @@ from adapt.stage.context import Context
 from adapt.stage.evidence import Look
 from adapt.stage.task import task_of
 from adapt.stage.text.listing import Files, listed_files
+
+if TYPE_CHECKING:
+    from adapt.advise.advice import Advice
 
 
 def advise(context: Context) -> Look:
@@ -50,29 +52,21 @@ def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfi
     return tuple(listed_files(context, corpus, folder, source) for source, corpus in corpora)
 
 
-def advice(context: Context, evidence: Evidence, arguments: Sequence[str]) -> Mapping[str, Any]:
-    """What follows from the evidence: an `adapt.advise.advice.Advice` as plain values.
+def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
+    """What follows from the evidence.
 
     Args:
         context: of the job.
-        evidence: what its last stage found.
-        arguments: of the command line, which the commands to run take over.
+        finished: its last stage.
+        arguments: of the command line, which the recommended commands repeat.
     """
-    from adapt.advise.advice import recommend as advise_on
+    from adapt.advise.advice import recommend
     from adapt.advise.costs import costs
     from adapt.advise.findings import Case
 
-    config = context.config
+    config, evidence = context.config, finished.result
     ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)
-    return asdict(advise_on(Case(config, evidence, ahead), arguments))
-
-
-def _show(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.advice import show_advice
-
-    advised = advice(context, finished.result, [argument for argument in arguments if argument != "--debug"])
-    show_advice(finished.record.metrics, dict(advised))
-    return {"evidence": finished.record.metrics, **advised}
+    return recommend(Case(config, evidence, ahead), [argument for argument in arguments if argument != "--debug"])
 
 
 JOB = Job(
@@ -83,5 +77,5 @@ JOB = Job(
         defaults={"name": "advise"},
     ),
     final=advise,
-    show=_show,
+    answer=advice,
 )

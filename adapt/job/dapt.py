@@ -1,17 +1,13 @@
 """Domain-adaptive pre-training (Don't Stop Pretraining, section 3), from the files to the exported model."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from adapt.config.kinds import DAPT
 from adapt.job.chosen import has_corpus, selected_domain, selection_of_job
 from adapt.job.general import before_training
 from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text, replayed_text
-from adapt.runner import Finished
 from adapt.stage.context import Context
 from adapt.stage.evaluate import Evaluate
-from adapt.stage.export import Export, Exported
+from adapt.stage.export import Export
 from adapt.stage.train import Train
 
 
@@ -39,18 +35,9 @@ def dapt(context: Context) -> Export:
     )
 
 
-def show_adapted(context: Context, finished: Finished[Exported], arguments: Sequence[str]) -> Mapping[str, Any]:
-    """Shows what an adapted model gained and forgot."""
-    from adapt.summary.trained import show_summary
-
-    show_summary(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=DAPT,
     final=dapt,
-    show=show_adapted,
     training=lambda export: export.training,
     takes_texts=True,
 )

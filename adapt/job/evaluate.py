@@ -3,17 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from adapt.config.kinds import Kind
 from adapt.errors import ConfigError, ModelError
-from adapt.evaluate.results import ModelsCompared
 from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text
 from adapt.model.direction import check_architecture
 from adapt.model.limits import check_sequence_length
 from adapt.model.locate import tokenizer_files
-from adapt.runner import Finished, Stage
+from adapt.runner import Stage
 from adapt.stage.compare import Compare, ModelMeasured
 from adapt.stage.context import Context, located
 from adapt.stage.evaluate import Evaluate
@@ -127,13 +125,6 @@ def _check_names(field: str, names: Sequence[str]) -> None:
             )
 
 
-def _show(context: Context, finished: Finished[ModelsCompared], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.compared import show_comparison
-
-    show_comparison(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind(
         "evaluate",
@@ -141,5 +132,4 @@ JOB = Job(
         defaults={"name": "evaluate"},
     ),
     final=evaluate,
-    show=_show,
 )

@@ -1,14 +1,10 @@
 """Teaching a model a labelled task, with several seeds side by side."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from adapt.config.kinds import Kind
 from adapt.job.job import Job
-from adapt.runner import Finished
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
-from adapt.stage.scores import Scored, Scores
+from adapt.stage.scores import Scores
 from adapt.stage.task import task_of
 
 
@@ -27,14 +23,6 @@ def runs(context: Context) -> dict[str, Finetune]:
     return {str(seed): Finetune.of(context, seed, task) for seed in context.config.finetune.seeds}
 
 
-def _show(context: Context, finished: Finished[Scored], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.scored import show_scores
-
-    task = context.config.task.name
-    show_scores(finished.record, task)
-    return {"task": task, **finished.record.metrics}
-
-
 JOB = Job(
     kind=Kind(
         "finetune",
@@ -44,7 +32,6 @@ JOB = Job(
         defaults={"name": "finetune"},
     ),
     final=finetune,
-    show=_show,
     parts=runs,
     is_wide=True,
 )

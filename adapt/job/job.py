@@ -19,9 +19,9 @@ class Job:
     """Its name, and what must be configured."""
     final: Callable[[Context], Stage[Any]]
     """Builds its last stage, which reads all others. Read this function to see what a job does."""
-    show: Callable[[Context, Finished[Any], Sequence[str]], Mapping[str, Any]]
-    """Shows the last stage to people, and returns figures for the line that machines read. The third argument is the
-    command line."""
+    answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
+    """Computes the job's result from its last stage; None where the stage's own result is the job's. Like a result of a
+    stage, it is a dataclass with a method `blocks`. The third argument is the command line."""
     training: Callable[[Any], Stage[Any] | None] | None = None
     """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
     makes no such model."""

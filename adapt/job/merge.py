@@ -1,9 +1,8 @@
 """Models made of others without training."""
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from adapt.config.kinds import Kind
 from adapt.errors import ConfigError
@@ -12,9 +11,8 @@ from adapt.merge.table import MERGERS, merging_of
 from adapt.model.instruct import is_instruct, warn_of_instruct
 from adapt.model.locate import looks_local
 from adapt.model.start import Start
-from adapt.runner import Finished
 from adapt.stage.context import Context
-from adapt.stage.merge import MadeOf, Merge, check_alike, merged_from
+from adapt.stage.merge import Merge, check_alike, merged_from
 
 
 def merge(context: Context) -> Merge:
@@ -65,13 +63,6 @@ def _check_residual(kind: str, models: Sequence[Start]) -> None:
         )
 
 
-def _show(context: Context, finished: Finished[MadeOf], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.merged import show_merged
-
-    show_merged(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind(
         "merge",
@@ -80,7 +71,6 @@ JOB = Job(
         defaults={"name": "merge"},
     ),
     final=merge,
-    show=_show,
     training=lambda stage: stage if len(stage.merging.shares) == 1 else None,
     tokens=lambda stage: stage.tokens,
 )

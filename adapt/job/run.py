@@ -1,29 +1,75 @@
-"""Runs one job: parses, builds its stages, runs what is not done, shows the result."""
+"""Runs one job: builds its stages, runs those that are not finished, and hands back the result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
 
 from adapt.console import finish
 from adapt.job.job import Job
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
+from adapt.show.blocks import Block, shown_by
 from adapt.stage.context import Context
 from adapt.stage.running import run_stages
 
 
-def carry_out(job: Job, arguments: Sequence[str]) -> None:
-    """What `python jobs/NAME.py` does.
+@dataclass(frozen=True, eq=False)
+class JobRun:
+    """A job that has run."""
+
+    job: Job
+    context: Context
+    finished: Finished[Any]
+    """Its last stage."""
+    arguments: Sequence[str] = ()
+    """The command line."""
+
+    @cached_property
+    def result(self) -> Any:
+        """The job's result: a dataclass."""
+        if self.job.answer:
+            return self.job.answer(self.context, self.finished, self.arguments)
+        return self.finished.result
+
+    def figures(self) -> Mapping[str, Any]:
+        """The result as plain values, for the line that machines read."""
+        return asdict(self.result) if self.job.answer else self.finished.record.metrics
+
+    def blocks(self) -> list[Block]:
+        """What people are shown."""
+        return shown_by(self.result, self.finished.record)
+
+
+def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
+    """Runs what is not finished of a job.
+
+    Args:
+        job: to run.
+        context: what its stages are made from.
+        arguments: the command line, where there is one.
 
     Raises:
-        AdaptError: something that was given is wrong, or a stage failed.
+        AdaptError: the configuration or the data are wrong, or a stage failed.
     """
-    context = Context.of(parse(arguments, f"jobs/{job.name}.py", job.kind))
     stage, store, resources = job.final(context), context.store, context.config.resources
     context.digests.save()
-    if job.is_wide:
-        if job.first:
-            run_stages(job.first(stage), store, resources)
-        (record,) = run_stages([stage], store, resources)
-        finished = Finished.of(stage, record)
-    else:
-        finished = ensure(stage, store)
-    finish(job.name, finished.path, dict(job.show(context, finished, arguments)))
+    if not job.is_wide:
+        return JobRun(job, context, ensure(stage, store), arguments)
+    if job.first:
+        run_stages(job.first(stage), store, resources)
+    (record,) = run_stages([stage], store, resources)
+    return JobRun(job, context, Finished.of(stage, record), arguments)
+
+
+def carry_out(job: Job, arguments: Sequence[str]) -> None:
+    """What `python jobs/NAME.py` does: parses, runs, shows the result.
+
+    Raises:
+        AdaptError: as `run_stages_of`, or the command line is wrong.
+    """
+    from adapt.show.terminal import show_blocks
+
+    run = run_stages_of(job, Context.of(parse(arguments, f"jobs/{job.name}.py", job.kind)), arguments)
+    show_blocks(run.blocks())
+    finish(job.name, run.finished.path, dict(run.figures()))

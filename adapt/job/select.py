@@ -1,15 +1,11 @@
 """Selection: the documents of a pool that are worth training on (Don't Stop Pretraining, section 5.3, and later)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from adapt.config.kinds import Kind
 from adapt.job.chosen import random_beside, select_documents
 from adapt.job.job import Job
 from adapt.job.text import general_text
-from adapt.runner import Finished
 from adapt.stage.context import Context
-from adapt.stage.selecting.selection import JudgeSelection, SelectionJudged
+from adapt.stage.selecting.selection import JudgeSelection
 
 
 def select(context: Context) -> JudgeSelection:
@@ -31,13 +27,6 @@ def select(context: Context) -> JudgeSelection:
     )
 
 
-def _show(context: Context, finished: Finished[SelectionJudged], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.selected import show_selection
-
-    show_selection(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind(
         "select",
@@ -46,7 +35,6 @@ JOB = Job(
         defaults={"name": "select"},
     ),
     final=select,
-    show=_show,
     texts=lambda judged: judged.chosen,
     takes_texts=True,
 )

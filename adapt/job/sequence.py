@@ -1,8 +1,7 @@
 """Domains learnt one after another (Continual Pre-training of Language Models), one by one, or all at once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from adapt.config.kinds import Kind
 from adapt.job.domains import as_listed, check_domains, domain_of, domain_texts, in_its_mode, tasks_of
@@ -20,12 +19,10 @@ from adapt.job.sequence_steps import (
 )
 from adapt.job.text import general_text, replayed_text
 from adapt.method.table import method_of
-from adapt.runner import Finished
 from adapt.stage.context import Context, root_of
 from adapt.stage.domains.matrices import Step
 from adapt.stage.domains.noted import Noted
 from adapt.stage.domains.sequence import Sequence as SequenceStage
-from adapt.stage.domains.sequence import SequenceResult
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import task_of
 from adapt.stage.train import Train
@@ -107,13 +104,6 @@ def _all_at_once(setup: Setup) -> Iterator[Step]:
     yield sequence_step(setup, joint, len(setup.order), "", stage, {})
 
 
-def _show(context: Context, finished: Finished[SequenceResult], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.sequence import show_sequence
-
-    show_sequence(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind(
         "sequence",
@@ -133,7 +123,6 @@ JOB = Job(
         },
     ),
     final=sequence,
-    show=_show,
     training=lambda stage: stage.model,
     first=lambda stage: stage.data,
     is_wide=True,

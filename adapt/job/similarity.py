@@ -1,15 +1,10 @@
 """How near domains are (Don't Stop Pretraining, section 3.1)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from adapt.config.kinds import Kind
 from adapt.errors import ConfigError
-from adapt.evaluate.results import Similar
 from adapt.job.evaluate import with_model
 from adapt.job.job import Job
 from adapt.job.text import domain_text, general_text
-from adapt.runner import Finished
 from adapt.stage.context import Context
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.similarity import Similarity
@@ -34,15 +29,7 @@ def similarity(context: Context) -> Similarity:
     return Similarity(config.name, corpora, evaluations, context.tokens, config.similarity.max_documents)
 
 
-def _show(context: Context, finished: Finished[Similar], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.similar import show_similarity
-
-    show_similarity(finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind("similarity", "Measures how similar domains are (Don't Stop Pretraining, section 3.1)."),
     final=similarity,
-    show=_show,
 )

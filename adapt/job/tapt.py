@@ -7,7 +7,6 @@ from adapt.config import Config, TaskConfig
 from adapt.config.kinds import TAPT_LENGTH, Kind
 from adapt.corpus.roles import FILES, pooled_corpus
 from adapt.job.chosen import selected_text, selection_of_job, split_texts, unseen_texts
-from adapt.job.dapt import show_adapted
 from adapt.job.general import before_training
 from adapt.job.job import Job
 from adapt.job.text import general_text, prepared_beside, replayed_text
@@ -92,6 +91,5 @@ JOB = Job(
     ),
     takes_texts=True,
     final=tapt,
-    show=show_adapted,
     training=lambda export: export.training,
 )

@@ -1,6 +1,6 @@
 """The model's vocabulary and the words of a domain."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from adapt.model.layers.families import PATTERNS
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.start import Start
 from adapt.nearest import nearest
-from adapt.runner import Finished, Stage
+from adapt.runner import Stage
 from adapt.stage.context import Context, located
 from adapt.stage.text.listing import Files, held_out, listed_files
 from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
@@ -195,20 +195,6 @@ def told(arguments: Sequence[str]) -> list[str]:
     return list(arguments)
 
 
-def _show(context: Context, finished: Finished[Any], arguments: Sequence[str]) -> Mapping[str, Any]:
-    from adapt.summary.vocabulary import show_begun, show_extended, show_taught, show_trimmed, show_vocabulary
-
-    shown = {
-        "vocabulary": show_vocabulary,
-        "extend": show_extended,
-        "taught": show_taught,
-        "trim": show_trimmed,
-        "scratch": show_begun,
-    }
-    shown[finished.record.stage](finished.record)
-    return finished.record.metrics
-
-
 JOB = Job(
     kind=Kind(
         "vocabulary",
@@ -216,7 +202,6 @@ JOB = Job(
         defaults={"name": "vocabulary"},
     ),
     final=change_vocabulary,
-    show=_show,
     training=lambda stage: None if isinstance(stage, AnalyzeVocabulary) else stage,
     own_tokenizer=True,
 )

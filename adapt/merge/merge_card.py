@@ -58,7 +58,7 @@ class MergeFacts:
 
 
 def merge_card(facts: MergeFacts) -> str:
-    """Writes the card: Markdown with a YAML head, as `adapt.model.card.model_card`."""
+    """Writes the card: Markdown with a YAML head, as `adapt.evaluate.card.model_card`."""
     number = len(facts.sources) - 1
     return CARD.format(
         front=front_matter(facts.base_model, "text-generation" if facts.causal else "fill-mask"),

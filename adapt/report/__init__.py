@@ -6,9 +6,7 @@
 - `tradeoffs/`: what models gained on a domain, and forgot.
 - `searches/`: searches for good values.
 - `trainings`: tables of pre-training.
-- `losses`: tables of losses and of similarity.
 - `selections`, `selection_map`: selected text, as tables and as a map.
-- `vocabularies`: how words are broken into tokens.
 - `lineage`: what was made of what.
 - `lineage_svg`: the drawing of that.
 - `sections`: all of these in reading order.

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from adapt.runner import Finished
 from adapt.runner.record import Record
 
 HTML = "report.html"
@@ -19,13 +21,32 @@ class Entry:
     """The job that the entry runs: `dapt`, `tapt`, `finetune` or `evaluate`."""
     values: Mapping[str, str]
     """What it was swept over: `{"recipe": "DAPT", "task": "acl_arc", "seed": "3"}`; empty where nothing was swept."""
-    record: Record
-    """The record: for `finetune` that of one seed, for `dapt` and `tapt` that of their `export` stage."""
+    finished: Finished[Any]
+    """The stage with its record and its result: for `finetune` one seed, for `dapt` and `tapt` their `export` stage."""
     trained: tuple[str, ...] = ()
     """For `finetune`, the keys of the `train` and `merge` stages that made the model, first one first; empty if the
     model was not made here."""
     task: str = ""
     """For `finetune`, the name that its task goes by now; a record keeps none, since a name determines nothing."""
+
+    @property
+    def record(self) -> Record:
+        """The record of the stage."""
+        return self.finished.record
+
+    @property
+    def label(self) -> str:
+        """What the stage is called in tables, such as `tapt · TAPT · acl_arc`."""
+        return " · ".join([self.name, *self.values.values()])
+
+    @property
+    def result(self) -> Any:
+        """The result of the stage.
+
+        Raises:
+            StageError: the record does not hold such a result.
+        """
+        return self.finished.result
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adapt.report import losses, trainings
+from adapt.report import trainings
 from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
@@ -15,7 +15,7 @@ from adapt.report.sequences.runs import Sequences, sequences_of
 from adapt.report.sequences.section import section as sequences_section
 from adapt.report.sequences.verdict import sequence_verdicts, sequence_warnings
 from adapt.report.tasks import details, figures, tables
-from adapt.report.tasks.collect import METRICS, Results, Row, upstream
+from adapt.report.tasks.collect import METRICS, Results, Row
 from adapt.report.tasks.compared import Compared, compare_all
 from adapt.report.tasks.cost import Trainings
 from adapt.report.tasks.verdict import verdicts
@@ -23,9 +23,11 @@ from adapt.report.tasks.warnings import versions_of, warnings
 from adapt.report.tradeoffs.front import FEWEST
 from adapt.report.tradeoffs.points import MeasuredAlike, tradeoffs
 from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
-from adapt.report.vocabularies import changed_blocks, vocabulary_blocks
-from adapt.show.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock
+from adapt.show.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, shown_by
+from adapt.stage.selecting.selection import SelectionJudged
 
+COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
+"""Kinds of stages that the comparisons show."""
 KEY = 12
 """Characters of a key that are shown."""
 
@@ -43,9 +45,8 @@ def sections(study: Study, results: Results) -> list[Section]:
         Section("Scores", _scores(results, compared)),
         Section("Cost and gain", _costs(results, compared, priced)),
         Section("Learning curves", _curves(study, results)),
-        Section("Losses and similarity", _losses(study, traded)),
         Section("Selected text", _selections(study)),
-        Section("Vocabulary", _vocabularies(study)),
+        Section("Other results", _others(study, traded)),
         Section("Best recipes in detail", _details(results)),
         Section("Warnings", _warnings(study, results, in_turn)),
         Section("Lineage", _lineage(study)),
@@ -132,36 +133,25 @@ def _curves(study: Study, results: Results) -> list[Block]:
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = trainings.exports_of(study)
-    if drawings := [
-        drawing for export in exports if (drawing := figures.training_curve(export, trainings.training_label(export)))
-    ]:
+    if drawings := [drawing for export in exports if (drawing := figures.training_curve(export, export.label))]:
         blocks.append(Folded("Pre-training: loss by step", [Figures(drawings)]))
     return blocks
 
 
-def _losses(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
-    shown = {key for measured in traded for key in measured.compared}
-    made = {"compare": losses.compared_models, "similarity": losses.similarity_tables}
-    records = [entry.record for entry in study.entries if entry.record.stage in made and entry.record.key not in shown]
-    return [table for record in records for table in made[record.stage](record)]
-
-
 def _selections(study: Study) -> list[Block]:
-    named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
-    return selection_blocks([(label, record) for label, record in named if record.stage == "selection"])
+    return selection_blocks([entry for entry in study.entries if isinstance(entry.result, SelectionJudged)])
 
 
-def _vocabularies(study: Study) -> list[Block]:
-    named = [(trainings.training_label(entry), entry.record) for entry in study.entries]
-    analyzed = [(label, record) for label, record in named if record.stage == "vocabulary"]
-    taught = [
-        (label, before)
-        for label, record in named
-        if record.stage == "taught"
-        for before in (upstream(record, "extended"), upstream(record, "beginning"))
-        if before
-    ]
-    return [*vocabulary_blocks(analyzed), *changed_blocks([*taught, *named])]
+def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
+    """What stages show of themselves that no comparison has shown: each once, under its label."""
+    drawn = {key for measured in traded for key in measured.compared}
+    blocks: dict[str, list[Block]] = {}
+    for entry in study.entries:
+        if entry.record.stage in COMPARED or entry.record.key in drawn:
+            continue
+        if own := shown_by(entry.result, entry.record):
+            blocks.setdefault(entry.record.key, [TextBlock(entry.label), *own])
+    return [block for of_stage in blocks.values() for block in of_stage]
 
 
 def _details(results: Results) -> list[Block]:
@@ -190,8 +180,7 @@ def _reproduce(study: Study) -> list[Block]:
         "again with its configuration, on the versions below, finds finished stages by their keys and runs the others."
     )
     stages: list[list[Cell | str]] = [
-        [trainings.training_label(entry), entry.record.stage, entry.record.key[:KEY], str(entry.record.path)]
-        for entry in study.entries
+        [entry.label, entry.record.stage, entry.record.key[:KEY], str(entry.record.path)] for entry in study.entries
     ]
     versions: list[list[Cell | str]] = [
         [name, ", ".join(of_package)] for name, of_package in versions_of(records).items()

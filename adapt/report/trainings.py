@@ -1,8 +1,6 @@
 """Tables of pre-training: on what, how long, what it changed, and what it cost for what gain."""
 
-from collections.abc import Mapping
-from typing import Any
-
+from adapt.evaluate.results import NOT_MEASURED, LossChange
 from adapt.report.entry import Entry, Study
 from adapt.report.tasks.collect import Results, upstream
 from adapt.report.tasks.compared import Compared
@@ -10,46 +8,38 @@ from adapt.report.tasks.cost import Trainings, finetuning_hours, hours
 from adapt.report.tasks.verdict import gain, nats, span
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE, Cell, Table
+from adapt.stage.export import Adapted
 
 
 def exports_of(study: Study) -> list[Entry]:
     """The exports of a study: each stands for a pre-training."""
-    return [entry for entry in study.entries if entry.record.stage == "export"]
-
-
-def training_label(entry: Entry) -> str:
-    """What a pre-training is called in tables, as `tapt · TAPT · acl_arc`."""
-    return " · ".join([entry.name, *entry.values.values()])
+    return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
 
 
 def pretraining(study: Study) -> Table:
     """One row a model: text, length, held-out loss, price."""
-    losses = ["loss on its domain", "loss on general text", "nats a byte"]
+    losses = ["loss on its domain", "loss on general text", "nats per byte"]
     header = ["model", "text", "steps", "tokens", *losses, "device time"]
-    rows: list[list[Cell | str]] = []
-    for entry in exports_of(study):
-        record, metrics = entry.record, entry.record.metrics
-        rows.append(
-            [
-                training_label(entry),
-                _corpus(study, record),
-                f"{metrics['steps']:,}" if metrics.get("steps") is not None else NONE,
-                _large(metrics.get("tokens")),
-                _loss(metrics, "heldout"),
-                _loss(metrics, "general"),
-                _per_byte(metrics),
-                hours(record.cost.get("device_hours")),
-            ]
-        )
+    rows: list[list[Cell | str]] = [
+        [
+            entry.label,
+            _corpus(study, entry.record),
+            f"{entry.result.steps:,}",
+            _large(entry.result.tokens),
+            _loss(entry.result.losses.get("domain")),
+            _loss(entry.result.losses.get("general")),
+            _per_byte(entry.result.losses.get("domain")),
+            hours(entry.record.cost.get("device_hours")),
+        ]
+        for entry in exports_of(study)
+    ]
     note = (
-        "Loss on held-out text in nats a predicted token, before → after; below it the change with its 95% interval "
-        "over documents, for this one training. Lower is better. Nats a byte of the domain's text compare models with "
-        "different tokens."
+        "Loss on held-out text in nats per predicted token, before → after; below it the change with its 95% interval "
+        "over documents, for this one training. Lower is better. Nats per byte of the domain's text compare models "
+        "with different tokens."
     )
-    if any(entry.record.metrics.get("heldout_loss_before") is None for entry in exports_of(study)):
-        note += (
-            " The loss on its domain is missing where fewer than two documents are held out (corpus.heldout_fraction)."
-        )
+    if any("domain" not in entry.result.losses for entry in exports_of(study)):
+        note += f" A missing loss on its domain: {NOT_MEASURED}."
     return Table(header, rows, "Pre-training", note)
 
 
@@ -62,19 +52,19 @@ def _corpus(study: Study, record: Record) -> Cell:
     return Cell(study.name_of(text), small=f"{documents:,} documents" if documents else "")
 
 
-def _loss(metrics: Mapping[str, Any], name: str) -> Cell:
-    before, after, change = (metrics.get(f"{name}_loss_{key}") for key in ("before", "after", "change"))
-    if before is None or after is None or change is None:
+def _loss(of: LossChange | None) -> Cell:
+    if of is None:
         return Cell(NONE)
-    low, high = metrics.get(f"{name}_loss_change_low"), metrics.get(f"{name}_loss_change_high")
+    low, high = of.change.low, of.change.high
     interval = "" if low is None or high is None else f" ({nats(low)} to {nats(high)})"
-    return Cell(f"{before:.2f} → {after:.2f}", nats(change) + interval)
+    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", nats(of.change.value) + interval)
 
 
-def _per_byte(metrics: Mapping[str, Any]) -> str:
+def _per_byte(of: LossChange | None) -> str:
     """On the text of its domain, before and after."""
-    before, after = (metrics.get(f"heldout_loss_per_byte_{when}") for when in ("before", "after"))
-    return NONE if before is None or after is None else f"{before:.3f} → {after:.3f}"
+    if of is None or of.per_byte_before is None or of.per_byte_after is None:
+        return NONE
+    return f"{of.per_byte_before:.3f} → {of.per_byte_after:.3f}"
 
 
 def _large(value: float | None) -> str:

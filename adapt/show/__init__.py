@@ -1,6 +1,8 @@
 """How results are shown: plain blocks, and a renderer for each place where people read them.
 
 - `blocks`: sections of plain blocks.
+- `cells`: how values become the text of cells.
+- `terminal`: tables on stderr, sentences as log lines.
 - `drawing`: SVG that takes its colours from the page.
 - `html`: one file that needs nothing else, by the `templates/`.
 - `markdown`: the same blocks without the drawings.

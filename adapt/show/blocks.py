@@ -1,8 +1,8 @@
 """What a report is written in: sections of plain blocks that HTML and Markdown both render."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 NONE = "\N{EN DASH}"
 """What a cell holds if there is nothing to show."""
@@ -62,11 +62,25 @@ class TextBlock:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A drawing that is made when a page needs it."""
+
+    draw: Callable[[], str]
+    """Makes the SVG, with colours of the page's style sheet."""
+    about: str
+    """A description, for those who do not see it."""
+
+    def __iter__(self) -> Iterator[str]:
+        """The SVG and the description."""
+        return iter((self.draw(), self.about))
+
+
+@dataclass(frozen=True)
 class Figures:
-    """Drawings side by side; Markdown leaves them out."""
+    """Drawings side by side; Markdown and terminals leave them out."""
 
     kind: ClassVar[str] = "figures"
-    drawings: Sequence[tuple[str, str]]
+    drawings: Sequence[tuple[str, str] | Drawing]
     """For each drawing its SVG, with colours of the page's style sheet, and a description."""
     legend: Sequence[tuple[str, int]] = ()
     """The legend: names, and the numbers of their colours."""
@@ -84,6 +98,17 @@ class Folded:
 
 
 Block: TypeAlias = Table | Findings | TextBlock | Figures | Folded
+
+
+def shown_by(result: Any, record: Any) -> list[Block]:
+    """The blocks of a stage's result; none where its class has no method `blocks`.
+
+    Args:
+        result: a dataclass.
+        record: the `adapt.runner.record.Record` of the stage.
+    """
+    declared = getattr(result, "blocks", None)
+    return list(declared(record)) if declared else []
 
 
 def filled(blocks: Sequence[Block]) -> list[Block]:

@@ -1,64 +1,99 @@
 """Stage `export`: the deliverable of an adaptation, and what it gained and lost on held-out text."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 from adapt.config import Config
+from adapt.console import duration
 from adapt.corpus.shared import FEWEST_DOCUMENTS
+from adapt.evaluate.results import NOT_MEASURED, LossChange, Text
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.show.cells import TRANSDUCTIVE, formatted
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
 from adapt.stage.train import Train, Trained
 
-if TYPE_CHECKING:
-    from adapt.model.card import LossChange
-
-PREFIXES = {"domain": "heldout", "general": "general"}
-"""Texts that the model is measured on, and how the fields of `Exported` call them."""
-
 
 @dataclass(frozen=True)
-class Exported(Trained):
-    """What the training came to, and loss on held-out text [nats a predicted token] before and after it.
+class Adapted(Trained):
+    """An adapted model: what its training took, and the loss on held-out text before and after it."""
 
-    `low` and `high` are 95% intervals over documents. None stands for what was not measured, or on too few documents.
-    """
+    losses: dict[Text, LossChange] = field(default_factory=dict)
+    """Losses on each text; texts with fewer than two held-out documents are missing."""
 
-    heldout_loss_before: float | None = None
-    heldout_loss_before_low: float | None = None
-    heldout_loss_before_high: float | None = None
-    heldout_loss_after: float | None = None
-    heldout_loss_after_low: float | None = None
-    heldout_loss_after_high: float | None = None
-    heldout_loss_change: float | None = None
-    heldout_loss_change_low: float | None = None
-    heldout_loss_change_high: float | None = None
-    general_loss_before: float | None = None
-    general_loss_before_low: float | None = None
-    general_loss_before_high: float | None = None
-    general_loss_after: float | None = None
-    general_loss_after_low: float | None = None
-    general_loss_after_high: float | None = None
-    general_loss_change: float | None = None
-    general_loss_change_low: float | None = None
-    general_loss_change_high: float | None = None
-    heldout_loss_per_byte_before: float | None = None
-    """Nats a byte of text, which models with other tokens can be compared by."""
-    heldout_loss_per_byte_after: float | None = None
-    general_loss_per_byte_before: float | None = None
-    general_loss_per_byte_after: float | None = None
-    heldout_overlap: int | None = None
-    """Held-out documents that were trained on; None: not known."""
-    general_overlap: int | None = None
+    def blocks(self, record: Record) -> list[Block]:
+        """Losses before and after, guesses of hidden words, what the training took, and where the model is."""
+        return [*self._losses(record.name), *_guesses(record), TextBlock(self._cost(record)), _where(record)]
+
+    def _losses(self, name: str) -> list[Block]:
+        names = {"domain": "domain, held out", "general": "general"}
+        rows: list[list[Cell | str]] = [
+            [names[text], of.before.cell(".3f"), of.after.cell(".3f"), of.change.cell("+.3f"), *_per_byte(of)]
+            for text, of in self.losses.items()
+        ]
+        missing: list[Block] = [] if "domain" in self.losses else [TextBlock(f"loss on the domain: {NOT_MEASURED}")]
+        if not rows:
+            return missing
+        title = f"{name}: loss on held-out text{TRANSDUCTIVE if self.transductive else ''}"
+        note = "Nats per predicted token with 95% intervals over documents; lower is better."
+        return [Table(["text", "before", "after", "change", "per byte before", "after"], rows, title, note), *missing]
+
+    def _cost(self, record: Record) -> str:
+        cost = record.cost.get("cost")
+        parts = [
+            f"{self.steps} steps",
+            f"{self.tokens:,} tokens",
+            f"{self.tokens_per_s:,.0f} tokens/s",
+            f"data wait {self.data_wait_share:.1%}",
+            f"{duration(self.device_seconds)} of device time",
+            *([f"MFU {self.mfu:.0%}"] if self.mfu is not None else []),
+            *([f"at most {self.peak_memory_bytes / 2**30:.1f} GiB per device"] if self.peak_memory_bytes else []),
+            *([f"cost {cost:,.2f}"] if cost is not None else []),
+        ]
+        return ", ".join(parts)
+
+
+def _per_byte(of: LossChange) -> list[str]:
+    return [formatted(value, "{:.4f}") for value in (of.per_byte_before, of.per_byte_after)]
+
+
+def _where(record: Record) -> TextBlock:
+    return TextBlock(f"model: {record.path}")
+
+
+def _guesses(record: Record) -> list[Block]:
+    """Held-out sentences with one hidden word, and the model's first guesses before and after."""
+    before, after = (_examples(record, name) for name in ("before", "after"))
+    if not before:
+        return []
+    rows: list[list[Cell | str]] = [
+        [old["text"], old["answer"], _guess(old), _guess(new)] for old, new in zip(before, after, strict=True)
+    ]
+    title = "Held-out sentences with one word hidden, and the model's first guesses"
+    return [Table(["sentence", "word", "before", "after"], rows, title, "Bold: the word is among them.", words=True)]
+
+
+def _examples(record: Record, evaluation: str) -> list[dict[str, Any]]:
+    file = Path(record.inputs[evaluation]["path"]) / "examples.json"
+    return list(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else []
+
+
+def _guess(example: Mapping[str, Any]) -> Cell:
+    words = [word for word, _ in example["guesses"]]
+    return Cell(", ".join(words), strong=example["answer"] in words)
 
 
 @dataclass(frozen=True, eq=False)
-class Export(Stage[Exported]):
+class Export(Stage[Adapted]):
     """The trained model as a Hugging Face folder, with a card."""
 
     kind = "export"
+    version = 2  # losses by text, each with its intervals
 
     name: str
     config: Config
@@ -83,11 +118,11 @@ class Export(Stage[Exported]):
         """It takes nothing of the cluster."""
         return {}
 
-    def run(self, folder: Path, done: Done) -> Outcome[Exported]:
+    def run(self, folder: Path, done: Done) -> Outcome[Adapted]:
         """Links the model's files and writes the card."""
         from adapt.evaluate.export import Handover, hand_over
 
-        training, changes, after = done[self.training], self._changes(done), done[self.after].result.texts
+        training, changes = done[self.training], self._changes(done)
         parts = (self.domain, self.general, self.text, self.training, self.before, self.after)
         handover = Handover(
             config=self.config,
@@ -99,28 +134,22 @@ class Export(Stage[Exported]):
             made_of=[done.records[stage.key] for stage in parts if stage],
         )
         hand_over(handover, folder)
-        overlap = {f"{PREFIXES[name]}_overlap": text.overlap for name, text in after.items()}
-        figures: dict[str, Any] = {**vars(training.result), **_losses(changes), **overlap}
-        return Outcome(Exported(**figures), training.record.cost, training.record.resources)
+        result = Adapted(**vars(training.result), losses={change.text: change for change in changes})
+        return Outcome(result, training.record.cost, training.record.resources)
 
-    def _changes(self, done: Done) -> list["LossChange"]:
+    def _changes(self, done: Done) -> list[LossChange]:
         """Changes of loss, on the texts with enough documents."""
         from adapt.evaluate.export import loss_change
 
         samples, before, after = self.config.evaluation.bootstrap_samples, done[self.before], done[self.after]
+        old, new = before.result.texts, after.result.texts
         return [
             replace(
                 loss_change(name, before.path, after.path, samples),
-                per_byte_before=before.result.texts[name].loss_per_byte,
-                per_byte_after=text.loss_per_byte,
+                per_byte_before=old[name].loss_per_byte,
+                per_byte_after=new[name].loss_per_byte,
+                overlap=new[name].overlap,
             )
-            for name, text in after.result.texts.items()
-            if text.documents >= FEWEST_DOCUMENTS
+            for name in get_args(Text)
+            if name in new and new[name].documents >= FEWEST_DOCUMENTS
         ]
-
-
-def _losses(changes: list["LossChange"]) -> dict[str, float | None]:
-    """The figures under the names that `Exported` has for them."""
-    measured = [f"{name}{end}" for name in ("before", "after", "change") for end in ("", "_low", "_high")]
-    names = [*measured, "per_byte_before", "per_byte_after"]
-    return {f"{PREFIXES[each.text]}_loss_{name}": getattr(each, name) for each in changes for name in names}

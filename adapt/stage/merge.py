@@ -14,6 +14,8 @@ from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.redact import redact
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context, located
 from adapt.train.checkpoints.weights import checkpoint_files, checkpoint_weights, is_checkpoint, training_of
 
@@ -38,6 +40,18 @@ class MadeOf:
     """Whether one of the models was trained on the text of dev and test."""
     new_tokens: int = 0
     """Tokens that models have and the base has not."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """How the models were made, and where each one is."""
+        parts = [f"{self.kind} of {self.tensors} tensors"]
+        if self.weights:
+            parts.append(f"weights {', '.join(f'{weight:.4g}' for weight in self.weights)}")
+        if self.density is not None:
+            parts.append(f"density {self.density:g}")
+        if self.new_tokens:
+            parts.append(f"{self.new_tokens:,} tokens that the base has no rows for")
+        folders = [TextBlock(f"share {share}: {record.path / folder}") for share, folder in self.shares.items()]
+        return [TextBlock(", ".join(parts)), *folders]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.console import duration
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Table, TextBlock
+from adapt.show.cells import TRANSDUCTIVE, in_points, interval
 from adapt.stage.finetune import Finetune
 from adapt.statistics.seeds import Spread, spread
 
@@ -31,6 +35,27 @@ class Scored:
     """Seeds whose model predicts one class only."""
     without_leaks: Spread | None
     """Over the test examples whose text does not stand in train, where there are others."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Every seed's score, mean, deviation and interval."""
+        header = ["mean", "deviation", "95% interval", "seeds", "always the most frequent class"]
+        scores = "  ".join(in_points(score) for score in self.scores.values())
+        own = Spread(self.mean, self.deviation, self.low, self.high, self.seeds)
+        rows = [[*_cells(own), scores, in_points(self.majority_score)]]
+        if self.without_leaks:
+            rows.append([*_cells(self.without_leaks), "without test texts that are also in train", ""])
+        title = f"{record.name}: {self.mode}, test {self.metric} in points{TRANSDUCTIVE if self.transductive else ''}"
+        blocks: list[Block] = [Table(header, rows, title)]
+        if self.degenerate:
+            blocks.append(
+                TextBlock(f"{self.degenerate} of {self.seeds} seeds predict one class only; they are counted in")
+            )
+        return [*blocks, TextBlock(f"{duration(record.cost['device_seconds'])} of device time")]
+
+
+def _cells(of: Spread) -> list[str]:
+    ends = interval(None if of.low is None else 100 * of.low, None if of.high is None else 100 * of.high, ".1f")
+    return [in_points(of.mean), in_points(of.deviation), ends]
 
 
 @dataclass(frozen=True, eq=False)

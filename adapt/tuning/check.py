@@ -95,7 +95,7 @@ def check_objectives(config: Config, trial: Trial) -> None:
         if name not in known:
             fix = "name the files of a task (task.train, task.dev, task.test)" if name == "dev_score" else ""
             raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, known))
-        if name.startswith("general") and not config.evaluation.general_paths:
+        if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
 
 

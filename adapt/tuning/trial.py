@@ -1,12 +1,13 @@
 """Stage `trial`: a job with some values for the fields that are searched, and what was measured of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args, get_type_hints
 
 from adapt.config import Config, TaskConfig
+from adapt.evaluate.results import Estimate, LossChange, Text
 from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context
@@ -16,6 +17,8 @@ from adapt.stage.scores import Scores
 from adapt.stage.task import task_of
 from adapt.statistics.seeds import spread
 
+LOSSES = ("before", "after", "change", "per_byte_before", "per_byte_after")
+"""Figures of a `LossChange` that a search may take."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 """Figures of all fine-tuning runs together, whatever the job."""
 
@@ -116,7 +119,18 @@ def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
 
 
 def numbers_of(result: Any) -> dict[str, Figure]:
-    """The numbers of a result; `NAME_low` and `NAME_high` are the interval of `NAME`."""
+    """The numbers of a result by name, those of losses as `losses.domain.after`.
+
+    Of plain fields, `NAME_low` and `NAME_high` are the interval of `NAME`; an `Estimate` has its own.
+    """
+    nested = {
+        f"{name}.{key}.{inner}": figure
+        for name, value in vars(result).items()
+        if isinstance(value, dict)
+        for key, of_key in value.items()
+        if isinstance(of_key, LossChange)
+        for inner, figure in _figures(of_key)
+    }
     numbers = {
         name: float(value)
         for name, value in vars(result).items()
@@ -127,7 +141,15 @@ def numbers_of(result: Any) -> dict[str, Figure]:
         name: Figure(value, numbers.get(f"{name}_low"), numbers.get(f"{name}_high"))
         for name, value in numbers.items()
         if name not in ends
-    }
+    } | nested
+
+
+def _figures(losses: LossChange) -> Iterator[tuple[str, Figure]]:
+    for name, value in vars(losses).items():
+        if isinstance(value, Estimate):
+            yield name, Figure(value.value, value.low, value.high)
+        elif isinstance(value, float):
+            yield name, Figure(value)
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Figure:
@@ -141,4 +163,7 @@ def figures_of(trial: Trial) -> set[str]:
     """The figures that a trial may have, as far as its stages tell."""
     hints = get_type_hints(trial.final.result_type())
     numbers = {name for name, hint in hints.items() if {int, float} & {hint, *get_args(hint)}}
+    for name, hint in hints.items():
+        if hint == dict[Text, LossChange]:
+            numbers |= {f"{name}.{text}.{inner}" for text in get_args(Text) for inner in LOSSES}
     return {name for name in numbers if not name.endswith(("_low", "_high"))} | ({DEV_SCORE} if trial.runs else set())

@@ -84,5 +84,6 @@ def train_until(submission: Submission, root: Path, steps: int, story: Story) ->
 
 def tell_end(found: dict[str, Any], story: Story) -> None:
     """Says what the record of the model says."""
-    before, after = found["heldout_loss_before"], found["heldout_loss_after"]
+    losses = found["losses"]["domain"]
+    before, after = losses["before"]["value"], losses["after"]["value"]
     story.tell(f"the job has ended well: held-out loss {before:.2f} before, {after:.2f} after")

@@ -13,6 +13,8 @@ from adapt.report.entry import Study
 from adapt.report.lineage import lineage
 from adapt.report.tasks.collect import collect
 from adapt.runner import Record, Stage
+from adapt.runner.result import plain_values
+from tests.runner.made import made_up
 from tests.samples import labelled, write
 
 
@@ -40,7 +42,8 @@ def finish(stage: Stage[Any], chain: Chain) -> Record:
     folder = chain.store.folder(stage.kind, stage.name, stage.key)
     folder.mkdir(parents=True, exist_ok=True)
     places = {name: {"stage": one.stage, "key": one.key, "path": str(one.path)} for name, one in inputs.items()}
-    metrics = {"seed": 0, "score": 0.7, "metric": "macro_f1", "score_without_leaks": None} if inputs else {}
+    figures = {"seed": 0, "score": 0.7, "metric": "macro_f1"} if inputs else {}
+    metrics = plain_values(made_up(stage.result_type(), **figures))
     record = Record(
         stage.kind, stage.name, stage.key, stage.version, {}, places, metrics, {}, {}, {}, {}, "2026-11-21", folder
     )

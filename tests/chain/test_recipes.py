@@ -75,7 +75,7 @@ def test_searches_have_as_many_trials_as_the_study_says() -> None:
         **{f"search_replay[{domain}]": 12 for domain in ("cs", "biomed")},
     }
     for label, tune in searches.items():
-        assert ("general_loss_after" in tune.objectives) == ("replay" in label)
+        assert ("losses.general.after" in tune.objectives) == ("replay" in label)
 
 
 def test_the_recipe_of_methods_has_all_that_its_model_can_train_with() -> None:

@@ -163,7 +163,7 @@ def test_reports_tell_where_a_training_began_again(tmp_path: Path) -> None:
 def test_what_a_model_has_learnt_is_read_from_its_record(tmp_path: Path) -> None:
     folder = tmp_path / "export" / "demo-0"
     folder.mkdir(parents=True)
-    losses = {"heldout_loss_before": 8.5, "heldout_loss_after": 4.5}
+    losses = {"losses": {"domain": {"before": {"value": 8.5}, "after": {"value": 4.5}}}}
     Record("export", "demo", "0" * 64, 1, {}, {}, losses, {}, {}, {}, {}, "2026-01-01", folder).save()
     assert exported(tmp_path) == losses
 

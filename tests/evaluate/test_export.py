@@ -14,6 +14,7 @@ import pytest
 from adapt.config import Config, CorpusConfig, EvaluationConfig, MethodConfig, ModelConfig, TaptConfig, TaskConfig
 from adapt.evaluate.export import Handover, hand_over, loss_change
 from adapt.evaluate.measure import LOSSES_FILE, read_losses
+from adapt.evaluate.results import Estimate
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.runner import Record
 
@@ -196,16 +197,14 @@ def test_a_loss_and_its_change(handed: Make, tmp_path: Path) -> None:
         "after": mean_loss(after, counts, 200),
         "change": change(before, after, counts, 200),
     }
-    for name, estimate in expected.items():
-        ends = getattr(found, f"{name}_low"), getattr(found, f"{name}_high")
-        assert (getattr(found, name), *ends) == (estimate.value, estimate.low, estimate.high)
-    assert found.before == pytest.approx(2.0, abs=0.1)
-    assert found.change == pytest.approx(-0.4, abs=0.1)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.before.value == pytest.approx(2.0, abs=0.1)
+    assert found.change.value == pytest.approx(-0.4, abs=0.1)
 
 
 def test_the_change_of_a_model_against_itself(handed: Make, tmp_path: Path) -> None:
     handed(domain=50)
     found = loss_change("domain", tmp_path / "before", tmp_path / "before", 100)
     assert found.before == found.after
-    assert (found.change, found.change_low, found.change_high) == (0, 0, 0)
+    assert found.change == Estimate(0, 0, 0)
     assert found.predictions == sum(losses(0, 2.0, 50)["counts"])

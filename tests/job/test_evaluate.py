@@ -26,9 +26,9 @@ from adapt.job.similarity import similarity
 from adapt.runner import ensure
 from adapt.stage.compare import Compare
 from adapt.stage.context import Context
-from adapt.summary.compared import show_comparison
 from tests.model.checkpoints import exchange_tokens
 from tests.samples import sentences, with_labels, write
+from tests.show.shown import show_result
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys
     for name, path in ((each["stage"], each["path"]) for each in done.record.inputs.values()):
         texts = json.loads((Path(path) / "stage.json").read_text())["metrics"]["texts"]
         assert all(text["loss_per_byte"] for text in texts.values()), name
-    show_comparison(done.record)
-    assert "nats a byte" in capsys.readouterr().err
+    show_result(done)
+    assert "Nats per byte" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -184,8 +184,8 @@ def test_the_whole_job(config: Config, tmp_path: Path, capsys: pytest.CaptureFix
     assert found.knn
     assert all(share is not None and 0 <= share <= 1 for share in found.knn["toy"].values())
     capsys.readouterr()
-    show_comparison(done.record)
+    show_result(done)
     shown = capsys.readouterr().err
-    for expected in ("general", "DAPT", "change against base", "nearest neighbours", "pseudo-perplexity", "matrix.png"):
+    for expected in ("general", "DAPT", "loss against base", "Nearest neighbours", "Pseudo-perplexity", "matrix.png"):
         assert expected in shown
     assert f"{found.change[1][0]:+.3f}" in shown

@@ -19,8 +19,8 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.summary.merged import show_merged
 from tests.merge.folders import extended, folder_of, moved, weights_in
+from tests.show.shown import show_result
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
     known = len(base[table])
     assert torch.equal(mixed[table][:known], base[table].lerp(other[table][:known], 0.25))
     assert "| new tokens | 2 |" in (finished.path / "README.md").read_text()
-    show_merged(finished.record)
+    show_result(finished)
     assert "2 tokens that the base has no rows for" in capsys.readouterr().err
 
 

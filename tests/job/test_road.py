@@ -208,7 +208,7 @@ def test_a_call_that_does_not_stand_there_is_noticed() -> None:
 
 def test_another_value_than_can_be_called_is_noticed() -> None:
     running, building = roads()
-    for road, number in ((running, 4), (building, 0)):
+    for road, number in ((running, 5), (building, 0)):
         hop = replace(road[number], here=Place("adapt/train/launch.py", "launch"))
         assert "is no " in faults([*road[:number], hop])[0]
 

@@ -21,10 +21,10 @@ from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence, SequenceResult
 from adapt.stage.running import run_stages
 from adapt.stage.train import Train
-from adapt.summary.sequence import show_sequence
 from adapt.train.checkpoints.retain import newest_whole, step_of
 from tests import drive
 from tests.samples import labelled, sentences, write
+from tests.show.shown import show_result
 
 R = TypeVar("R")
 jobs = pytest.fixture(drive.jobs)
@@ -123,13 +123,13 @@ def test_the_matrices_hold_what_was_measured(das: Ran) -> None:
     assert scores.rows[2]["first"] == [das.of(each).result.score for each in steps[1].runs["first"]]
     assert losses.columns == {"one": 0, "two": 1, "general": None}
     assert [set(row) for row in losses.rows] == [{"one", "two", "general"}] * 3
-    exported = das.of(steps[1].export).result
+    exported = das.of(steps[1].export).result.losses
     assert losses.rows[0]["two"] == das.of(das.stage.before["two"]).result.texts["domain"].loss
-    assert losses.rows[1]["two"] == exported.heldout_loss_before
-    assert losses.rows[2]["two"] == exported.heldout_loss_after
+    assert losses.rows[1]["two"] == exported["domain"].before.value
+    assert losses.rows[2]["two"] == exported["domain"].after.value
     assert steps[1].others
     assert losses.rows[2]["one"] == das.of(steps[1].others).result.texts["one"].loss
-    assert losses.rows[2]["general"] == exported.general_loss_after
+    assert losses.rows[2]["general"] == exported["general"].after.value
 
 
 def test_the_figures_are_those_of_the_matrices(das: Ran) -> None:
@@ -144,7 +144,7 @@ def test_no_measured_text_was_trained_on(das: Ran) -> None:
     assert das.result.overlap == 0
     step = das.stage.steps[1]
     exported = das.of(step.export).result
-    assert exported.heldout_overlap == exported.general_overlap == 0
+    assert [of.overlap for of in exported.losses.values()] == [0, 0]
     assert step.others
     assert das.of(step.others).result.texts["one"].overlap == 0
     dropped = {name: das.of(text).result.dropped for name, text in das.stage.texts.items()}
@@ -172,7 +172,7 @@ def test_the_last_model_is_ordinary_and_has_moved(das: Ran, config: Config) -> N
 
 
 def test_its_summary_can_be_shown(das: Ran, capsys: pytest.CaptureFixture[str]) -> None:
-    show_sequence(das.done.record)
+    show_result(das.done)
     shown = capsys.readouterr().err
     assert all(text in shown for text in ("das, continual, seed 0, domains one → two", "plasticity left", "model: "))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from adapt.evaluate.results import Estimate, LossChange
 from adapt.job.dapt import dapt
 from adapt.parse import parse
 from adapt.runner import ensure
@@ -77,9 +78,7 @@ def last_line(ran: Ran) -> dict[str, Any]:
 
 STAGES = ["manifest", "prepare", "train", "evaluate", "evaluate", "export"]
 METRICS: dict[str, Any] = {
-    "heldout_loss_before": 3.0,
-    "heldout_loss_after": 2.0,
-    "heldout_loss_change": -1.0,
+    "losses": {"domain": LossChange("domain", 99, Estimate(3.0), Estimate(2.0), Estimate(-1.0))},
     "steps": 10,
     "tokens": 10_240,
     "tokens_per_s": 1024.0,

@@ -3,14 +3,27 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn import metrics
 
+from adapt.evaluate.results import Estimate, LossChange, ModelsCompared, Similar
 from adapt.report.entry import Entry, Study
+from adapt.runner import Finished
 from adapt.runner.record import Record, load_record
+from adapt.runner.result import plain_values
+from adapt.stage.domains.sequence import SequenceResult
+from adapt.stage.export import Adapted
+from adapt.stage.finetune import Finetuned
+from adapt.stage.merge import MadeOf
+from adapt.stage.selecting.selection import SelectionJudged
+from adapt.tuning.confirm import Confirmed
+from adapt.tuning.search import Searched
+from adapt.vocabulary.results import Extended
+from tests.runner.made import made_up
 
 PACKAGES = {"python": "3.11.9", "torch": "2.13.0", "transformers": "5.23.0"}
 RECIPES = {"RoBERTa": (), "DAPT": ("dapt",), "TAPT": ("tapt",), "DAPT+TAPT": ("dapt", "tapt"), "¬DAPT": ("not",)}
@@ -20,6 +33,34 @@ TASKS = {
     "chemprot": ([f"CPR-{place}" for place in range(1, 14)], 600, 0.8, "micro_f1"),
     "scierc": (["COMPARE", "CONJUNCTION", "EVALUATE-FOR", "FEATURE-OF", "PART-OF", "USED-FOR"], 350, 0.74, "macro_f1"),
 }
+
+
+RESULTS: dict[str, type[Any]] = {
+    "export": Adapted,
+    "compare": ModelsCompared,
+    "similarity": Similar,
+    "finetune": Finetuned,
+    "sequence": SequenceResult,
+    "selection": SelectionJudged,
+    "merge": MadeOf,
+    "extend": Extended,
+    "search": Searched,
+    "confirm": Confirmed,
+}
+"""The class of the result of each kind of stage that is made up here."""
+
+
+def finished(record: Record) -> Finished[Any]:
+    """A record with its result. Fields of the result that the record lacks are made up."""
+    kind = RESULTS[record.stage]
+    return Finished(replace(record, metrics=plain_values(made_up(kind, **record.metrics))), kind)
+
+
+def loss_change(text: Any, before: float, after: float, half: float = 0.02, **more: Any) -> LossChange:
+    change = after - before
+    return LossChange(
+        text, 1000, Estimate(before), Estimate(after), Estimate(change, change - half, change + half), **more
+    )
 
 
 class Fake:
@@ -89,9 +130,10 @@ class Fake:
         on = {"corpora.domain": domain}
         looks = {when: self.record("evaluate", f"{when}-{name}", on) for when in ("before", "after")}
         measured = {"tokens": 6_400_000, "steps": 500, "device_seconds": hours * 3600}
-        for prefix, (old, new) in {"heldout": losses[:2], "general": losses[2:]}.items():
-            measured |= {f"{prefix}_loss_before": old, f"{prefix}_loss_after": new, f"{prefix}_loss_change": new - old}
-            measured |= {f"{prefix}_loss_change_low": new - old - 0.02, f"{prefix}_loss_change_high": new - old + 0.02}
+        measured["losses"] = {
+            text: asdict(loss_change(text, old, new))
+            for text, (old, new) in {"domain": losses[:2], "general": losses[2:]}.items()
+        }
         inputs = {"domain": domain, "general": general, "training": train, **looks}
         cost = {"device_hours": hours, "cost": 2.5 * hours}
         return self.record("export", name, inputs, metrics=measured, cost=cost, **more)
@@ -169,7 +211,7 @@ def fake_study(
     fake = Fake(root)
     dapt = fake.export("cs", 0.8, (2.1, 1.6, 1.2, 1.41), 2.4)
     irrelevant = fake.export("reviews", 0.75, (2.4, 1.9, 1.2, 1.6), 2.7)
-    entries = [Entry("dapt", "dapt", {}, dapt), Entry("not_dapt", "dapt", {}, irrelevant)]
+    entries = [Entry("dapt", "dapt", {}, finished(dapt)), Entry("not_dapt", "dapt", {}, finished(irrelevant))]
     for task in tasks:
         leaked = 52 if task == "acl_arc" else 0
         record = fake.task(task, leaked)
@@ -184,7 +226,7 @@ def fake_study(
                 what={"transductive": task == "scierc"},
             ),
         }
-        entries += [Entry("tapt", "tapt", {"recipe": name, "task": task}, one) for name, one in tapt.items()]
+        entries += [Entry("tapt", "tapt", {"recipe": name, "task": task}, finished(one)) for name, one in tapt.items()]
         made = {"dapt": dapt, "not": irrelevant}
         for recipe in recipes:
             steps = [made.get(step) or tapt[recipe] for step in RECIPES[recipe]]
@@ -195,11 +237,17 @@ def fake_study(
                 odd = {"degenerate": True} if (recipe, task, seed) == ("RoBERTa", "acl_arc", 3) else {}
                 run = fake.finetune(recipe, record, seed, accuracy, leaked, started=started, **odd)
                 entries.append(
-                    Entry("finetune", "finetune", {"recipe": recipe, "task": task, "seed": str(seed)}, run, trained)
+                    Entry(
+                        "finetune",
+                        "finetune",
+                        {"recipe": recipe, "task": task, "seed": str(seed)},
+                        finished(run),
+                        trained,
+                    )
                 )
     entries += [
-        Entry("evaluate", "evaluate", {}, _compare(fake)),
-        Entry("similarity", "similarity", {}, _similar(fake)),
+        Entry("evaluate", "evaluate", {}, finished(_compare(fake))),
+        Entry("similarity", "similarity", {}, finished(_similar(fake))),
     ]
     missing = ["finetune[RAND-TAPT, acl_arc, 0]", "finetune[RAND-TAPT, acl_arc, 1]"]
     return Study("Adapting to science", "RoBERTa", entries, missing, warnings=["two recipes share one corpus"])
@@ -215,6 +263,8 @@ def _compare(fake: Fake) -> Record:
         "loss_low": (loss - 0.03).tolist(),
         "loss_high": (loss + 0.03).tolist(),
         "change": (loss - loss[0]).tolist(),
+        "change_low": (loss - loss[0] - 0.02).tolist(),
+        "change_high": (loss - loss[0] + 0.02).tolist(),
         "knn": {"acl_arc": {"RoBERTa": 0.51, "CS": 0.58, "Reviews": 0.47}},
         "pseudo_perplexity": {"papers": {"RoBERTa": 9.1, "CS": 6.2, "Reviews": 14.0}},
     }

@@ -8,7 +8,7 @@ import pytest
 from adapt.report.entry import Entry, Study
 from adapt.report.lineage import lineage
 from adapt.report.lineage_svg import draw_lineage
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 
 
 def node(nodes, kind: str, label: str):
@@ -73,7 +73,7 @@ def test_stages_whose_folder_is_gone_are_drawn_by_their_kind(tmp_path):
     run = fake.finetune("base", fake.task("acl_arc"), 0, 0.7, 0)
     for file in (tmp_path / "task").rglob("stage.json"):
         file.unlink()
-    nodes = lineage(Study("gone", "base", [Entry("finetune", "finetune", {"recipe": "base"}, run)]))
+    nodes = lineage(Study("gone", "base", [Entry("finetune", "finetune", {"recipe": "base"}, finished(run))]))
     assert [(each.kind, each.label) for each in nodes] == [("task", ""), ("finetune", "base")]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.report.entry import Entry, Study
 from adapt.report.write import write_report
-from tests.report.fake import TASKS, Fake, fake_study
+from tests.report.fake import TASKS, Fake, fake_study, finished
 
 pytestmark = pytest.mark.heavy
 
@@ -199,7 +199,12 @@ def test_names_are_text_and_never_markup(tmp_path):
     task = fake.task("acl_arc")
     recipes = ("base", evil)
     entries = [
-        Entry("finetune", "finetune", {"recipe": r, "task": evil, "seed": "0"}, fake.finetune(r, task, seed, 0.7, 0))
+        Entry(
+            "finetune",
+            "finetune",
+            {"recipe": r, "task": evil, "seed": "0"},
+            finished(fake.finetune(r, task, seed, 0.7, 0)),
+        )
         for r in recipes
         for seed in range(2)
     ]

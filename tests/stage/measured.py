@@ -13,14 +13,15 @@ from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence
 from tests.job.worlds import sequence_world
+from tests.report.fake import loss_change
 from tests.stage.done import done_of, record_of
 
 BEFORE = {"cs": 5.0, "bio": 6.0, "general": 4.0}
-NONE_TRAINED_ON = {"heldout_overlap": 0, "general_overlap": 0}
-EXPORTED: tuple[dict[str, Any], ...] = (
-    {"heldout_loss_before": 5.0, "heldout_loss_after": 3.0, "general_loss_after": 4.1, **NONE_TRAINED_ON},
-    {"heldout_loss_before": 5.8, "heldout_loss_after": 3.5, "general_loss_after": 4.4, **NONE_TRAINED_ON},
+EXPORTED = (
+    {"domain": loss_change("domain", 5.0, 3.0, overlap=0), "general": loss_change("general", 4.0, 4.1, overlap=0)},
+    {"domain": loss_change("domain", 5.8, 3.5, overlap=0), "general": loss_change("general", 4.1, 4.4, overlap=0)},
 )
+"""Losses of each export."""
 
 
 def two_domains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
@@ -49,7 +50,7 @@ def records(stage: Sequence, price: float | None = None) -> dict[str, Record]:
         measure(evaluation, texts=losses(domain=BEFORE[name], **of_general))
     for step in stage.steps:
         if step.export:
-            measure(step.export, **EXPORTED[step.learnt - 1])
+            measure(step.export, losses=EXPORTED[step.learnt - 1])
         if step.others:
             measure(step.others, texts=losses(**dict.fromkeys(step.others.corpora, 3.6)))
     return found

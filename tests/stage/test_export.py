@@ -4,18 +4,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from adapt.config import Config, EvaluationConfig
 from adapt.evaluate.measure import LOSSES_FILE, read_losses
-from adapt.evaluate.results import TextLoss
+from adapt.evaluate.results import LossChange, Text, TextLoss
 from adapt.evaluate.statistics import change, mean_loss
 from adapt.runner import Done, Finished, Outcome, Stage, Store, ensure
 from adapt.stage.evaluate import Evaluated
-from adapt.stage.export import Export, Exported
+from adapt.stage.export import Adapted, Export
 from adapt.stage.text.prepare import Prepared
 from adapt.stage.train import SourceShare, Trained
 
@@ -83,7 +83,7 @@ class ToyEvaluation(Stage[Evaluated]):
         return Outcome(Evaluated(texts))
 
 
-def exported(root: Path, **documents: int) -> tuple[Export, Finished[Exported]]:
+def exported(root: Path, **documents: int) -> tuple[Export, Finished[Adapted]]:
     """An export of a model, with so many documents of each text measured."""
     domain, general = ToyText("domain"), ToyText("general") if "general" in documents else None
     before, after = ToyEvaluation("before", documents, 2.0, None), ToyEvaluation("after", documents, 1.6, 0)
@@ -95,18 +95,18 @@ def exported(root: Path, **documents: int) -> tuple[Export, Finished[Exported]]:
 def test_the_record_has_losses_before_and_after_with_their_change_and_the_trainings_figures(tmp_path: Path) -> None:
     stage, done = exported(tmp_path, domain=50, general=40)
     before, after = (Store(tmp_path).folder("evaluate", each.name, each.key) for each in (stage.before, stage.after))
-    for text, prefix in (("domain", "heldout"), ("general", "general")):
+    for text in get_args(Text):
         (old, counts), (new, _) = read_losses(before, text), read_losses(after, text)
-        expected = {
-            "before": mean_loss(old, counts, 200),
-            "after": mean_loss(new, counts, 200),
-            "change": change(old, new, counts, 200),
-        }
-        for name, estimate in expected.items():
-            found = [done.record.metrics[f"{prefix}_loss_{name}{end}"] for end in ("", "_low", "_high")]
-            assert found == [estimate.value, estimate.low, estimate.high]
-    assert (done.result.heldout_overlap, done.result.general_overlap) == (0, 0)
-    assert (done.result.heldout_loss_per_byte_before, done.result.general_loss_per_byte_after) == (0.5, 0.4)
+        assert done.result.losses[text] == LossChange(
+            text=text,
+            predictions=int(counts.sum()),
+            before=mean_loss(old, counts, 200),
+            after=mean_loss(new, counts, 200),
+            change=change(old, new, counts, 200),
+            per_byte_before=0.5,
+            per_byte_after=0.4,
+            overlap=0,
+        )
     assert "| 0.5000 | 0.4000 |" in (done.path / "README.md").read_text()
     assert {name: done.record.metrics[name] for name in asdict(TRAINED)} == asdict(TRAINED)
     assert done.result.sources == TRAINED.sources
@@ -119,12 +119,11 @@ def test_the_record_has_losses_before_and_after_with_their_change_and_the_traini
 @pytest.mark.parametrize("documents", [0, 1])
 def test_too_little_held_out_text(tmp_path: Path, documents: int) -> None:
     _, done = exported(tmp_path, domain=documents, general=30)
-    assert (done.result.heldout_loss_before, done.result.heldout_loss_after) == (None, None)
-    assert done.result.general_loss_change is not None
+    assert done.result.losses.keys() == {"general"}
     assert "general text" in (done.path / "README.md").read_text()
 
 
 def test_without_general_text(tmp_path: Path) -> None:
     _, done = exported(tmp_path, domain=20)
-    assert done.result.heldout_loss_change == pytest.approx(-0.4)
-    assert done.result.general_loss_change is None
+    assert done.result.losses.keys() == {"domain"}
+    assert done.result.losses["domain"].change.value == pytest.approx(-0.4)

@@ -112,7 +112,7 @@ def test_a_field_may_matter_for_some_values_of_another_alone(given: dict[str, An
         ([], "empty"),
         (["dev_score", "dev_score"], "a name twice"),
         (["dev_scor"], "reports no dev_scor"),
-        (["general_loss_after"], "needs general text"),
+        (["losses.general.after"], "needs general text"),
         (["average"], "reports no average"),
     ],
 )
@@ -130,12 +130,12 @@ def test_scores_need_a_task(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="reports no dev_score") as caught:
         check_objectives(config, trial_of(job, on_dev(config)))
     assert "task.train" in caught.value.fix
-    losses = configure(job, without, {"tune.objectives": ["heldout_loss_after"]})
+    losses = configure(job, without, {"tune.objectives": ["losses.domain.after"]})
     check_objectives(losses, trial_of(job, on_dev(losses)))
 
 
 def test_losses_and_forgetting_should_be_low() -> None:
-    low = ("heldout_loss_after", "general_loss_after", "forgetting", "loss_forgetting", "general_change")
+    low = ("losses.domain.after", "losses.general.after", "forgetting", "loss_forgetting", "general_change")
     assert all(map(is_lower_better, low))
     assert all(map(is_lower_better, ("device_seconds", "peak_memory_bytes", "flops", "data_wait_share")))
     high = ("dev_score", "average", "learning", "forward_transfer", "tokens_per_s", "mfu")

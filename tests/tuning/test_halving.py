@@ -40,7 +40,7 @@ def search(folder: Path, model: Path) -> list[str]:
         f"--task.test={folder / 'none.jsonl'}",
         "--tapt.batch_examples=null",
         "--evaluation.sequence_length=64",
-        "--tune.objectives=[heldout_loss_after]",
+        "--tune.objectives=[losses.domain.after]",
         "--tune.fresh_seeds=[]",
         *(f"--tune.{name}={value}" for name, value in judged.items()),
         *(f"--training.{name}={value}" for name, value in training.items()),
@@ -52,7 +52,7 @@ def test_the_best_trial_goes_on_from_its_branch_also_where_its_worker_is_killed(
     jobs: Jobs, tiny_bert: Path, tmp_path: Path
 ) -> None:
     job = jobs.start(tmp_path / "one", search(tmp_path, tiny_bert), "tune.py")
-    job.until(lambda: "trial 0: heldout_loss_after" in job.err)
+    job.until(lambda: "trial 0: losses.domain.after" in job.err)
     workers: list[psutil.Process] = []
     job.until(lambda: bool(workers.extend(job.workers()) or workers))
     workers[0].kill()

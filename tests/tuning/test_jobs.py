@@ -22,8 +22,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "advise": {"corpus.paths": "data/one.jsonl"},
 }
 FIGURES = {
-    "dapt": {"dev_score", "heldout_loss_after", "general_loss_after"},
-    "tapt": {"dev_score", "heldout_loss_after", "general_loss_after"},
+    "dapt": {"dev_score", "losses.domain.after", "losses.general.after"},
+    "tapt": {"dev_score", "losses.domain.after", "losses.general.after"},
     "finetune": {"dev_score"},
     "sequence": {"dev_score", "average", "forgetting"},
     "select": {"kl_reduction"},

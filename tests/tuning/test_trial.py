@@ -49,7 +49,7 @@ def test_a_model_is_taught_its_tasks_with_every_seed(config: Config) -> None:
 
 
 def test_nothing_is_taught_that_no_objective_asks_for(config: Config) -> None:
-    assert not built("tapt", replace(config, tune=TuneConfig(objectives=["heldout_loss_after"]))).runs
+    assert not built("tapt", replace(config, tune=TuneConfig(objectives=["losses.domain.after"]))).runs
 
 
 def test_a_job_that_fine_tunes_is_measured_by_its_own_runs(

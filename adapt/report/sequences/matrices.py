@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from adapt.report.losses import low_is_dark
 from adapt.report.sequences.runs import SequenceRun, cells_of
 from adapt.show.blocks import NONE, Cell, Table
+from adapt.show.cells import darkness
 from adapt.statistics.continual import Matrix
 from adapt.statistics.seeds import spread
 
@@ -43,7 +43,7 @@ def _column(by_run: Sequence[Matrix], name: str) -> list[Cell]:
     cells = cells_of(by_run, name)
     number, gain = by_run[0].columns[name], by_run[0].gain
     measured = {row: float(np.mean(values)) for row, values in enumerate(cells) if values}
-    shades = dict(zip(measured, low_is_dark([-gain * mean for mean in measured.values()] or [0.0]), strict=False))
+    shades = dict(zip(measured, darkness([-gain * mean for mean in measured.values()] or [0.0]), strict=False))
     return [
         Cell(_text(measured[row], gain), _deviation(values, gain), strong=row - 1 == number, shade=shades[row])
         if values

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from adapt.report.entry import Study
+from adapt.report.entry import Entry, Study
 from adapt.report.tasks.collect import Results, RunGroup
 from adapt.runner.record import Record
 
@@ -20,13 +20,14 @@ class Trainings:
     """The exports of a study, by the key of the training that made the model."""
 
     def __init__(self, study: Study) -> None:
-        exports = (entry.record for entry in study.entries if entry.record.stage == "export")
-        self.exports: dict[str, Record] = {record.inputs["training"]["key"]: record for record in exports}
+        exports = (entry for entry in study.entries if entry.record.stage == "export")
+        self.exports: dict[str, Entry] = {entry.record.inputs["training"]["key"]: entry for entry in exports}
         self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
 
     def cost(self, keys: Iterable[str]) -> Cost:
         """The cost of some trainings together, each counted once. Merges cost nothing."""
-        records = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
+        exports = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
+        records = [export.record if export else None for export in exports]
         return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
 
     def of_recipe(self, results: Results, recipe: str) -> Cost:
@@ -35,11 +36,11 @@ class Trainings:
 
     def general_change(self, group: RunGroup) -> float | None:
         """Held-out loss on general text after the last training minus that before the first [nats a token]."""
-        records = [self.exports.get(key) for key in group.trained]
-        if not records or records[0] is None or records[-1] is None:
+        exports = [self.exports.get(key) for key in group.trained]
+        if not exports or exports[0] is None or exports[-1] is None:
             return None
-        before, after = records[0].metrics.get("general_loss_before"), records[-1].metrics.get("general_loss_after")
-        return None if before is None or after is None else float(after - before)
+        first, last = (export.result.losses.get("general") for export in (exports[0], exports[-1]))
+        return None if first is None or last is None else float(last.after.value - first.before.value)
 
     def general_changes(self, results: Results, recipe: str) -> list[float]:
         """The changes of loss on general text by the models of a recipe, one for each model for which it is known."""

@@ -18,10 +18,6 @@ REPLAY = "(replay)"
 """What trainings call replayed text."""
 START = "start.training"
 """The input that is the training, or the merge, that a model is from."""
-TEXTS = "heldout", "general"
-"""What exports call the two texts."""
-CHANGES = "change", "change_low", "change_high"
-"""What records call the change of a loss and its interval."""
 GENERAL = "general"
 """What comparisons call general text."""
 BASE = "base"
@@ -105,40 +101,40 @@ def _label(values: Mapping[str, str], name: str) -> str:
 
 def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """The model before the training, and after it."""
-    inputs, metrics = entry.record.inputs, entry.record.metrics
-    known = [metrics.get(f"{text}_loss_{when}") for when in ("before", "after") for text in TEXTS]
-    if not {"domain", GENERAL} <= inputs.keys() or None in known:
+    inputs, losses = entry.record.inputs, entry.result.losses
+    if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
     texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), _load(inputs["training"])
     is_first = training is None or START not in training.inputs  # else it was compared with another training's model
+    both = losses["domain"], losses[GENERAL]
     if is_first:
-        old, old_general = (LossOn(metrics[f"{text}_loss_before"]) for text in TEXTS)
+        old, old_general = (LossOn(of.before.value) for of in both)
         yield texts, TradeOff(BASE, {}, old, old_general, 0.0)
     new, general = (
-        LossOn(metrics[f"{text}_loss_after"], *(metrics.get(f"{text}_loss_{end}") for end in CHANGES if is_first))
-        for text in TEXTS
+        LossOn(of.after.value, of.change.value, of.change.low, of.change.high) if is_first else LossOn(of.after.value)
+        for of in both
     )
-    mixed = _mixed(entry.record, training) if training and is_first else None
+    mixed = _mixed(entry, training) if training and is_first else None
     yield texts, TradeOff(_label(entry.values, entry.name), entry.values, new, general, _hours(training), mixed)
 
 
-def _mixed(export: Record, training: Record) -> Mixed | None:
+def _mixed(export: Entry, training: Record) -> Mixed | None:
     """Known where the sources are: not of a streamed corpus."""
-    sources, what = export.metrics.get("sources"), training.what
+    sources, what = export.result.sources, training.what
     if not sources or "training" not in what or "mixture" not in what:
         return None
     settings = {name: {**value} if isinstance(value, Mapping) else value for name, value in what.items()}
     for section, name in VARIED:
         settings[section].pop(name, None)
-    replay = sources[REPLAY]["share"] if REPLAY in sources else 0.0
-    return Mixed(export.metrics["tokens"], replay, canonical(settings))
+    replay = sources[REPLAY].share if REPLAY in sources else 0.0
+    return Mixed(export.result.tokens, replay, canonical(settings))
 
 
 def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """Each model of a comparison on one domain and general text."""
-    metrics, inputs = entry.record.metrics, entry.record.inputs
-    names, domains = metrics["models"], metrics["domains"]
-    if len(domains) != 2 or domains[1] != GENERAL or metrics.get("unit") == "byte":  # others are losses of tokens
+    compared, inputs = entry.result, entry.record.inputs
+    names, domains = compared.models, compared.domains
+    if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "byte":  # others are losses of tokens
         return
     looks = {name: look for name in names if (look := _load(inputs.get(f"models.{name}.losses")))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs
@@ -146,9 +142,13 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
         place = names.index(name)
         domain, general = (
             LossOn(
-                metrics["loss"][place][column],
-                *(metrics[end][place][column] for end in CHANGES if has_base and place and metrics.get(end)),
+                compared.loss[place][column],
+                compared.change[place][column],
+                compared.change_low[place][column],
+                compared.change_high[place][column],
             )
+            if has_base and place
+            else LossOn(compared.loss[place][column])
             for column in (0, 1)
         )
         texts = look.inputs[f"corpora.{domains[0]}"]["key"], look.inputs[f"corpora.{GENERAL}"]["key"]

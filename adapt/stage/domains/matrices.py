@@ -1,17 +1,19 @@
 """The matrices of a sequence of domains, from what was measured of each of its models."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from adapt.runner import Done, Stage
+from adapt.show.blocks import NONE, Cell, Table
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.export import Export
 from adapt.stage.finetune import Finetune
 from adapt.stage.merge import Merge
 from adapt.stage.train import Train
 
-GENERAL = "general"
+GENERAL: Final = "general"
 """The column of general text."""
 Runs = Mapping[str, tuple[Finetune, ...]]
 """Fine-tuning runs of a model by task, one a seed."""
@@ -60,6 +62,17 @@ class ScoreMatrix:
     rows: list[dict[str, list[float]]]
     """[domains + 1] The scores of each task, one for each seed. The first row belongs to the base model."""
 
+    def table(self, order: Sequence[str], mode: str) -> Table | None:
+        """Scores after each domain; None where there are none.
+
+        Args:
+            order: of the domains.
+            mode: of the sequence (`sequence.mode`).
+        """
+        cells = [{task: _score(seeds) for task, seeds in row.items()} for row in self.rows]
+        note = "Test scores in points, mean over fine-tuning seeds, ± standard deviation."
+        return _table("Scores on test", note, self.columns, cells, order, mode)
+
 
 @dataclass(frozen=True)
 class LossMatrix:
@@ -69,6 +82,49 @@ class LossMatrix:
     """The number of each domain; None for general text."""
     rows: list[dict[str, float]]
     """[domains + 1] The first row belongs to the base model. Cells that were not measured are missing."""
+
+    def table(self, order: Sequence[str], mode: str) -> Table | None:
+        """Losses after each domain; None where there are none.
+
+        Args:
+            order: of the domains.
+            mode: of the sequence (`sequence.mode`).
+        """
+        cells = [{name: Cell(f"{loss:.3f}") for name, loss in row.items()} for row in self.rows]
+        note = "Nats per predicted token on held-out text. Lower is better."
+        return _table("Loss on held-out text", note, self.columns, cells, order, mode)
+
+
+def _table(
+    title: str,
+    note: str,
+    columns: Mapping[str, int | None],
+    cells: Sequence[Mapping[str, Cell]],
+    order: Sequence[str],
+    mode: str,
+) -> Table | None:
+    """A row for each model, a column for each task or domain in the order learnt; rows without a cell are left out."""
+    ordered = dict(sorted(columns.items(), key=lambda one: len(order) if one[1] is None else one[1]))
+    names = ["before", *(_after(domain, mode) for domain in order)]
+    rows: list[list[Cell | str]] = [
+        [name, *(row.get(column, Cell(NONE)) for column in ordered)]
+        for name, row in zip(names, cells, strict=True)
+        if any(column in row for column in ordered)
+    ]
+    heads = [
+        name if number is None or order[number] == name else f"{name} ({order[number]})"
+        for name, number in ordered.items()
+    ]
+    return Table(["", *heads], rows, title, note) if rows else None
+
+
+def _after(domain: str, mode: str) -> str:
+    return {"separate": f"{domain} only", "joint": "all at once"}.get(mode, f"after {domain}")
+
+
+def _score(seeds: Sequence[float]) -> Cell:
+    deviation = f"\N{PLUS-MINUS SIGN} {100 * statistics.stdev(seeds):.1f}" if len(seeds) > 1 else ""
+    return Cell(f"{100 * statistics.mean(seeds):.1f}", deviation)
 
 
 def score_matrix(
@@ -111,12 +167,13 @@ def loss_matrix(order: Sequence[str], before: Mapping[str, Evaluate], steps: Seq
             row |= {name: text.loss for name, text in done[step.others].result.texts.items()}
         if step.export is None:
             continue
-        exported = done[step.export].result
+        losses = done[step.export].result.losses
+        of_domain, of_general = losses.get("domain"), losses.get(GENERAL)
         if step.domain:  # else its export is about all domains together
-            row[step.domain] = exported.heldout_loss_after
+            row[step.domain] = of_domain.after.value if of_domain else None
         if step.is_on_the_last:  # what the domain lost, or won, before it was learnt
-            rows[step.learnt - 1].setdefault(step.domain, exported.heldout_loss_before)
-        row[GENERAL] = exported.general_loss_after
+            rows[step.learnt - 1].setdefault(step.domain, of_domain.before.value if of_domain else None)
+        row[GENERAL] = of_general.after.value if of_general else None
     columns: dict[str, int | None] = {**{name: number for number, name in enumerate(order)}, GENERAL: None}
     known = [name for name in columns if not any(name in row and row[name] is None for row in rows)]
     return LossMatrix(

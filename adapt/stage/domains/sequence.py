@@ -8,6 +8,8 @@ from typing import Any
 from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock
 from adapt.stage.domains.matrices import LossMatrix, Runs, ScoreMatrix, Step, loss_matrix, score_matrix
 from adapt.stage.domains.routes import route_table
 from adapt.stage.evaluate import Evaluate
@@ -43,6 +45,61 @@ class SequenceResult:
     loss_forgetting: float | None
     loss_forward_transfer: float | None
     general_change: float | None
+
+    def blocks(self, record: Record) -> list[Block]:
+        """Scores and losses after each domain, the figures in words, what the method reports, warnings, the model."""
+        domains = " \N{RIGHTWARDS ARROW} ".join(self.order)
+        head = f"{record.name}: {self.method}, {self.mode}, seed {self.seed}, domains {domains}"
+        tables = [matrix.table(self.order, self.mode) for matrix in (self.scores, self.losses)]
+        figures = [
+            TextBlock(f"{text}: {value * times:{form}} {unit}{_side(name, value)}")
+            for name, (text, times, form, unit) in FIGURES.items()
+            if (value := getattr(self, name)) is not None
+        ]
+        warnings = [FindingBlock("warning", warning, "warning") for warning in self.warnings[:MOST_WARNINGS]]
+        more = len(self.warnings) - MOST_WARNINGS
+        return [
+            TextBlock(head),
+            *(table for table in tables if table),
+            *figures,
+            *(_of_method(table) for table in self.tables),
+            *([Findings(warnings)] if warnings else []),
+            *([TextBlock(f"and {more} more warnings, in stage.json")] if more > 0 else []),
+            TextBlock(f"model: {self.model}"),
+        ]
+
+
+MOST_WARNINGS = 3
+FIGURES = {
+    "average": ("average score at the end", 100, ".1f", "points"),
+    "learning": ("average score just after each task's own domain", 100, ".1f", "points"),
+    "forgetting": ("forgetting rate", 100, "+.1f", "points"),
+    "forward_transfer": ("forward transfer", 100, "+.1f", "points"),
+    "loss_average": ("average held-out loss at the end", 1, ".3f", "nats"),
+    "loss_forgetting": ("forgetting on held-out loss", 1, "+.3f", "nats"),
+    "loss_forward_transfer": ("forward transfer on held-out loss", 1, "+.3f", "nats"),
+    "general_change": ("change of the loss on general text", 1, "+.3f", "nats"),
+}
+"""Figures of a sequence: words, factor, format and unit."""
+
+
+def _side(name: str, value: float) -> str:
+    """Says what the sign of a forgetting rate means. Less is better."""
+    if "forgetting" not in name or not value:
+        return ""
+    return " (forgotten)" if value > 0 else " (later domains helped)"
+
+
+def _of_method(table: Mapping[str, Any]) -> Table:
+    """A table that the method reports."""
+    rows = [[name, *map(two_lines, cells)] for name, cells in table["rows"].items()]
+    return Table(["", *table["columns"]], rows, table["title"])
+
+
+def two_lines(text: str) -> Cell:
+    """A cell whose text may have a second line."""
+    first, _, small = text.partition("\n")
+    return Cell(first, small)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,8 +193,7 @@ class Sequence(Stage[SequenceResult]):
         overlaps: list[int | None] = []
         for step in self.steps:
             if step.export:
-                exported = done[step.export].result
-                overlaps += [exported.heldout_overlap, *([exported.general_overlap] if step.export.general else [])]
+                overlaps += [text.overlap for text in done[step.export].result.losses.values()]
             if step.others:
                 overlaps += [text.overlap for text in done[step.others].result.texts.values()]
         known = [each for each in overlaps if each is not None]

@@ -11,8 +11,11 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy, write_atomically
 from adapt.runner.packages import deciding
+from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
 from adapt.select.judge.nearness import Nearness
+from adapt.show.blocks import Block, Table, TextBlock
+from adapt.show.cells import formatted
 from adapt.stage.context import Tokens
 from adapt.stage.selecting.select import Select, measuring_what
 from adapt.stage.selecting.target import Target
@@ -44,6 +47,65 @@ class SelectionJudged:
     target: Nearness
     kl_reduction: float | None
     """How much nearer the target the selection is than the random documents [nats a gram]."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What was selected next to random documents and the target, and the best documents to read."""
+        judged = {self.way: self.selection, "random": self.random, "target": self.target}
+        blocks: list[Block] = [nearness_table({name: of for name, of in judged.items() if of})]
+        if self.kl_reduction is not None:
+            blocks.append(TextBlock(f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"))
+        if best := example_table("The best documents, and the text of the target most like each", record.path):
+            blocks.append(best)
+        files = f"selected: {record.path / TEXTS_FILE}; to read: {record.path / EXAMPLES_FILE}"
+        return [*blocks, TextBlock(files)]
+
+
+NEARNESS_COLUMNS = {
+    "documents": "{:,}",
+    "tokens": "{:,}",
+    "KL": "{:.3f}",
+    "AUC": "{:.3f}",
+    "shared words": "{:.1%}",
+    "distinct pairs": "{:.1%}",
+    "distance": "{:.3f}",
+    "loss": "{:.3f}",
+}
+NEARNESS_NOTE = (
+    "Random documents come from the same pool and have as many tokens. KL: from the target's hashed n-grams to theirs, "
+    "nats per n-gram. AUC: of a classifier that separates them from the target; .5 if it cannot. Distinct pairs: share "
+    "of different pairs of words, in equal amounts of text. Distance: mean of 1 - cosine over all pairs of 1,000 "
+    "random texts (TF-IDF in 50 dimensions). Loss: of the model that the stage begins with, nats per predicted token."
+)
+EXAMPLES_FILE = "examples.json"
+SHOWN, WIDTH = 5, 100
+"""Number of documents that are shown, and characters of each."""
+
+
+def nearness_table(judged: Mapping[str, Nearness]) -> Table:
+    """How near selections, random documents and targets are to a target, a row each."""
+    rows = []
+    for name, of in judged.items():
+        figures = (of.documents, of.tokens, of.kl, of.auc, of.shared_words, of.distinct, of.distance, of.loss)
+        forms = NEARNESS_COLUMNS.values()
+        rows.append([name, *(formatted(figure, form) for figure, form in zip(figures, forms, strict=True))])
+    return Table(["text", *NEARNESS_COLUMNS], rows, "Selected text", NEARNESS_NOTE)
+
+
+def example_table(title: str, folder: Path) -> Table | None:
+    """Documents that were selected, each next to the text of the target that is most like it; None without a file."""
+    try:
+        examples = json.loads((folder / EXAMPLES_FILE).read_text(encoding="utf-8"))[:SHOWN]
+    except OSError:
+        return None
+    rows = [
+        [f"{each['rank']}", f"{each['score']:.3f}", _line(each["text"]), _line(each["nearest"])] for each in examples
+    ]
+    return Table(["rank", "score", "document", "most alike of the target"], rows, title, words=True)
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,8 @@ from typing import Any
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.analyze import empty_corpus
@@ -23,6 +25,11 @@ class Begun:
     """Tokens of the tokenizer that was trained."""
     parameters: int
     """Trained numbers of the model."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What was made, and where it is."""
+        made = f"a tokenizer of {self.vocabulary:,} tokens, a model of {self.parameters:,} random parameters"
+        return [TextBlock(made), TextBlock(f"model and tokenizer: {record.path}")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,14 @@ from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.files import link_or_copy
+from adapt.runner.record import Record, load_record
+from adapt.runner.result import read_result
+from adapt.show.blocks import Block, TextBlock
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.extend import WORDS_FILE, ExtendVocabulary
 from adapt.stage.vocabulary.screened import Screening
 from adapt.train.capacity.needs import task_needs
+from adapt.vocabulary.results import Extended
 
 SETTINGS = ("snippets", "learning_rate", "max_megabytes", "warmup_steps")
 
@@ -31,6 +35,17 @@ class Taught:
     of the first tenth of the steps [nats a predicted token]."""
     after: float
     """The same afterwards; of a warm-up, of the last tenth."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What the rows of new tokens learnt, and where the model is."""
+        measure = "error of hidden states" if record.what["way"] == "distill" else "loss"
+        extended = load_record(Path(record.inputs["extended"]["path"]))
+        before = read_result(Extended, extended).blocks(extended)[:-1] if extended else []  # without its model
+        learnt = (
+            f"the rows of {self.tokens:,} new tokens were trained for {self.steps:,} steps: "
+            f"{measure} {self.before:.4g} before, {self.after:.4g} after"
+        )
+        return [*before, TextBlock(learnt), TextBlock(f"model and tokenizer: {record.path}")]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,12 @@ from adapt.model.additions.config import refuse_additions
 from adapt.model.start import Start
 from adapt.preflight import check_weights
 from adapt.runner import Done, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Tokens
 from adapt.stage.text.listing import Files
 from adapt.stage.vocabulary.analyze import empty_corpus
+from adapt.vocabulary.results import compute_saved
 
 TOGETHER = 256
 """Documents that are tokenized together."""
@@ -35,6 +38,15 @@ class TrimmedVocabulary:
     compute_saved: float | None = None
     """Share of a training's FLOPs that the same text saves, the head being smaller; None where the model's dimensions
     cannot be told."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """What remains of the vocabulary, and where the model is."""
+        kept = (
+            f"{self.vocabulary:,} of {self.before:,} tokens remain ({self.used:,} of them occur in the text); "
+            f"{self.parameters_saved:,} parameters fewer"
+        )
+        lines = [kept, *compute_saved(self.compute_saved), f"model and tokenizer: {record.path}"]
+        return [TextBlock(line) for line in lines]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from adapt.report.entry import Entry
 from adapt.runner.record import Record
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 
 
 def figure(value: float, width: float = 0.0) -> dict[str, float | None]:
@@ -35,14 +35,14 @@ def fake_search(root: Path, trials: int = 16, objectives: int = 1, judged: bool 
         values = values if number else {}
         score = score_of(rate if number else 1e-4, fraction if number else 0.15) + generator.normal(0, 0.004)
         loss = 3.0 + 0.25 * log10(rate / 1e-5) if number else 3.2
-        figures = {"dev_score": figure(score, 0.01), "general_loss_after": figure(loss, 0.02)}
+        figures = {"dev_score": figure(score, 0.01), "losses.general.after": figure(loss, 0.02)}
         failed, steps = number == 4, (90 if number % 3 == 0 else 30) if judged else None
         turns = {"30": score - 0.03, **({"90": score} if steps == 90 else {})} if judged else {}
         trial = _trial(fake, number, steps or 90, rate)
         error = "the workers failed: rank 0: OutOfMemoryError" if failed else ""
         row = {"number": number, "values": values, "key": trial.key, "figures": {} if failed else figures}
         rows.append({**row, "error": error, "steps": steps, "turns": turns})
-    names = {"dev_score": "max", "general_loss_after": "min"}
+    names = {"dev_score": "max", "losses.general.after": "min"}
     whole = [row for row in rows if row["figures"] and row["steps"] in (None, 90)]
     best = max(whole, key=lambda row: row["figures"]["dev_score"]["value"])
     metrics = {
@@ -56,13 +56,14 @@ def fake_search(root: Path, trials: int = 16, objectives: int = 1, judged: bool 
         "shared": 4 * trials,
         "as_it_is": {"training.learning_rate": 1e-4, "objective.mask_fraction": 0.15, "das.normalize": "paper"},
     }
-    return Entry("search", "tapt", {"task": "acl_arc"}, fake.record("search", "search-acl_arc", metrics=metrics))
+    record = fake.record("search", "search-acl_arc", metrics=metrics)
+    return Entry("search", "tapt", {"task": "acl_arc"}, finished(record))
 
 
 def _beaten(row: dict[str, Any], others: list[dict[str, Any]]) -> bool:
-    score, loss = (row["figures"][name]["value"] for name in ("dev_score", "general_loss_after"))
+    score, loss = (row["figures"][name]["value"] for name in ("dev_score", "losses.general.after"))
     return any(
-        other["figures"]["dev_score"]["value"] > score and other["figures"]["general_loss_after"]["value"] < loss
+        other["figures"]["dev_score"]["value"] > score and other["figures"]["losses.general.after"]["value"] < loss
         for other in others
     )
 
@@ -107,4 +108,5 @@ def fake_confirmed(root: Path, search: Record, difference: tuple[float, float, f
         "gained": value,
         "selection": 0.04 - value,
     }
-    return Entry("search", "tapt", {}, Fake(root).record("confirm", "search", {"search": search}, metrics=metrics))
+    record = Fake(root).record("confirm", "search", {"search": search}, metrics=metrics)
+    return Entry("search", "tapt", {}, finished(record))

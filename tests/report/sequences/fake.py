@@ -8,7 +8,7 @@ import numpy as np
 
 from adapt.report.entry import Entry, Study
 from adapt.statistics.continual import sequence_figures
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 
 ORDERS = {"a": ("cs", "biomed", "news", "reviews"), "b": ("reviews", "news", "biomed", "cs")}
 SEEDS = 8
@@ -66,7 +66,7 @@ def sequence(order: Sequence[str], mode: str, seed: int, forgets: float = 0.0, m
 
 def entry(fake: Fake, values: Mapping[str, str], metrics: Mapping[str, Any]) -> Entry:
     record = fake.record("sequence", " ".join(values.values()), metrics=metrics)
-    return Entry("sequence", "das", values, record)
+    return Entry("sequence", "das", values, finished(record))
 
 
 def fake_sequences(root: Path, orders: Sequence[str] = tuple(ORDERS), seeds: int = SEEDS) -> Study:

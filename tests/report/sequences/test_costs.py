@@ -12,7 +12,7 @@ from adapt.report.sequences.costs import sequence_costs
 from adapt.report.sequences.runs import sequences_of
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 from tests.report.sequences.fake import sequence
 
 DOMAINS = ("cs", "biomed", "news")
@@ -39,7 +39,7 @@ def ran(fake: Fake, method: str, mode: str, seed: int, hours: float, **figures: 
             made[f"steps.{place}.past.text"] = fake.record("texts", name, cost={"device_seconds": 1800})
     told = {**sequence(DOMAINS, mode, seed), "models": models}
     record = fake.record("sequence", name, made, metrics=told)
-    return Entry("sequence", "das", {"method": method, "seed": str(seed)}, record)
+    return Entry("sequence", "das", {"method": method, "seed": str(seed)}, finished(record))
 
 
 @pytest.fixture

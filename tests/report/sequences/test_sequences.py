@@ -19,7 +19,7 @@ from adapt.report.write import write_report
 from adapt.show.blocks import NONE, Cell
 from adapt.statistics.holm import holm
 from benchmarks.sequences import tables
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 from tests.report.sequences.fake import ORDERS, SEEDS, entry, fake_sequences, sequence
 from tests.report.test_write import Checked, both
 
@@ -303,7 +303,7 @@ def test_sequences_stand_beside_fine_tuning(study, tmp_path):
     fake = Fake(tmp_path / "study")
     run = fake.finetune("NCL", fake.task("scierc"), 0, 0.7, 0)
     tuned = replace(
-        study.entries[0], name="finetune", job="finetune", values={"recipe": "NCL", "seed": "0"}, record=run
+        study.entries[0], name="finetune", job="finetune", values={"recipe": "NCL", "seed": "0"}, finished=finished(run)
     )
     page, _ = both(write_report(replace(study, entries=[*study.entries, tuned]), tmp_path / "report"))
     assert (

@@ -13,7 +13,7 @@ from adapt.report.serving.now import now_section
 from adapt.report.serving.page import FollowedPage
 from adapt.summary.now import ChainNow, TrainingNow
 from adapt.summary.trials import TrialNow, TrialsNow
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 from tests.report.test_write import Checked
 
 NOW = ChainNow(
@@ -84,7 +84,7 @@ def test_the_report_is_made_again_where_more_has_finished(tmp_path: Path, monkey
     monkeypatch.setattr(page_module, "contents_of", contents)
     monkeypatch.setattr(page_module, "LEAST_S", 0.0)
     monkeypatch.setattr(page_module, "SHARE", 1e9)
-    first, second = (Entry(name, "merge", {}, Fake(tmp_path).record("merge", name)) for name in "ab")
+    first, second = (Entry(name, "merge", {}, finished(Fake(tmp_path).record("merge", name))) for name in "ab")
     entries = [first]
     page = FollowedPage("my study", lambda: (replace(EMPTY, entries=list(entries)), NOW))
     page.html(), page.html()

@@ -6,14 +6,13 @@ import pytest
 
 from adapt.report.entry import Entry, Study
 from adapt.report.tasks.collect import collect
-from tests.report.fake import RECIPES, TASKS, Fake
+from tests.report.fake import RECIPES, TASKS, Fake, finished
 
 
 def study_of(runs, baseline="base") -> Study:
     """Runs: (values, record)."""
-    return Study(
-        "made", baseline, [Entry("finetune", "finetune", values, record, task="acl_arc") for values, record in runs]
-    )
+    entries = [Entry("finetune", "finetune", values, finished(record), task="acl_arc") for values, record in runs]
+    return Study("made", baseline, entries)
 
 
 def values(recipe: str, seed: int, **more: str) -> dict[str, str]:

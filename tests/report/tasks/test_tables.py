@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from adapt.report.losses import compared_models, similarity_tables
 from adapt.report.tasks import figures, tables
 from adapt.report.tasks.collect import collect
 from adapt.report.tasks.compared import compare_all
 from adapt.report.tasks.details import best_recipe
-from adapt.show.blocks import NONE, Cell
-from tests.report.fake import RECIPES, fake_study
+from adapt.show.blocks import NONE
+from tests.report.fake import RECIPES, fake_study, finished
 
 
 @pytest.fixture(scope="module")
@@ -88,38 +87,14 @@ def test_details_are_of_the_best_recipe(results):
     assert len(calibration.rows) == 5
 
 
-def test_the_lowest_loss_of_a_column_is_darkest(study):
-    record = next(entry.record for entry in study.entries if entry.record.stage == "compare")
-    loss, _, neighbours, pseudo = compared_models(record)
-    shades = np.array([[cell.shade for cell in row[1:]] for row in loss.rows])
-    assert shades.argmax(0).tolist() == np.argmin(record.metrics["loss"], axis=0).tolist()
-    assert (shades.max(), shades.min()) == (1.0, 0.0)
-    assert loss.rows[0][1] == Cell("1.63", "1.60 to 1.66", shade=shades[0, 0])
-    assert (neighbours.rows[0][1], pseudo.rows[0][2]) == ("51.0", "6.2")
-
-
-def test_similarity_has_a_heatmap_a_measure(study):
-    record = next(entry.record for entry in study.entries if entry.record.stage == "similarity")
-    overlap, cross = similarity_tables(record)
-    assert (overlap.rows[0][2].text, overlap.rows[0][2].shade) == ("41%", 0.41)
-    assert (cross.rows[0][1].text, cross.rows[0][1].shade) == ("0.00", 1.0)
-
-
-def test_what_could_not_be_measured_is_left_empty(study):
-    record = next(entry.record for entry in study.entries if entry.record.stage == "compare")
-    metrics = record.metrics | {"knn": {"acl_arc": {"RoBERTa": None, "CS": 0.5, "Reviews": 0.4}}}
-    tables = {table.title: table for table in compared_models(replace(record, metrics=metrics))}
-    assert tables["Nearest neighbours"].rows[0] == ["acl_arc", NONE, "50.0", "40.0"]
-    assert tables["Change of the loss against RoBERTa"].rows[0][1].text == "\N{MINUS SIGN}0.29"
-
-
 def test_a_reliability_diagram_joins_the_seeds(results):
     row = results.rows[0]
     best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
     assert figures.reliability(row, best, results) is None
     bins = [{"low": 0.6, "high": 2 / 3, "decisions": 4, "accuracy": 0.5, "confidence": 0.65}]
     entries = [
-        replace(e, record=replace(e.record, metrics=e.record.metrics | {"reliability": bins})) for e in best.entries
+        replace(entry, finished=finished(replace(entry.record, metrics=entry.record.metrics | {"reliability": bins})))
+        for entry in best.entries
     ]
     changed = replace(row, groups=row.groups | {best.recipe: replace(best, entries=entries)})
     assert "Reliability" in str(best_recipe(changed, results).blocks[-1])

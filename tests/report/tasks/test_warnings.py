@@ -7,7 +7,7 @@ import pytest
 from adapt.report.entry import Entry, Study
 from adapt.report.tasks.collect import collect
 from adapt.report.tasks.warnings import warnings
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 
 
 def said(study: Study) -> list[str]:
@@ -17,7 +17,7 @@ def said(study: Study) -> list[str]:
 def runs(fake: Fake, seeds: int = 2, **more) -> list[Entry]:
     task = fake.task("acl_arc")
     return [
-        Entry("finetune", "finetune", {"recipe": recipe, "task": "acl_arc", "seed": str(seed)}, one)
+        Entry("finetune", "finetune", {"recipe": recipe, "task": "acl_arc", "seed": str(seed)}, finished(one))
         for recipe in ("base", "other")
         for seed in range(seeds)
         for one in [fake.finetune(recipe, task, seed, 0.7, 0, **more)]
@@ -49,7 +49,7 @@ def test_odd_things_are_said(study, text):
 def test_missing_seeds_and_other_versions_are_said(tmp_path):
     entries = runs(Fake(tmp_path))[:-1]
     last = entries[-1]
-    entries[-1] = replace(last, record=replace(last.record, packages={"torch": "2.11.0"}))
+    entries[-1] = replace(last, finished=finished(replace(last.record, packages={"torch": "2.11.0"})))
     found = said(Study("uneven", "base", entries))
     assert found == [
         "acl_arc: other has 1 of 2 seeds.",

@@ -11,7 +11,7 @@ from adapt.report.tradeoffs.section import tradeoff_section, tradeoff_verdicts
 from adapt.report.write import write_report
 from adapt.runner.record import Record
 from adapt.show.blocks import Folded, Table
-from tests.report.fake import Fake
+from tests.report.fake import Fake, finished
 
 BEFORE = 3.0, 2.0
 ENDS = {"1e-4": (2.0, 2.3), "5e-4": (1.8, 3.0)}
@@ -25,9 +25,14 @@ class Forgetting(Fake):
         entries = []
         for rate, after in ENDS.items():
             made = self.adapted(rate, after)
-            entries.append(Entry("dapt", "dapt", {"rate": rate}, made))
+            entries.append(Entry("dapt", "dapt", {"rate": rate}, finished(made)))
             entries += [
-                Entry("measured", "evaluate", {"rate": rate, "share": share}, self.between(rate, share, made, losses))
+                Entry(
+                    "measured",
+                    "evaluate",
+                    {"rate": rate, "share": share},
+                    finished(self.between(rate, share, made, losses)),
+                )
                 for (of, share), losses in BETWEEN.items()
                 if of == rate
             ]
@@ -112,15 +117,16 @@ def test_the_report_has_it_and_shows_no_comparison_twice(study: Study, tmp_path:
 def test_other_texts_are_not_compared(tmp_path: Path) -> None:
     fake = Fake(tmp_path)
     entries = [
-        Entry("dapt", "dapt", {"domain": name}, fake.export(name, 0.1, (3, 2, 2, 2.5), 2.0)) for name in ("cs", "bio")
+        Entry("dapt", "dapt", {"domain": name}, finished(fake.export(name, 0.1, (3, 2, 2, 2.5), 2.0)))
+        for name in ("cs", "bio")
     ]
     assert tradeoffs(Study("two domains", "dapt", entries), FEWEST) == []
 
 
 def test_a_front_without_a_knee_names_its_models(tmp_path: Path) -> None:
     fake = Forgetting(tmp_path)
-    entries = [Entry("dapt", "dapt", {"rate": "1"}, fake.adapted("1", (2.5, 2.5)))]
-    entries.append(Entry("dapt", "dapt", {"rate": "2"}, fake.adapted("2", (2.6, 2.6))))
+    entries = [Entry("dapt", "dapt", {"rate": "1"}, finished(fake.adapted("1", (2.5, 2.5))))]
+    entries.append(Entry("dapt", "dapt", {"rate": "2"}, finished(fake.adapted("2", (2.6, 2.6)))))
     (finding,) = tradeoff_verdicts(tradeoffs(Study("s", "dapt", entries), FEWEST))
     assert (
         finding.text == "Of 3 models, 2 are beaten on both texts by none (rate 1; base), and their front has no knee."

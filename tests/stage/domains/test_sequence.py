@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, MethodConfig, TaskConfig
+from adapt.evaluate.results import LossChange
 from adapt.method.das.options import DasOptions
 from adapt.runner import Record
 from adapt.stage.domains.sequence import Sequence, SequenceResult
@@ -58,8 +59,7 @@ def test_a_mean_over_domains_learnt_at_once(config: Config) -> None:
 
 def little(stage: Sequence) -> Record:
     """The first domain has no held-out text to speak of."""
-    figures = {**EXPORTED[0], "heldout_loss_before": None, "heldout_loss_after": None}
-    return record_of(stage.steps[0].export, **figures)
+    return record_of(stage.steps[0].export, losses={"general": EXPORTED[0]["general"]})
 
 
 def test_a_domain_with_too_little_held_out_text_is_left_out_with_a_word(config: Config) -> None:
@@ -142,23 +142,26 @@ def test_a_method_without_stages_notes_nothing(config: Config) -> None:
 # --- overlap and cost
 
 
+def overlapping(**documents: int | None) -> dict[str, LossChange]:
+    """The losses of the first export, with numbers of documents that were trained on."""
+    return {text: replace(change, overlap=documents[text]) for text, change in EXPORTED[0].items()}
+
+
 def test_overlap_is_summed_over_all_that_was_measured_and_unknown_where_one_is(config: Config) -> None:
     stage = built(config)
     assert result(stage).overlap == 0
     export, others = stage.steps[0].export, stage.steps[1].others
     assert others
-    exported = record_of(export, **{**EXPORTED[0], "heldout_overlap": 2, "general_overlap": 4})
+    exported = record_of(export, losses=overlapping(domain=2, general=4))
     assert result(stage, exported, record_of(others, texts=losses(3, cs=3.6))).overlap == 9
     assert result(stage, exported, record_of(others, texts=losses(None, cs=3.6))).overlap is None
-    assert result(stage, record_of(export, **{**EXPORTED[0], "general_overlap": None})).overlap is None
+    assert result(stage, record_of(export, losses=overlapping(domain=0, general=None))).overlap is None
 
 
 def test_without_general_text_overlap_is_that_of_domains(config: Config) -> None:
     stage = built(replace(config, evaluation=replace(config.evaluation, general_paths=[])))
-    nothing = {"general_loss_after": None, "general_overlap": None}
-    assert (
-        result(stage, *(record_of(s.export, **{**EXPORTED[s.learnt - 1], **nothing}) for s in stage.steps)).overlap == 0
-    )
+    exports = [record_of(step.export, losses={"domain": EXPORTED[step.learnt - 1]["domain"]}) for step in stage.steps]
+    assert result(stage, *exports).overlap == 0
 
 
 @pytest.mark.parametrize(("price", "expected"), [(None, None), (2.0, 4.0)])

@@ -8,6 +8,7 @@ import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.job.select import select
+from adapt.report.entry import Entry
 from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
@@ -15,8 +16,8 @@ from adapt.select.judge.gain import kl_divergence, sample_losses, separability
 from adapt.show.blocks import Figures, Folded, Table
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
-from adapt.summary.selected import show_selection
 from tests.samples import sentences, with_labels, write
+from tests.show.shown import show_result
 
 TARGET = [f"gradient of layer {text}" for text in sentences(30, 1)]
 LIKE = [f"gradient of layer {text}" for text in sentences(30, 2)]
@@ -116,12 +117,16 @@ def test_a_random_selection_has_none_beside_it_and_the_loss_can_be_left_out(conf
 
 
 def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: pytest.CaptureFixture[str]) -> None:
-    show_selection(judged.record)
+    show_result(judged)
+    capsys.readouterr()
+    show_result(judged)
     shown = capsys.readouterr().err
     for word in ("dsir", "random", "target", "KL reduction", "texts.jsonl", f"{judged.result.tokens:,}"):
         assert word in shown
-    named = [("chosen", judged.record), ("chosen again", judged.record), ("other", _without_random(judged.record))]
-    table, drawn, folded = selection_blocks(named)  # one that comes again is shown once
+    other = Finished(_without_random(judged.record), SelectionJudged)
+    named = {"chosen": judged, "chosen again": judged, "other": other}
+    entries = [Entry(name, "select", {}, finished) for name, finished in named.items()]
+    table, drawn, folded = selection_blocks(entries)  # one that comes again is shown once
     assert isinstance(table, Table)
     assert isinstance(drawn, Figures)
     assert [name for name, _ in drawn.legend] == ["pool", "target", "selection", "random"]

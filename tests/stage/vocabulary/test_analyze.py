@@ -9,11 +9,12 @@ from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, St
 from adapt.errors import DataError
 from adapt.job.run import carry_out
 from adapt.job.vocabulary import JOB, change_vocabulary, told
-from adapt.report.vocabularies import vocabulary_blocks
 from adapt.runner import ensure
 from adapt.runner.record import load_record
-from adapt.show.blocks import Table
+from adapt.runner.result import read_result
+from adapt.show.blocks import Figures, Table
 from adapt.stage.context import Context
+from adapt.vocabulary.results import Analyzed
 from tests.samples import sentences, write
 
 
@@ -63,10 +64,12 @@ def test_domains_are_analyzed_and_shown(config: Config, capsys: pytest.CaptureFi
     assert "(elbow)" in err
     record = load_record(Path(line["path"]))
     assert record
-    table, figures, _ = vocabulary_blocks([("one", record), ("two", record)])
+    table, figures, *_ = read_result(Analyzed, record).blocks(record)
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == ["(general)", "corpus"]
-    assert "<svg" in figures.drawings[0][0]  # type: ignore[union-attr]
+    assert isinstance(figures, Figures)
+    (svg, _), *_ = figures.drawings
+    assert svg.startswith("<svg")
 
 
 def test_a_corpus_without_words_is_refused(config: Config, tmp_path: Path) -> None:

@@ -19,15 +19,13 @@ from adapt.job.run import carry_out
 from adapt.job.vocabulary import JOB, change_vocabulary, told
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
-from adapt.report.vocabularies import changed_blocks
 from adapt.runner import Done, Finished, ensure
-from adapt.show.blocks import Table
 from adapt.stage.context import Context
 from adapt.stage.vocabulary.extend import ExtendVocabulary
-from adapt.summary.vocabulary import show_extended
 from adapt.task.data import Split
 from adapt.vocabulary.results import Extended
 from tests.samples import labelled, sentences, write
+from tests.show.shown import show_result
 
 WORDS = ("hepatitis", "nephritis", "Hepatomegaly")
 
@@ -189,12 +187,8 @@ def test_a_module_beside_the_layers(config: Config, tiny_bert: Path, capsys: pyt
     card = (finished.path / "README.md").read_text()
     assert "carries exbert beside its architecture" in card
     assert "load_model(Path(folder), causal=False)" in card
-    show_extended(finished.record)
+    show_result(finished)
     assert "compute" in capsys.readouterr().err
-    (table,) = changed_blocks([("gated", finished.record), ("again", finished.record), ("plain", plain.record)])
-    assert isinstance(table, Table)
-    assert [row[0] for row in table.rows] == ["again", "plain"]
-    assert len(table.rows[0]) == len(table.header)
 
 
 def extended_by(config: Config) -> Finished[Extended]:

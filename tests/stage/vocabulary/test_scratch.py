@@ -9,7 +9,7 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.summary.vocabulary import show_begun
+from tests.show.shown import show_result
 from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
 
 
@@ -21,7 +21,7 @@ def test_a_beginning(config: Config, capsys: pytest.CaptureFixture[str]) -> None
     assert finished.result.parameters == load_model(finished.path).num_parameters()
     assert JOB.training
     assert JOB.training(stage) is stage
-    show_begun(finished.record)
+    show_result(finished)
     assert "random parameters" in capsys.readouterr().err
 
 

@@ -12,9 +12,10 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, ensure
 from adapt.runner.record import Record
+from adapt.runner.result import read_result
+from adapt.show.blocks import TextBlock
 from adapt.stage.context import Context
-from adapt.stage.vocabulary.taught import TeachRows, teach
-from adapt.summary.vocabulary import show_taught
+from adapt.stage.vocabulary.taught import Taught, TeachRows, teach
 from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
 
 
@@ -48,8 +49,10 @@ def test_new_rows_are_distilled_and_warmed_up_and_all_else_stays(
         assert torch.equal(before[table][: new[0]], now[table][: new[0]])
         assert all(torch.equal(before[name], now[name]) for name in before if len(before[name]) != len(before[table]))
     assert load_tokenizer(after).tokenize("nephritis") == ["nephritis"]
-    show_taught(replace(records[distilled.key], what={"way": "distill"}))
-    assert "the rows of 3 new tokens learnt" in capsys.readouterr().err
+    record = replace(records[distilled.key], what={"way": "distill"}, inputs={"extended": {"path": str(extended.path)}})
+    lines = [block.text for block in read_result(Taught, record).blocks(record) if isinstance(block, TextBlock)]
+    assert lines[0].startswith("3 words became tokens")
+    assert "the rows of 3 new tokens were trained for 2 steps: error of hidden states" in lines[-2]
 
 
 def _record(like: Record, path, found) -> Record:  # type: ignore[no-untyped-def]

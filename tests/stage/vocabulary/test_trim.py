@@ -12,8 +12,8 @@ from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
 from adapt.stage.context import Context
-from adapt.summary.vocabulary import show_trimmed
 from tests.samples import write
+from tests.show.shown import show_result
 from tests.stage.vocabulary.test_extend import asking, config  # noqa: F401  a fixture
 
 TEXT = "the model and the data, hepatitis"
@@ -42,7 +42,7 @@ def test_a_smaller_model_that_says_the_same(
         after = model(**small(TEXT, return_tensors="pt")).logits
         before = base(**old(TEXT, return_tensors="pt")).logits
     assert torch.allclose(after, before[..., kept], atol=1e-6)
-    show_trimmed(finished.record)
+    show_result(finished)
     assert "parameters fewer" in capsys.readouterr().err
 
 

@@ -2,21 +2,19 @@
 
 import math
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from adapt.model.card import CardFacts, LossChange, card_verdict, model_card
+from adapt.evaluate.card import CardFacts, card_verdict, model_card
+from adapt.evaluate.results import Estimate, LossChange, Text
 
 
-def result(text: str, before: float, after: float, half: float = 0.05) -> LossChange:
-    numbers = {"before": before, "after": after, "change": after - before}
-    ends = {f"{name}_low": value - half for name, value in numbers.items()}
-    ends |= {f"{name}_high": value + half for name, value in numbers.items()}
-    return LossChange(text=text, predictions=123456, **numbers, **ends)
+def result(text: Text, before: float, after: float, half: float = 0.05) -> LossChange:
+    estimates = [Estimate(value, value - half, value + half) for value in (before, after, after - before)]
+    return LossChange(text, 123456, *estimates)
 
 
 def facts(**changes: Any) -> CardFacts:
@@ -85,10 +83,9 @@ def test_results_give_loss_and_perplexity_with_intervals() -> None:
 
 
 def test_few_documents_have_figures_without_intervals_and_decide_nothing() -> None:
-    sure = result("domain", 4, 3)
-    few = replace(sure, **{name: None for name in vars(sure) if name.endswith(("_low", "_high"))})
+    few = LossChange("domain", 9, Estimate(4), Estimate(3), Estimate(-1))
     assert card_verdict([few]) == (
-        "On domain text the held-out loss changed by -1.000, of too few documents to tell it from chance."
+        "On domain text the held-out loss changed by -1.000, on too few documents for an interval."
     )
     row = next(line for line in model_card(facts(results=[few])).splitlines() if line.startswith("| domain"))
     assert [cell.strip() for cell in row.split("|")[3:-1]] == ["4.000", "3.000", "-1.000", "54.60", "20.09"]

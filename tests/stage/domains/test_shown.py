@@ -5,15 +5,21 @@ from typing import Any
 
 import pytest
 
-from adapt.summary.sequence import show_sequence
+from adapt.runner import Finished
+from adapt.runner.result import plain_values
+from adapt.show.blocks import NONE
+from adapt.stage.domains.sequence import SequenceResult
 from tests.report.sequences.fake import ORDERS, sequence
+from tests.runner.made import made_up
 from tests.runner.test_record import record
+from tests.show.shown import show_result
 from tests.test_summary import row
 
 
 def shown(capsys: pytest.CaptureFixture[str], folder: Path, **metrics: Any) -> str:
     made = sequence(ORDERS["a"], metrics.pop("mode", "continual"), 0, 0.01, metrics.pop("method", "das"))
-    show_sequence(record(folder, name="[demo] x", metrics=made | metrics))
+    made = plain_values(made_up(SequenceResult, **(made | metrics)))
+    show_result(Finished(record(folder, name="[demo] x", metrics=made), SequenceResult))
     out, err = capsys.readouterr()
     assert out == ""  # stdout is for programs
     return err
@@ -22,17 +28,16 @@ def shown(capsys: pytest.CaptureFixture[str], folder: Path, **metrics: Any) -> s
 def test_every_model_has_a_row_of_scores_and_of_losses(capsys, tmp_path):
     scores = {
         "columns": {"helpful": 3, "acl_arc": 0, "cs": 0},
+        "metric": {},
         "rows": [{}, {"acl_arc": [0.7, 0.72], "cs": [0.5]}, {}, {}, {"acl_arc": [0.6], "helpful": [0.805]}],
     }
     text = shown(capsys, tmp_path, scores=scores)
     assert "[demo] x: das, continual, seed 0, domains cs → biomed → news → reviews\n" in text
-    assert row(text.replace("┃", "│"), "", "acl_arc", "", "helpful")
-    assert row(text.replace("┃", "│"), "", "(cs)", "cs", "(reviews)")
-    assert row(text, "after cs", "71.0", "50.0", "")
-    assert row(text, "", "± 1.4", "", "")
-    assert row(text, "after reviews", "60.0", "", "80.5")
-    assert not row(text, "after news", "", "", "")  # no task was run
-    assert row(text, "as it came", "2.400", "2.500", "2.600", "2.700", "1.300")
+    assert row(text.replace("┃", "│"), "", "acl_arc (cs)", "cs", "helpful (reviews)")
+    assert row(text, "after cs", "71.0 ± 1.4", "50.0", NONE)
+    assert row(text, "after reviews", "60.0", NONE, "80.5")
+    assert not row(text, "after news", NONE, NONE, NONE)  # no task was run
+    assert row(text, "before", "2.400", "2.500", "2.600", "2.700", "1.300")
     assert "model: /runs/export/model\n" in text
 
 
@@ -52,13 +57,12 @@ def test_what_the_method_noted_is_shown_and_warnings_in_short(capsys, tmp_path):
     }
     text = shown(capsys, tmp_path, tables=[noted], warnings=[f"layer {n}" for n in range(12)])
     _, _, table = text.partition("plasticity left")
-    assert row(table, "after 1 domain", "0.38", "1")
-    assert row(table, "", "0.25 to 0.50", "")
-    assert "warning: layer 0\nwarning: layer 1\nwarning: layer 2\nand 9 more, in stage.json\n" in text
+    assert row(table, "after 1 domain", "0.38 (0.25 to 0.50)", "1")
+    assert "warning: layer 0\nwarning: layer 1\nwarning: layer 2\nand 9 more warnings, in stage.json\n" in text
     assert "plasticity" not in shown(capsys, tmp_path, method="plain")
 
 
-@pytest.mark.parametrize(("mode", "rows"), [("separate", ["cs alone", "reviews alone"]), ("joint", ["all at once"])])
+@pytest.mark.parametrize(("mode", "rows"), [("separate", ["cs only", "reviews only"]), ("joint", ["all at once"])])
 def test_models_that_learn_nothing_after_another_are_named_so(capsys, tmp_path, mode, rows):
     text = shown(capsys, tmp_path, mode=mode, method="plain")
     assert all(name in text for name in rows)

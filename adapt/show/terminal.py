@@ -1,0 +1,85 @@
+"""Renders blocks on a terminal: tables on stderr, sentences as log lines."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adapt.console import log
+from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, filled
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+WIDTH = 120
+"""Width of tables in characters where stderr is no terminal."""
+
+
+def show_blocks(blocks: Sequence[Block]) -> None:
+    """Prints blocks in order. Drawings and folded blocks are left out: the page has them."""
+    for block in filled(blocks):
+        match block:
+            case TextBlock():
+                log(block.text)
+            case Findings():
+                for finding in block.items:
+                    log(f"{finding.head}: {finding.text}" if finding.head else finding.text)
+            case Table():
+                _show_table(block)
+            case Figures() | Folded():
+                pass
+
+
+def show_sections(sections: Sequence[Section]) -> None:
+    """Prints sections, each below its title."""
+    for section in sections:
+        log(section.title)
+        show_blocks(section.blocks)
+
+
+def _show_table(table: Table) -> None:
+    """Prints a table; a cell's second line stands beside the first in brackets where there is room, else below it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    console = console if console.is_terminal else Console(stderr=True, width=WIDTH)
+    shown = _rich_table(table, is_inline=True)
+    if _natural_width(shown, console) > console.width:
+        shown = _rich_table(table, is_inline=False)
+    console.print(shown)
+    if table.note:
+        log(table.note)
+
+
+def _natural_width(table: "RichTable", console: "Console") -> int:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
+
+
+def _rich_table(table: Table, is_inline: bool) -> "RichTable":
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(title=Text(table.title) if table.title else None, title_justify="left")
+    for heading in table.header:
+        shown.add_column(Text(heading), overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(Text(_cell(cell, is_inline), _style(cell)) for cell in row))
+    return shown
+
+
+def _cell(cell: Cell | str, is_inline: bool) -> str:
+    if isinstance(cell, str):
+        return cell
+    if not cell.small:
+        return cell.text + cell.mark
+    if is_inline:
+        return f"{cell.text}{cell.mark} {_bracketed(cell.small)}"
+    return f"{cell.text}{cell.mark}\n{cell.small}"
+
+
+def _bracketed(small: str) -> str:
+    """Deviations (± 1.2) stand as they are; everything else goes into brackets."""
+    return small if small.startswith("\N{PLUS-MINUS SIGN}") else f"({small})"
+
+
+def _style(cell: Cell | str) -> str:
+    return "bold green" if isinstance(cell, Cell) and cell.strong else ""
