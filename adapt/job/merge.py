@@ -43,7 +43,10 @@ def _named(context: Context, name: str) -> list[str]:
     """The folders that a pattern stands for, in the order of their names; any other name stands for itself."""
     if name in context.made or not (glob.has_magic(name) or looks_local(name)):
         return [name]
-    if folders := sorted(glob.glob(str(Path(name).expanduser()))):
+    folder = Path(name).expanduser()
+    if folder.is_dir():  # also where its name could be read as a pattern
+        return [str(folder)]
+    if folders := sorted(glob.glob(str(folder))):
         return folders
     what = "matches nothing" if glob.has_magic(name) else "does not exist"
     raise ConfigError(f"merge.models: {name} {what}", "correct the path, or the name of the stage")

@@ -1,6 +1,7 @@
 """From files, wherever they lie, to texts.
 
 - `retry`: errors of storage that may pass are tried again.
+- `folders`: what folders and patterns of this machine stand for.
 - `location`: on this machine, or at a URL.
 - `storage`: reads files, and notices when they change.
 - `formats`: told by a file's name.

@@ -1,16 +1,28 @@
 """Repositories that the `datasets` library knows, streamed shard by shard at one commit."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from adapt.config import CorpusConfig
 from adapt.corpus.files.fields import TEXT_FIX
-from adapt.corpus.files.formats import Bad
+from adapt.corpus.files.formats import SUFFIXES, Bad, format_of
+from adapt.corpus.files.lines import lines
+from adapt.corpus.files.location import is_url
+from adapt.corpus.files.opened import broken_files, opened
+from adapt.corpus.files.quotes import are_enclosing
 from adapt.corpus.files.records import OnId, Reading, texts
 from adapt.corpus.files.retry import retried
 from adapt.errors import AdaptError, ConfigError, DataError, StorageError
+
+_SETTINGS = ("Bad split", "BuilderConfig", "Config name is missing")
+"""How the library's messages begin that are about the configuration or the split."""
+_NETWORK = {"httpx", "httpcore", "aiohttp"}
+"""Packages whose errors are those of the network."""
+_SCRIPT = "Dataset scripts are no longer supported"
+_SAVED = "saved using `save_to_disk`"
 
 
 def commit_of(corpus: CorpusConfig) -> str:
@@ -21,9 +33,10 @@ def commit_of(corpus: CorpusConfig) -> str:
         StorageError: the Hub does not answer.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     repository, revision = str(corpus.dataset), corpus.dataset_revision
+    _refuse_files(repository)
 
     def ask() -> str:
         try:
@@ -35,8 +48,28 @@ def commit_of(corpus: CorpusConfig) -> str:
                 "check corpus.dataset and corpus.dataset_revision; for a private dataset, set HF_TOKEN to your access"
                 " token",
             ) from error
+        except HfHubHTTPError as error:
+            if _is_outage(error):
+                raise
+            raise DataError(
+                f"the dataset {repository} may not be read: {_words(error)}", "check corpus.dataset and HF_TOKEN"
+            ) from error
 
     return retried(ask, f"the dataset {repository}")
+
+
+def _refuse_files(repository: str) -> None:
+    """Refuses paths that are no folder: the Hub would be asked for them in vain."""
+    path = Path(repository).expanduser()
+    if path.suffix == ".py" and path.is_file():
+        raise _script(repository, path.name)
+    if path.is_file() or is_url(repository):
+        raise DataError(
+            f"corpus.dataset: {repository} is {'a URL' if is_url(repository) else 'a file'}, not a dataset",
+            f"leave corpus.dataset and corpus.source out, and set corpus.paths: {repository}",
+        )
+    if repository.startswith(("/", ".", "~")) or repository.count("/") > 1:
+        raise DataError(f"corpus.dataset: there is no folder {repository}", "correct the path, or name a repository")
 
 
 def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
@@ -48,20 +81,16 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading, on_id: OnId 
     """The texts of shard `reading.start`, in order; for a record without text, the reason.
 
     Raises:
-        ConfigError, DataError: as `check_dataset`.
-        StorageError: the library gave up on the Hub.
+        ConfigError, DataError: as `check_dataset`; or what it holds cannot be read.
+        StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
-    records = records.shard(num_shards=records.num_shards, index=reading.start)
-    try:
+    count = records.num_shards
+    with _in_words(corpus):
+        _check_quotes(corpus, commit, reading, count)
+    records = records.shard(num_shards=count, index=reading.start)
+    with _in_words(corpus):
         yield from texts(iter(records), reading, on_id)
-    except AdaptError:
-        raise
-    except Exception as error:  # whatever the formats and stores that it reads from raise
-        raise StorageError(
-            f"reading the dataset {corpus.dataset} failed: {' '.join(str(error).split())}",
-            "check the network and the dataset, then run the same command again",
-        ) from error
 
 
 def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_FIX) -> None:
@@ -69,10 +98,12 @@ def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_
 
     Raises:
         ConfigError: there is no such configuration or split.
-        DataError: it lacks the field; names those it has.
+        DataError: it cannot be opened, or lacks the field; names those it has.
+        StorageError: the Hub does not answer.
     """
     records = _opened(corpus, commit)
-    columns = records.column_names or list(next(iter(records), {}))
+    with _in_words(corpus):
+        columns = records.column_names or list(next(iter(records), {}))
     if columns and name not in columns:
         there = ", ".join(map(repr, columns))
         raise DataError(f"the dataset {corpus.dataset} has no field {name!r}; it has {there}", fix)
@@ -86,15 +117,100 @@ def _opened(corpus: CorpusConfig, commit: str) -> Any:
 def _load(repository: str, configuration: str | None, split: str, commit: str) -> Any:
     import datasets
 
-    at = {} if Path(repository).is_dir() else {"revision": commit}
+    place, at = _place(repository, commit)
 
     def load() -> Any:
         try:
-            return datasets.load_dataset(repository, configuration, split=split, streaming=True, **at)
-        except (ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-            raise ConfigError(
-                f"the dataset {repository} cannot be opened: {' '.join(str(error).split())}",
-                "check corpus.dataset, corpus.dataset_config and corpus.dataset_split",
-            ) from error
+            return datasets.load_dataset(place, configuration, split=split, streaming=True, **at)
+        except Exception as error:  # it passes on whatever the formats and stores raise that it reads from
+            if _is_outage(error):
+                raise
+            raise _unopened(repository, error) from error
 
     return retried(load, f"the dataset {repository}")
+
+
+def _place(repository: str, commit: str) -> tuple[str, dict[str, str]]:
+    """The name of a dataset for the library, and its revision if it is not a folder of this machine."""
+    folder = Path(repository).expanduser()
+    return (str(folder), {}) if folder.is_dir() else (repository, {"revision": commit})
+
+
+def _check_quotes(corpus: CorpusConfig, commit: str, reading: Reading, shards: int) -> None:
+    """Checks the quotes of a csv or tsv file, of which the library lets rows vanish into a cell.
+
+    Raises:
+        DataError: rows may be lost in a cell.
+    """
+    files, mark = _separated_files(str(corpus.dataset), corpus.dataset_config, corpus.dataset_split, commit)
+    if len(files) == shards:
+        files = [files[reading.start]]
+    for file in files if len(files) == 1 or not reading.start else []:
+        with broken_files(file), opened(file, format_of(file)[1]) as content:
+            raw = lines(content, 0, None, reading.max_bytes)
+            are_enclosing(raw, mark.encode(), reading.max_bytes, file, by_default=True)
+
+
+@lru_cache(maxsize=4)
+def _separated_files(repository: str, configuration: str | None, split: str, commit: str) -> tuple[list[str], str]:
+    """The csv and tsv files of a split whose quotes are to enclose cells, and the mark between cells; else none."""
+    import datasets
+
+    place, at = _place(repository, commit)
+    builder = retried(lambda: datasets.load_dataset_builder(place, configuration, **at), f"the dataset {repository}")
+    if builder.info.builder_name != "csv" or builder.config.quoting or builder.config.quotechar != '"':
+        return [], ""
+    files = [str(file) for file in builder.config.data_files[split]]
+    return [file for file in files if file.lower().endswith(SUFFIXES)], str(builder.config.sep)
+
+
+@contextmanager
+def _in_words(corpus: CorpusConfig) -> Iterator[None]:
+    """Turns what the library raises while it reads into errors that name the dataset."""
+    try:
+        yield
+    except AdaptError:
+        raise
+    except Exception as error:
+        what = f"reading the dataset {corpus.dataset} failed: {_words(error)}"
+        if _is_outage(error):
+            raise StorageError(what, "check the network, then run the same command again") from error
+        raise DataError(
+            what, "mend or leave out the file at fault; files named by corpus.paths are checked record by record"
+        ) from error
+
+
+def _unopened(repository: str, error: Exception) -> AdaptError:
+    """The error for a dataset that the library does not open."""
+    said = _words(error)
+    if said.startswith(_SCRIPT):
+        return _script(repository, said.rpartition(" ")[2])
+    what = f"the dataset {repository} cannot be opened: {said}"
+    if _SAVED in said:
+        return DataError(what, f"leave corpus.dataset and corpus.source out, and set corpus.paths: {repository}")
+    if isinstance(error, ValueError) and said.startswith(_SETTINGS):
+        return ConfigError(what, "check corpus.dataset_config and corpus.dataset_split")
+    return DataError(what, "check corpus.dataset; or name the files that hold its texts in corpus.paths")
+
+
+def _script(repository: str, name: str) -> DataError:
+    return DataError(
+        f"the dataset {repository} is a loading script ({name}): code of others, which is not run",
+        "many such datasets have a copy without code: set corpus.dataset_revision to refs/convert/parquet; or write the"
+        " texts to files and name these in corpus.paths",
+    )
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Whether the network or the Hub failed, so that trying again may help."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        status = error.response.status_code if error.response is not None else 0
+        return status == 429 or status >= 500
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or bool(packages & _NETWORK)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -2,11 +2,14 @@
 
 import glob
 import os
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
+from adapt.console import log
+from adapt.corpus.files.folders import files_of, matching
 from adapt.corpus.files.retry import is_missing, retried, unreadable
 from adapt.errors import ConfigError, DataError
 
@@ -64,12 +67,18 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         pattern = urlsplit(pattern).path
     files, is_folder = (_remote if is_url(pattern) else _local)(pattern)
     if is_folder:
-        files = [file for file in files if file.lower().endswith(suffixes) and name_of(file).name not in _NOTES]
-    if is_folder and not files:
+        inside = [file for file in files if name_of(file).name not in _NOTES]
+        files = [file for file in inside if file.lower().endswith(suffixes)]
+        others = sorted(set(inside) - set(files))
+        such = f"{len(others)} of other formats, such as {others[0]}" if others else ""
         folder = pattern if is_url(pattern) else os.path.abspath(Path(pattern).expanduser())
-        raise DataError(
-            f"the folder {folder} holds no corpus file", f"put files there that end in {', '.join(suffixes)}"
-        )
+        if not files:
+            raise DataError(
+                f"the folder {folder} holds no corpus file{such and f', but {such}'}",
+                f"put files there that end in {', '.join(suffixes)}",
+            )
+        if others:
+            _say(f"folder {folder}: takes {len(files)} files, and leaves out {such}")
     if not files:
         raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
     return files
@@ -78,8 +87,8 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
 def _local(pattern: str) -> tuple[list[str], bool]:
     path = Path(os.path.abspath(Path(pattern).expanduser()))  # without `..`, so that a file has one name
     if path.is_dir():
-        return [str(file) for file in sorted(path.rglob("*")) if file.is_file()], True
-    return [str(path)] if path.is_file() else sorted(glob.glob(str(path), recursive=True)), False
+        return files_of(path), True
+    return [str(path)] if path.is_file() else matching(path), False
 
 
 def _remote(pattern: str) -> tuple[list[str], bool]:
@@ -93,13 +102,36 @@ def _remote(pattern: str) -> tuple[list[str], bool]:
         except FileNotFoundError as error:
             if not is_missing(error):
                 raise
-            names = sorted(files.glob(path)) if glob.has_magic(path) else []
+            names = sorted(files.glob(_escaped(files, path))) if glob.has_magic(path) else []
             return [f"{before}{name}" for name in names if not files.isdir(name)], False
         if kind == "directory":
-            return [f"{before}{name}" for name in sorted(files.find(path))], True
+            inside = len(path.rstrip("/")) + 1
+            names = [name for name in sorted(files.find(path)) if not _is_hidden(name[inside:])]
+            return [f"{before}{name}" for name in names], True
         return [pattern], False
 
     try:
         return retried(listed, pattern)
     except OSError as error:
         raise unreadable(pattern, error) from error
+
+
+def _is_hidden(name: str) -> bool:
+    """Whether a file in a folder is hidden, or a folder on the way to it."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _escaped(files: Any, pattern: str) -> str:
+    """A pattern of a store with its folders as they are written, as far as they exist."""
+    parts = pattern.split("/")
+    for count in range(len(parts) - 1, 0, -1):
+        folder = "/".join(parts[:count])
+        if glob.has_magic(folder) and files.exists(folder):
+            return "/".join([glob.escape(folder), *parts[count:]])
+    return pattern
+
+
+@cache
+def _say(message: str) -> None:
+    """Logs once what several stages find."""
+    log(message)

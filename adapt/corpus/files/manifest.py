@@ -3,16 +3,18 @@
 import hashlib
 import importlib.metadata
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapt.config import CorpusConfig
+from adapt.corpus.files.folders import files_of
 from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
 from adapt.corpus.files.location import is_url, matches
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
-from adapt.errors import ConfigError
+from adapt.errors import ConfigError, DataError
 from adapt.redact import redacted
 from adapt.runner.digest import Digests
 
@@ -94,6 +96,8 @@ def check_listed(manifest: Manifest) -> None:
 def expand_paths(paths: str | list[str]) -> list[str]:
     """Files named by paths, folders, globs and URLs of the same, sorted by path within each, each once, absolute.
 
+    A file of this machine with several names, by links, comes once, by its first name.
+
     Raises:
         ConfigError: no path is given, or a store is not known.
         DataError: a path matches nothing, or a file's format is not known.
@@ -102,10 +106,16 @@ def expand_paths(paths: str | list[str]) -> list[str]:
     given = [paths] if isinstance(paths, str) else paths
     if not given:
         raise ConfigError("corpus.paths is empty", "name the corpus files: --corpus.paths 'data/*.jsonl.gz'")
-    files = dict.fromkeys(file for pattern in given for file in matches(pattern, SUFFIXES))
-    for file in files:
+    files: dict[str, str] = {}
+    for file in (file for pattern in given for file in matches(pattern, SUFFIXES)):
+        if not is_url(file) and os.path.isdir(file):
+            raise DataError(
+                f"cannot read {file}: a pattern matches it, and it is a folder",
+                "name the folder itself, or the files in it, such as 'FOLDER/**/*.jsonl'",
+            )
         format_of(file)
-    return list(files)
+        files.setdefault(file if is_url(file) else os.path.realpath(file), file)
+    return list(files.values())
 
 
 def _local_part(file: str, digests: Digests) -> Part:
@@ -129,14 +139,8 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
     from adapt.corpus.files.hub import commit_of
 
     folder = Path(str(corpus.dataset)).expanduser()
-    commit = digests.of_all(_dataset_files(folder), folder) if folder.is_dir() else commit_of(corpus)
+    commit = digests.of_all(map(Path, files_of(folder)), folder) if folder.is_dir() else commit_of(corpus)
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
-
-
-def _dataset_files(folder: Path) -> list[Path]:
-    """In order; without hidden ones, which `datasets` does not read (the Hub's client notes times in some)."""
-    relative = (file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
-    return [folder / file for file in sorted(relative) if not any(part.startswith(".") for part in file.parts)]
 
 
 def _package_records() -> Iterator[Path]:

@@ -98,7 +98,7 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
         if kind in TABLES:
             yield from enumerate(_some_readable(_rows(path, kind, Reading()), path), 1)
             return
-        are_enclosing = _check_separated(path, kind, compression, Reading()) if kind in DELIMITERS else False
+        are_enclosing = _check_separated(path, Reading()) if kind in DELIMITERS else False
         with opened(path, compression) as file:
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
@@ -135,17 +135,23 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
         )
 
 
-def _check_separated(path: str | Path, kind: str, compression: str | None, reading: Reading) -> bool:
+def _check_separated(path: str | Path, reading: Reading) -> bool:
     """Whether quotes enclose the cells of a csv or tsv file. Reads all of it.
+
+    Args:
+        path: the file or URL.
+        reading: says how long a row may be.
 
     Raises:
         DataError: two columns have one name, or rows may be lost in a cell.
     """
+    kind, compression = format_of(path)
+    mark = DELIMITERS[kind].encode()
     with opened(path, compression, reading.stamp) as file:
         header_of(lines(file, 0, None, reading.max_bytes), kind, str(path))
     with opened(path, compression, reading.stamp) as file:
         raw = lines(file, 0, None, reading.max_bytes)
-        return are_enclosing(raw, DELIMITERS[kind].encode(), reading.max_bytes, str(path), kind == "csv")
+        return are_enclosing(raw, mark, reading.max_bytes, str(path), kind == "csv")
 
 
 class _Numbered(Iterator[bytes | Bad]):
@@ -180,7 +186,7 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
         return
     if kind in DELIMITERS:
         check_field(path, reading.text_field)
-        are_enclosing = _check_separated(path, kind, compression, reading)
+        are_enclosing = _check_separated(path, reading)
         with opened(path, compression, reading.stamp) as file:
             raw = lines(file, 0, None, reading.max_bytes)
             yield from rows(raw, kind, reading.max_bytes, are_enclosing)

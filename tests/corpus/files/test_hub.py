@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import RepositoryNotFoundError
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files import retry
+from adapt.corpus.files import hub, retry
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.corpus.readable import check_readable
@@ -95,3 +96,117 @@ def test_a_hub_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StorageError, match=r"cannot read the dataset o/n: .*offline"):
         build_manifest(CorpusConfig(source="dataset", dataset="o/n"), Digests(tmp_path / "digests"))
     assert pauses
+
+
+def folder(tmp_path: Path, **files: str) -> CorpusConfig:
+    where = tmp_path / "made"
+    where.mkdir()
+    for name, content in files.items():
+        (where / name.replace("_", ".")).write_text(content)
+    return CorpusConfig(source="dataset", dataset=str(where))
+
+
+@pytest.mark.parametrize(
+    ("files", "says", "fix"),
+    [
+        ({"made_py": "raise SystemExit"}, r"is a loading script \(made\.py\)", "refs/convert/parquet"),
+        ({}, "doesn't contain any data files", "corpus.paths"),
+        ({"a_xyz": "x"}, "No .* data files found", "corpus.paths"),
+        ({"train_parquet": "no table"}, "cannot be opened: .*Parquet|failed: .*Parquet", "corpus.paths"),
+        ({"train_jsonl": "no JSON"}, "JSON parse error", "corpus.paths"),
+        (
+            {"train_jsonl": '{"text": "a"}\n', "README_md": "---\nconfigs: [\n---\n"},
+            "cannot be opened: while parsing",
+            "check",
+        ),
+        ({"train_jsonl": '{"text": "a"}\n', "test_csv": "text\na\n"}, "same data file format", "corpus.paths"),
+    ],
+)
+def test_a_dataset_that_cannot_be_opened_is_a_data_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], says: str, fix: str
+) -> None:
+    monkeypatch.setattr(retry.time, "sleep", None)  # nothing is tried again
+    with pytest.raises(DataError, match=says) as caught:
+        check(folder(tmp_path, **files), tmp_path)
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, OSError, NotImplementedError, RecursionError, TypeError])
+def test_whatever_the_library_raises(
+    corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("odd")
+
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    monkeypatch.setattr(retry.time, "sleep", None)
+    hub._load.cache_clear()
+    with pytest.raises(DataError, match=r"the dataset .* cannot be opened: .*odd"):
+        check(corpus, tmp_path)
+
+
+def test_an_outage_is_tried_again(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("Couldn't reach the Hub")
+
+    pauses: list[float] = []
+    monkeypatch.setattr("datasets.load_dataset", fail)
+    monkeypatch.setattr(retry.time, "sleep", pauses.append)
+    hub._load.cache_clear()
+    with pytest.raises(StorageError, match="Couldn't reach the Hub"):
+        check(corpus, tmp_path)
+    assert pauses
+
+
+def test_what_load_from_disk_reads_is_named_with_its_fix(tmp_path: Path) -> None:
+    datasets.Dataset.from_dict({"text": ["a"]}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match="saved using `save_to_disk`") as caught:
+        check(CorpusConfig(source="dataset", dataset=str(tmp_path / "saved")), tmp_path)
+    assert f"set corpus.paths: {tmp_path}/saved" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("dataset", "says"),
+    [
+        ("/no/such/folder", "there is no folder /no/such/folder"),
+        ("./data", "there is no folder"),
+        ("data/sets/mine", "there is no folder"),
+        ("{tmp}/a.jsonl", "is a file, not a dataset"),
+        ("{tmp}/mine.py", r"is a loading script \(mine\.py\)"),
+        ("hf://datasets/o/n", "is a URL, not a dataset"),
+    ],
+)
+def test_paths_that_are_no_dataset_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, says: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", None)
+    for name in ("a.jsonl", "mine.py"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(DataError, match=says):
+        check(CorpusConfig(source="dataset", dataset=dataset.format(tmp=tmp_path)), tmp_path)
+
+
+def test_a_folder_below_home(corpus: CorpusConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    check(CorpusConfig(source="dataset", dataset="~/dataset"), tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_rows_lost_in_a_quoted_cell_are_refused(tmp_path: Path, suffix: str) -> None:
+    mark = {"csv": ",", "tsv": "\t"}[suffix]
+    quotes = {3: ('"', ""), 8: ("", '"')}
+    texts = [f"document {n}".join(quotes.get(n, ("", ""))) for n in range(20)]
+    rows = [f"{text}{mark}{n % 2}\n" for n, text in enumerate(texts)]
+    made = folder(tmp_path, **{f"train_{suffix}": f"text{mark}label\n" + "".join(rows)})
+    manifest = build_manifest(made, Digests(tmp_path / "digests"))
+    with pytest.raises(DataError, match=rf"train\.{suffix}, line 5: a quote begins a cell"):
+        [list(read_slice(slices_of(item)[0], made)) for item in items_of(manifest, made)]
+
+
+def test_a_file_in_a_linked_folder_counts(corpus: CorpusConfig, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "train-9.jsonl").write_text('{"text": "x", "id": 1}\n')
+    (Path(str(corpus.dataset)) / "link").symlink_to(tmp_path / "elsewhere")
+    before = build_manifest(corpus, Digests(tmp_path / "digests")).digest
+    (tmp_path / "elsewhere" / "train-9.jsonl").write_text('{"text": "y", "id": 1}\n')
+    assert before != build_manifest(corpus, Digests(tmp_path / "digests")).digest
