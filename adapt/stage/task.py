@@ -1,7 +1,7 @@
 """Stage `task`: a labelled task, read, checked, tokenized, searched for leaks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class TaskPrepared:
     """Train examples whose text has another label elsewhere."""
     leaks: dict[str, int]
     """Texts that stand in two splits; see `adapt.task.leaks`."""
+    label_warnings: list[str] = field(default_factory=list)
+    """What a reader of the scores should know of the labels, with places; see `adapt.task.labels`."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from adapt.config import TaskConfig
 from adapt.corpus.files.contents import fix_of
 from adapt.corpus.files.formats import Bad
 from adapt.errors import DataError
+from adapt.task.labels import check_labels
 from adapt.task.read import NO_LABEL, Example, read_file, split_files
 
 _BIO = re.compile(r"O|[BI]-.+", re.DOTALL)
@@ -125,7 +126,8 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
         splits: examples of `train` and the others.
 
     Raises:
-        DataError: labels are integers in one place and strings in another, or train leaves nothing to choose from.
+        DataError: labels are integers in one place and strings in another, train leaves nothing to choose from, or
+            labels cannot be meant as they are read (`adapt.task.labels`).
     """
     first: dict[type, str] = {}
     for example in (example for examples in splits.values() for example in examples):
@@ -141,6 +143,7 @@ def classes_of(kind: str, splits: Mapping[str, list[Example]]) -> list[str]:
         raise DataError("no word of task.train is labelled as part of an entity", "add examples that hold some")
     if len(learned) < 2:
         raise DataError(f"task.train has one class only: {', '.join(learned) or 'none'}", "add examples of another one")
+    check_labels(kind, splits)
     names = {str(label) for examples in splits.values() for example in examples for label in example.labels}
     try:
         return sorted(names, key=lambda name: (int(name), name))

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import TaskConfig
+from adapt.console import log
 from adapt.corpus.files.formats import Bad
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
+from adapt.redact import redact
 from adapt.task.check import check_split, classes_of, metric_of_task, no_example
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.task.encode import Encoded, encode
+from adapt.task.labels import label_warnings
 from adapt.task.leaks import find_leaks, find_repeats
 from adapt.task.read import Example, read_file, split_files
 
@@ -52,7 +55,8 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         What was found, JSON-able. By split: `examples`, `tokens` (`mean` and `longest` of an example, uncut),
         `empty_texts`, `unusable` (records left out, by reason), `vanished_words` (of `tokens`). By label and split:
         `labels`, how often each comes. `unseen_classes` come in dev or test and not in train; `absent_classes` in train
-        and not in the split. `duplicates`, `conflicting` and `leaks` are counted in `adapt.task.leaks`.
+        and not in the split. `duplicates`, `conflicting` and `leaks` are of `adapt.task.leaks`; `label_warnings` are
+        those of `adapt.task.labels`.
 
     Raises:
         ConfigError, DataError, StorageError: as `adapt.task.check` says.
@@ -64,6 +68,9 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
     checked = {split: check_split(task, split) for split in SPLITS}
     splits = {split: read.examples for split, read in checked.items()}
     classes = classes_of(task.kind, splits)
+    label_remarks = [redact(remark) for remark in label_warnings(task.kind, splits)]
+    for remark in label_remarks:
+        log(f"task {task.name}: {remark}")
     leaked, leaks = find_leaks(splits)
     tokenizer = load_text_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)
@@ -82,6 +89,7 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         **_label_counts(classes, splits),
         **find_repeats(splits["train"]),
         "leaks": leaks,
+        "label_warnings": label_remarks,
     }
 
 

@@ -12,6 +12,7 @@ from adapt.corpus.files.lines import TOO_LONG
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import Record, read_objects
 from adapt.errors import ConfigError, DataError
+from adapt.task.labels import check_no_vector, check_no_written_list
 
 NO_LABEL = Bad("no label")
 _TEXT_SETTINGS = ("text_field", "pair_field")
@@ -117,7 +118,7 @@ def _check_fields(record: Mapping[str, Any], task: TaskConfig, settings: Sequenc
 
 def _example(record: Mapping[str, Any], task: TaskConfig, place: str, number: int, labelled: bool) -> Example | Bad:
     text, pair = record.get(task.text_field), record.get(task.pair_field) if task.pair_field else None
-    labels = _labels(record.get(task.label_field), task.kind) if labelled else ()
+    labels = _labels(record.get(task.label_field), task.kind, place) if labelled else ()
     if isinstance(labels, Bad):
         return labels
     words: tuple[str, ...] = ()
@@ -149,15 +150,21 @@ def _is_writable(text: str) -> bool:
     return True
 
 
-def _labels(value: Any, kind: str) -> tuple[str | int, ...] | Bad:
+def _labels(value: Any, kind: str, place: str) -> tuple[str | int, ...] | Bad:
     """Labels without blanks around them. A string of several (`multi_label`, from csv) is cut at each `|` and `,`.
 
     If there are several, blank ones do not count.
+
+    Raises:
+        DataError: they are a vector of ones and zeros, or a list written as text.
     """
+    check_no_written_list(value, kind, place)
     if value is None or (kind == "single_label" and isinstance(value, str) and not value.strip()):
         return NO_LABEL
     if kind == "multi_label" and isinstance(value, str):
         value = re.split(r"[|,]", value)
+    if kind == "multi_label":
+        check_no_vector(value, place)
     values = [value] if kind == "single_label" else value
     if not isinstance(values, list):
         return Bad("label is not a list")

@@ -122,14 +122,14 @@ def test_ids_number_the_records_of_all_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
-        ([10, 2, -1], ["-1", "2", "10"]),
-        (["10", "2", "-1"], ["-1", "2", "10"]),
+        ([10, 2, -3], ["-3", "2", "10"]),
+        (["10", "2", "-3"], ["-3", "2", "10"]),
         (["b", "10", "a"], ["10", "a", "b"]),
     ],
 )
 def test_classes_are_sorted(tmp_path: Path, labels: list[Any], classes: list[str]) -> None:
     *train, unseen = ({"text": "a", "label": label} for label in labels)
-    task = write(tmp_path, train=train, dev=train, test=[unseen])
+    task = write(tmp_path, train=train, dev=train, test=[*train, unseen])
     assert classes_of("single_label", {split: check_split(task, split).examples for split in SPLITS}) == classes
 
 

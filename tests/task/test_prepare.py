@@ -51,6 +51,10 @@ def test_prepared(tmp_path: Path, pretrained: Pretrained) -> None:
         "duplicates": 1,
         "conflicting": 3,
         "leaks": {"dev_in_train": 0, "test_in_train": 1, "test_in_train_same_label": 0, "test_in_dev": 0},
+        "label_warnings": [
+            "1 of 4 examples of test have the label 'maybe', which train never has (the first is"
+            f" {tmp_path}/test.jsonl, line 3)"
+        ],
     }
     assert Facts.load(tmp_path) == Facts("toy", "single_label", ["maybe", "no", "rare", "yes"], "micro_f1")
     splits = {split: Split.load(tmp_path, split) for split in SPLITS}

@@ -45,7 +45,8 @@ def _of_data(row: Row) -> Iterator[str]:
         yield f"{leaked} of {sizes.get('test', '?')} test texts also stand in train; see the scores without them."
     if leaked := known.get("leaks", {}).get("dev_in_train"):
         yield f"{leaked} of {sizes.get('dev', '?')} dev texts also stand in train, so the best epoch may come too late."
-    if unseen := known.get("unseen_classes"):
+    yield from (f"{remark}." for remark in known.get("label_warnings", []))
+    if not known.get("label_warnings") and (unseen := known.get("unseen_classes")):
         yield f"classes of dev or test that train does not have: {', '.join(map(str, unseen))}."
     if conflicting := known.get("conflicting"):
         yield f"{conflicting} train texts stand there again with another label."

@@ -1,0 +1,256 @@
+"""Labels that say something else than they seem to: refused by file and line, or told as warnings.
+
+Scores of misread labels look like scores. So what cannot be meant is refused: vectors of ones and zeros read as labels,
+hidden labels (-1) in what is scored, one class under two spellings. What may be meant is told: a class that train never
+shows, a split of one class.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from adapt.corpus.shingles import normalised
+from adapt.errors import DataError
+
+if TYPE_CHECKING:
+    from adapt.task.read import Example
+
+Splits: TypeAlias = "Mapping[str, Sequence[Example]]"
+"""Examples of `train`, `dev` and `test`."""
+HIDDEN = "-1"
+"""What stands for a label that is not published or not known."""
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
+MISSING = ("nan", "<na>", "null")
+"""Names by which programs write a missing value as a string."""
+CHANCE = 0.001
+"""A split of one class is refused if chance draws one from the classes of train less often than this."""
+MOST_AMOUNTS = 20
+"""More different numbers with fractions than this are amounts, and not classes."""
+FEWEST_EXAMPLES = 20
+"""With fewer train examples, each may have a class of its own."""
+SCORED = ("dev", "test")
+
+
+def check_labels(kind: str, splits: Splits) -> None:
+    """Refuses labels that cannot be meant.
+
+    Args:
+        kind: of the task.
+        splits: the examples.
+
+    Raises:
+        DataError: names the file and line of an example, and how to mend it.
+    """
+    places = _first_places(splits)
+    _check_spellings(places)
+    _check_amounts(kind, splits, places)
+    if kind == "multi_label":
+        _check_same_everywhere(splits["train"])
+    for split in SCORED:
+        _check_hidden(kind, split, splits)
+        _check_one_class(kind, split, splits)
+
+
+def label_warnings(kind: str, splits: Splits) -> list[str]:
+    """Returns what a reader of the scores should know of the labels, each with the place of its first example.
+
+    Args:
+        kind: of the task.
+        splits: the examples.
+    """
+    learned = _labels(splits["train"])
+    found = [
+        *_unseen(splits, learned),
+        *_of_one_class(kind, splits),
+        *(f"{place}: the label {name!r} usually stands for a missing one" for name, place in _named_missing(splits)),
+    ]
+    numbers = {int(name) for name in learned if re.fullmatch(r"-?\d+", name)}
+    if HIDDEN in learned and len(numbers) == len(learned) and max(numbers) >= 2 and min(numbers) == int(HIDDEN):
+        place = next(example.place for example in splits["train"] if HIDDEN in map(str, example.labels))
+        found.append(f"{place}: the label -1 often stands for an example without a label; here it is a class")
+    return found
+
+
+def check_no_vector(value: Any, place: str) -> None:
+    """Refuses the labels of one `multi_label` example that are a vector with a number for each label.
+
+    Args:
+        value: labels as the file has them, already cut into a list.
+        place: of the example.
+
+    Raises:
+        DataError: it holds numbers alone, and one of them twice.
+    """
+    if not isinstance(value, list) or len(value) < 2:
+        return
+    numbers = [_number(each) for each in value]
+    if None not in numbers and len(set(numbers)) < len(numbers):
+        raise DataError(
+            f"{place} has the labels {value}, which is a vector with a number for each label, and not a list of the"
+            " labels that hold",
+            "write the names or numbers of the labels that hold, such as [0, 2] in place of [1, 0, 1]",
+        )
+
+
+def check_no_written_list(value: Any, kind: str, place: str) -> None:
+    """Refuses a label from csv or tsv that is a list of Python or JSON, brackets and all.
+
+    Args:
+        value: the label as the file has it.
+        kind: of the task.
+        place: of the example.
+
+    Raises:
+        DataError: it is one.
+    """
+    if isinstance(value, str) and re.fullmatch(r"\s*\[\s*(['\"\d-].*)?\]\s*", value, re.DOTALL):
+        several = kind == "multi_label"
+        raise DataError(
+            f"{place} has the label {value.strip()!r}, which is a list written as text",
+            "write a|b, or a list in a .jsonl file" if several else "write a name, or set task.kind to multi_label",
+        )
+
+
+def _number(value: Any) -> float | None:
+    """The number that a label is, true and false included; None for a name."""
+    if isinstance(value, str):
+        return float(value) if NUMBER.fullmatch(value.strip()) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _labels(examples: "Sequence[Example]") -> set[str]:
+    return {str(label) for example in examples for label in example.labels}
+
+
+def _first_places(splits: Splits) -> dict[str, str]:
+    """The first place of each label."""
+    places: dict[str, str] = {}
+    for example in (example for examples in splits.values() for example in examples):
+        for label in example.labels:
+            places.setdefault(str(label), example.place)
+    return places
+
+
+def _spelling(label: str) -> str:
+    """What two spellings of one label have in common."""
+    return repr(float(label)) if NUMBER.fullmatch(label) else normalised(label)  # 1, 1.0 and 01 are one number
+
+
+def _check_spellings(places: Mapping[str, str]) -> None:
+    known: dict[str, str] = {}
+    for label in places:
+        other = known.setdefault(_spelling(label), label)
+        if other != label:
+            raise DataError(
+                f"the labels {other!r} ({places[other]}) and {label!r} ({places[label]}) differ only in case, blanks,"
+                " Unicode form or the way in which a number is written, and would be two classes",
+                "write them in one way; if two classes are meant, give them names that differ in more",
+            )
+
+
+def _check_amounts(kind: str, splits: Splits, places: Mapping[str, str]) -> None:
+    if kind != "single_label":
+        return
+    train = splits["train"]
+    learned = _labels(train)
+    amounts = sorted(name for name in learned if NUMBER.fullmatch(name) and float(name) % 1)
+    if len(amounts) > MOST_AMOUNTS and all(NUMBER.fullmatch(name) for name in learned):
+        raise DataError(
+            f"the labels of task.train are {len(learned)} different numbers, such as {amounts[0]}"
+            f" ({places[amounts[0]]}): amounts, and not classes",
+            "name another task.label_field, or put the amounts into a few classes",
+        )
+    if len(train) >= FEWEST_EXAMPLES and len(learned) == len(train):
+        raise DataError(
+            f"each of the {len(train)} examples of task.train has a label of its own, such as"
+            f" {str(train[0].labels[0])[:40]!r} ({train[0].place}), so that nothing can be learned",
+            "name the field that holds the class as task.label_field",
+        )
+
+
+def _check_same_everywhere(train: "Sequence[Example]") -> None:
+    """Vectors of two labels ([1, 0] and [0, 1]) are all read as both."""
+    if len({example.labels for example in train}) == 1 and len(train[0].labels) > 1:
+        raise DataError(
+            f"all examples of task.train have the same labels, {', '.join(map(str, train[0].labels))} (the first is"
+            f" {train[0].place}), so that nothing can be learned",
+            "if these are vectors with a 1 for each label that holds, write the names of the labels that hold",
+        )
+
+
+def _named(kind: str, labels: set[str]) -> set[str]:
+    return labels - {"O"} if kind == "tokens" else labels
+
+
+def _check_hidden(kind: str, split: str, splits: Splits) -> None:
+    """Refuses a split whose labels are hidden: all of them -1 or others that train never has, or some of them -1."""
+    learned, examples = _named(kind, _labels(splits["train"])), splits[split]
+    scored = _named(kind, _labels(examples))
+    fix = f"is task.{split} a set without labels? Take one that has them, or part of train"
+    if not scored & learned:
+        has = f"they are {', '.join(sorted(scored)[:5])}" if scored else "they have none"
+        raise DataError(
+            f"task.{split} has no example with a label of task.train: {has} (the first is {examples[0].place}), so"
+            f" {split} cannot be scored",
+            fix,
+        )
+    if HIDDEN in scored - learned:
+        hidden = [example.place for example in examples if HIDDEN in map(str, example.labels)]
+        raise DataError(
+            f"{len(hidden)} of {len(examples)} examples of task.{split} have the label -1, which task.train never has"
+            f" and which stands for no label (the first is {hidden[0]})",
+            fix,
+        )
+
+
+def _one_class(examples: "Sequence[Example]") -> tuple[str | int, ...] | None:
+    """The labels that all examples have; None where they differ, or where there is one example."""
+    kinds = {example.labels for example in examples}
+    return kinds.pop() if len(kinds) == 1 and len(examples) > 1 else None
+
+
+def _check_one_class(kind: str, split: str, splits: Splits) -> None:
+    if kind == "tokens":
+        return
+    train, labels = splits["train"], _one_class(splits[split])
+    if labels is None:
+        return
+    share = Counter(example.labels for example in train)[labels] / len(train)
+    if share ** len(splits[split]) < CHANCE:
+        raise DataError(
+            f"all {len(splits[split])} examples of task.{split} have the label {_written(labels)} (the first is"
+            f" {splits[split][0].place}), which {share:.0%} of task.train have: that is not chance",
+            "take a part of the data that has all classes; a file sorted by label must be shuffled before it is split",
+        )
+
+
+def _of_one_class(kind: str, splits: Splits) -> Iterator[str]:
+    for split in SCORED:
+        labels = None if kind == "tokens" else _one_class(splits[split])
+        if labels is not None:
+            yield (
+                f"all {len(splits[split])} examples of {split} have the label {_written(labels)} (the first is"
+                f" {splits[split][0].place}), so its scores say little"
+            )
+
+
+def _written(labels: tuple[str | int, ...]) -> str:
+    return ", ".join(map(str, labels)) or "(none)"
+
+
+def _unseen(splits: Splits, learned: set[str]) -> Iterator[str]:
+    for split in SCORED:
+        found: dict[str, list[str]] = {}
+        for example in splits[split]:
+            for name in {str(label) for label in example.labels} - learned:
+                found.setdefault(name, []).append(example.place)
+        for name, places in sorted(found.items()):
+            yield (
+                f"{len(places)} of {len(splits[split])} examples of {split} have the label {name!r}, which train never"
+                f" has (the first is {places[0]})"
+            )
+
+
+def _named_missing(splits: Splits) -> list[tuple[str, str]]:
+    return [(name, place) for name, place in _first_places(splits).items() if name.casefold() in MISSING]
