@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
-from adapt.runner.files import file_aside, write_atomically
+from adapt.runner.files import file_aside, share_with_group, write_atomically
 from adapt.runtime import hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE
 from adapt.train.ranks import RankedRun, on_all_ranks
@@ -67,6 +67,7 @@ def topics_per_worker(config: dict[str, Any]) -> None:
     run: TopicRun = config["run"]
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
+    share_with_group(Path(run.folder).parent.parent)
     with portable_errors(), only_run(Path(run.folder), rank):
         _train(run, rank, config["sealing"])
 

@@ -31,7 +31,7 @@ def selection_map(label: str, record: Record) -> Figures | None:
     """
     try:
         places: dict[str, Sequence[Sequence[float]]] = json.loads((record.path / MAP_FILE).read_text(encoding="utf-8"))
-    except OSError:
+    except (OSError, ValueError):
         return None
     if not places:
         return None

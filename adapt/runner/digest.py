@@ -61,6 +61,11 @@ class Digests:
         joined = "\n".join(f"{self.of(path)} {name}" for path, name in names.items())
         return hashlib.sha256(joined.encode()).hexdigest()
 
+    @classmethod
+    def below(cls, root: Path) -> "Digests":
+        """The digests that are remembered in a storage root, in a file of each user's own."""
+        return cls(root / f".digests-{os.getuid()}.json")
+
     def save(self) -> None:
         """Writes the cache. If two processes write at once, the digests of one are lost and are computed again."""
         if self._changed and self._cache:

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,13 +35,13 @@ def file_aside(path: Path) -> Iterator[Path]:
         StorageError: the folder cannot be written or the disk is full.
     """
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=ASIDE)
         os.close(descriptor)
         aside = Path(name)
         try:
             yield aside
-            os.chmod(aside, 0o644)
+            os.chmod(aside, file_mode(path.parent))
             os.replace(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)
@@ -59,10 +60,50 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     aside = folder.with_name(f".{folder.name}{ASIDE}")
     with storage_errors(folder):
         shutil.rmtree(aside, ignore_errors=True)  # a run that died left it
-        aside.mkdir(parents=True)
+        make_folder(aside.parent)
+        aside.mkdir()
         yield aside
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it, unless they are there. In a shared folder they are shared in the same way.
+
+    A folder is shared if its group or everybody may write to it. Then the new ones get its permissions, with the bits
+    by which files keep its group, and by which only owners delete them.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        try:
+            each.mkdir()
+        except FileExistsError:
+            if not each.is_dir():
+                raise
+            continue  # another process made it
+        mode = each.parent.stat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            each.chmod(stat.S_IMODE(mode))
+
+
+def file_mode(folder: Path) -> int:
+    """Permissions of a new file in a folder: who may look into the folder may read it.
+
+    The group may also write it if the group may write to the folder, unless only owners may delete files there.
+    """
+    mode = folder.stat().st_mode
+    group_writes = mode & stat.S_IWGRP and not mode & stat.S_ISVTX
+    return 0o600 | mode & 0o044 | (0o020 if group_writes else 0)
+
+
+def share_with_group(root: Path) -> None:
+    """Lets the group write what this process and its children make, if a storage root is writable to the group.
+
+    Files that are written by other libraries follow the process's mask, which usually keeps the group out.
+    """
+    mode = root.stat().st_mode
+    if mode & stat.S_IWGRP and not mode & stat.S_ISVTX:
+        os.umask(os.umask(0o022) & ~0o070)
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:

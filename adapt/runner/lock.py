@@ -1,5 +1,6 @@
 """One run at a time per stage. The lock belongs to the process, so a kill frees it."""
 
+import errno
 import fcntl
 import os
 import socket
@@ -7,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from adapt.console import log
 from adapt.errors import StorageError
-from adapt.runner.files import storage_errors
+from adapt.runner.files import make_folder, storage_errors
 
 
 @contextmanager
@@ -28,8 +30,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
     """
     path = folder.parent / f".{folder.name}.lock"
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        file = _existing(path) or _made(path)
     with file:
         if not _try(file.fileno(), path):
             file.seek(0)
@@ -42,6 +43,7 @@ def locked(folder: Path, waits_for: Callable[[str], None] | None = None) -> Iter
                 time.sleep(0.2)
         with suppress(OSError):  # only a hint for those who wait
             os.ftruncate(file.fileno(), 0)
+            os.lseek(file.fileno(), 0, os.SEEK_SET)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
 
@@ -50,10 +52,45 @@ def is_held(folder: Path) -> bool:
     """Whether a run holds the lock of a stage's folder now. It is False if we are not allowed to look."""
     path = folder.parent / f".{folder.name}.lock"
     try:
-        with path.open("a+") as file:
+        file = _existing(path)
+        if file is None:
+            return False
+        with file:
             return not _try(file.fileno(), path)
     except (OSError, StorageError):
         return False
+
+
+def _existing(path: Path) -> IO[str] | None:
+    """Opens a lock; for reading only if another user made it and keeps others from writing. None if there is none.
+
+    Raises:
+        StorageError: it is no file. A link could make us write into another file.
+    """
+    for access, mode in ((os.O_RDWR, "r+"), (os.O_RDONLY, "r")):
+        try:
+            return os.fdopen(os.open(path, access | os.O_NOFOLLOW), mode, errors="replace")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EISDIR):
+                raise StorageError(f"{path} is a link or a folder, and no lock", "delete it") from error
+            if mode == "r" or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+    return None
+
+
+def _made(path: Path) -> IO[str]:
+    """Makes a lock that all who may write to its folder can take."""
+    make_folder(path.parent)
+    mode = 0o600 | path.parent.stat().st_mode & 0o066
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    except FileExistsError:  # another process was quicker
+        return _existing(path) or _made(path)
+    with suppress(OSError):
+        os.fchmod(descriptor, mode)  # whatever the process's mask takes away
+    return os.fdopen(descriptor, "r+")
 
 
 def _try(descriptor: int, path: Path) -> bool:

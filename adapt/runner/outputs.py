@@ -8,8 +8,10 @@ per process.
 
 import errno
 import os
+import stat
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from adapt.console import log
@@ -33,7 +35,7 @@ _CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
 def settle(folder: Path) -> dict[str, int]:
-    """Puts what a stage has written to disk.
+    """Puts what a stage has written to disk, readable by all who may look into its folder.
 
     Returns:
         Its files, by their path in the folder, and their sizes [bytes]; not those that are hidden or to spare.
@@ -46,7 +48,12 @@ def settle(folder: Path) -> dict[str, int]:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             _sync(descriptor)
-            sizes[str(file.relative_to(folder))] = os.fstat(descriptor).st_size  # fresh, also where stats are cached
+            known = os.fstat(descriptor)  # fresh, also where stats are cached
+            readable = known.st_mode | file.parent.stat().st_mode & 0o044
+            if readable != known.st_mode:  # safetensors lets only the owner read
+                with suppress(PermissionError):  # a worker of another user wrote it
+                    os.fchmod(descriptor, stat.S_IMODE(readable))
+            sizes[str(file.relative_to(folder))] = known.st_size
         finally:
             os.close(descriptor)
     for directory in {folder, *(folder / name for name in _folders(sizes))}:

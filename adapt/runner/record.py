@@ -1,9 +1,9 @@
 """The record of a finished stage: `stage.json`, written last. A folder without it is unfinished."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from adapt.errors import StageError
 from adapt.redact import redacted
@@ -61,10 +61,44 @@ def load_record(folder: Path) -> Record | None:
     file = folder / RECORD_FILE
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
+        _check(values)
         return Record(**values, path=folder)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except PermissionError as error:
         raise StageError(
-            f"{file} cannot be read: {error}", f"delete the folder {folder} to run the stage again"
+            f"{file} cannot be read: {error.strerror}",
+            "ask its owner for the right to read it, or use another storage.root",
         ) from error
+    except NotADirectoryError as error:
+        place = next((each for each in reversed(folder.parents) if each.is_file()), folder)
+        raise StageError(f"{place} is a file, where stages have a folder", f"move {place} away") from error
+    except (OSError, ValueError, RecursionError) as error:
+        why = "is damaged" if isinstance(error, RecursionError) else f"cannot be read: {error}"
+        raise StageError(
+            f"{file} {why}",
+            f"delete {file}: the stage runs again, and a training goes on from its last checkpoint",
+        ) from error
+
+
+def _check(values: Any) -> None:
+    """Raises ValueError unless the content of a record's file has the fields of a record, of the right types."""
+    if not isinstance(values, dict):
+        raise ValueError("it is not a JSON object")
+    known = {each.name: each for each in fields(Record) if each.name != "path"}
+    needed = {name for name, each in known.items() if each.default_factory is MISSING}
+    if missing := sorted(needed - values.keys()):
+        raise ValueError(f"it has no field {missing[0]}")
+    if unknown := sorted(values.keys() - known.keys()):
+        raise ValueError(f"it has the field {unknown[0]}, which this version of dontstop does not know")
+    for name, value in values.items():
+        kind: Any = get_origin(known[name].type) or known[name].type
+        if type(value) is not kind:
+            raise ValueError(f"its field {name} is not of type {kind.__name__}")
+    for name, made in values["inputs"].items():
+        if not isinstance(made, dict) or not all(isinstance(made.get(each), str) for each in ("stage", "key", "path")):
+            raise ValueError(f"its input {name} is not a stage, key and path")
+    if not all(type(size) is int for size in values["outputs"].values()):
+        raise ValueError("its field outputs holds other values than sizes")
+    if not all(isinstance(digest, str) for digest in values.get("digests", {}).values()):
+        raise ValueError("its field digests holds other values than digests")

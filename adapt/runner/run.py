@@ -1,5 +1,6 @@
 """The runner: it skips finished stages and runs the others, inputs first."""
 
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapt.console import duration, log
+from adapt.errors import StorageError
 from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.lock import locked
 from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
@@ -88,6 +90,11 @@ def _run(stage: Stage[Any], done: Done, folder: Path) -> Record:
     started_at, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise StorageError(
+                f"{folder} was begun by another user (id {folder.stat().st_uid}), who alone may continue it",
+                "wait until that user has finished the stage, or point storage.root to another folder",
+            )
         remove_asides(folder)
         outcome = stage.run(folder, done)
         outputs = settle(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.console import note, telling
+from adapt.runner.files import make_folder
 
 LOGS = "logs"
 """The folder of all logs, in the storage root."""
@@ -22,7 +23,7 @@ def logged(folder: Path) -> Iterator[None]:
     """Keeps what this thread logs, and how the block ended, in the stage's log."""
     file = log_of(folder)
     with suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
     with telling(file, stage=f"{folder.parent.name}/{folder.name}"):
         try:
             yield
@@ -34,11 +35,13 @@ def logged(folder: Path) -> Iterator[None]:
 
 def logged_lines(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of a stage's log, over all of its runs, the oldest first."""
-    file = log_of(folder)
-    if file.exists():
-        for line in file.read_text(errors="replace").splitlines():
-            with suppress(ValueError):  # the last one may be half written
-                yield dict(json.loads(line))
+    try:
+        lines = log_of(folder).read_text(errors="replace").splitlines()
+    except OSError:  # there is none, or it is another user's
+        return
+    for line in lines:
+        with suppress(ValueError, TypeError, RecursionError):  # the last one may be half written
+            yield dict(json.loads(line))
 
 
 def failure_of(folder: Path) -> str | None:

@@ -1,15 +1,19 @@
 """Where stages live: `{root}/{stage}/{name}-{first 16 of key}/`."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adapt.console import log
 from adapt.errors import StageError
 from adapt.runner.key import changes
 from adapt.runner.outputs import check_outputs
 from adapt.runner.record import RECORD_FILE, Record, load_record
 
+_passed_over: set[Path] = set()
+"""Records that this process has named, since it could not read them."""
 DIGITS = 16
 """Digits of the key in the name of a stage's folder. In a store of a million stages two share them with a chance of 1
 in 40 million."""
@@ -27,7 +31,7 @@ class Store:
         Where there are several (a copy that was cut short, say), one in which it is finished.
         """
         existing = sorted((self.root / stage).glob(f"*-{key[:DIGITS]}"))
-        finished = (folder for folder in existing if (folder / RECORD_FILE).exists())
+        finished = (folder for folder in existing if os.path.exists(folder / RECORD_FILE))  # False without the right
         return next(finished, existing[0] if existing else self.root / stage / f"{name}-{key[:DIGITS]}")
 
     def find(self, stage: str, name: str, key: str) -> Record | None:
@@ -56,9 +60,19 @@ class Store:
         return replace(record, name=name) if record else None
 
     def records(self, stage: str = "*") -> Iterator[Record]:
-        """Every finished stage of a kind, in the order of their folders' names."""
+        """Every finished stage of a kind, in the order of their folders' names.
+
+        Records that cannot be read are passed over, and each is named once per process: they may be somebody else's.
+        """
         for file in sorted(self.root.glob(f"{stage}/*/stage.json")):
-            if record := load_record(file.parent):
+            try:
+                record = load_record(file.parent)
+            except StageError as error:
+                if file not in _passed_over:
+                    _passed_over.add(file)
+                    log(f"passed over: {error.what}")
+                continue
+            if record:
                 yield record
 
     def nearest(

@@ -19,6 +19,7 @@ from adapt.objective.known import check_objective
 from adapt.preflight import check_compile, check_shared, check_training, check_writable
 from adapt.runner import Done, Stage, Store
 from adapt.runner.digest import Digests
+from adapt.runner.files import share_with_group
 from adapt.runner.packages import deciding
 from adapt.train.schedule import micro_batch
 from adapt.train.tracking.track import check_trackers
@@ -76,7 +77,8 @@ class Context:
         """
         for check in CHECKS:
             check(config)
-        digests = Digests(root_of(config) / ".digests.json")
+        share_with_group(root_of(config))
+        digests = Digests.below(root_of(config))
         context = cls(config, start or located(config.model, digests), digests, made=made or {}, selected=selected)
         model = context.start.pretrained.model
         check_architecture(model, config.objective.kind == "causal")

@@ -54,6 +54,6 @@ def _last_report(metrics: Path) -> dict[str, Any] | None:
     for line in reversed(metrics.read_text(errors="replace").splitlines()):
         try:
             return dict(json.loads(line))
-        except ValueError:
+        except (ValueError, TypeError):
             continue  # it is being written
     return None

@@ -26,7 +26,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Objective
 from adapt.objective.build import make
-from adapt.runner.files import folder_aside, write_atomically
+from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.capacity.flops import mean_length, summed_sizes, workload
@@ -61,6 +61,7 @@ def train_rank(job: TrainingRun, sealing: Sealing) -> None:
     rank = ray.train.get_context().get_world_rank()
     die_with_parent()
     folder = Path(job.folder)
+    share_with_group(folder.parent.parent)
     with telling(stage=f"{folder.parent.name}/{folder.name}", rank=rank), portable_errors(), only_run(folder, rank):
         _train(job, rank, sealing)
 

@@ -86,7 +86,7 @@ def search_of(
         raise ConfigError("tune.space is empty", "name the file of a space: --space tune_spaces/tapt.py")
     if not Path(config.tune.space).is_file():
         raise ConfigError(f"tune.space: there is no file {config.tune.space}", "check the path")
-    digests = Digests(root_of(config) / ".digests.json")
+    digests = Digests.below(root_of(config))
     digest = digests.of(Path(config.tune.space))
     as_it_is = trial_of(job, on_dev(config), context_of).key
     return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is, context_of, given)

@@ -6,6 +6,7 @@ batches and learns nothing, and Ray Data's tasks run in this process, so that a 
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,7 @@ READ = ("manifest", "dedup", "prepare", "texts", "select", "task", "train")
 """Stages that do their work; of the others, which need a model, keys are all that is looked at."""
 BATCHES = 200
 """At most so many are read of a training."""
-DIGESTS = ".digests.json"
+DIGESTS = f".digests-{os.getuid()}.json"
 SEEN = "seen.json"
 """What a training read: a file in its folder."""
 

@@ -1,6 +1,7 @@
 """A job that has run already: it starts nothing and says so at once."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_the_digests_are_kept_for_the_next_start(
 ) -> None:
     finish(job, tmp_path, monkeypatch)
     assert run("dapt.py", *job).code == 0
-    digests = json.loads((tmp_path / "runs" / ".digests.json").read_text())
+    digests = json.loads((tmp_path / "runs" / f".digests-{os.getuid()}.json").read_text())
     assert str(tmp_path / "corpus.jsonl") in digests
 
 

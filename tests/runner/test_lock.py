@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -118,14 +119,55 @@ def test_a_file_system_without_locks_is_a_storage_error(
     assert not is_held(folder)
 
 
-def test_who_may_only_read_sees_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_who_may_only_read_sees_a_run_and_who_may_not_sees_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real, refused = os.open, [os.O_RDWR]
+
+    def refuse(path: Path, flags: int, *more: int) -> int:
+        if flags & os.O_ACCMODE in refused:
+            raise OSError(code, os.strerror(code))
+        return real(path, flags, *more)
 
     with locked(folder):
+        monkeypatch.setattr(os, "open", refuse)
         assert is_held(folder)
-        monkeypatch.setattr(Path, "open", refuse)
+        refused.append(os.O_RDONLY)
         assert not is_held(folder)
+
+
+def test_looking_makes_no_lock(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    assert not is_held(folder)
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_the_last_holder_is_named_alone(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    lock = folder.parent / f".{folder.name}.lock"
+    lock.write_text("process 4711 on a machine with a long name")
+    with locked(folder):
+        assert lock.read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@pytest.mark.parametrize("folder_mode", [0o755, 0o2775, 0o1777, 0o700])
+def test_who_may_write_to_the_folder_may_take_the_lock(folder: Path, folder_mode: int) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.parent.chmod(folder_mode)
+    with locked(folder):
+        pass
+    assert (folder.parent / f".{folder.name}.lock").stat().st_mode & 0o777 == 0o600 | folder_mode & 0o066
+
+
+def test_a_link_is_no_lock_and_the_file_behind_it_stays(folder: Path, tmp_path: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    victim = tmp_path / "victim"
+    victim.write_text("important")
+    (folder.parent / f".{folder.name}.lock").symlink_to(victim)
+    with pytest.raises(StorageError, match="is a link or a folder"), locked(folder):
+        pass
+    assert victim.read_text() == "important"
 
 
 def test_a_full_disk_does_not_stop_the_lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,11 @@ def test_a_record_knows_where_it_is_now(tmp_path: Path) -> None:
     assert str(tmp_path) not in (tmp_path / "new" / "stage.json").read_text()
 
 
-def test_others_may_read_the_file(tmp_path: Path) -> None:
-    record(tmp_path).save()
-    assert (tmp_path / "stage.json").stat().st_mode & 0o777 == 0o644
+def test_who_may_look_into_the_folder_may_read_the_file(tmp_path: Path) -> None:
+    for folder, file in ((0o755, 0o644), (0o2775, 0o664), (0o1777, 0o644), (0o750, 0o640), (0o700, 0o600)):
+        tmp_path.chmod(folder)
+        record(tmp_path).save()
+        assert (tmp_path / "stage.json").stat().st_mode & 0o777 == file
 
 
 def test_a_folder_without_record_is_unfinished(tmp_path: Path) -> None:
@@ -65,18 +67,23 @@ def valid(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "stage.json").read_text())  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"null", b"7", b"\xff\xfe", b'{"stage": "train"}'])
+UNREADABLE = [b"", b"{", b"[]", b"{}", b"null", b"7", b"\xff\xfe", b'{"stage": "train"}', b"[" * 100_000]
+
+
+@pytest.mark.parametrize("content", UNREADABLE)
 def test_an_unreadable_record_names_its_folder(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "stage.json").write_bytes(content)
-    with pytest.raises(StageError, match="cannot be read") as caught:
+    with pytest.raises(StageError, match=r"cannot be read|is damaged") as caught:
         load_record(tmp_path)
     assert str(tmp_path / "stage.json") in caught.value.what
-    assert f"delete the folder {tmp_path}" in caught.value.fix
+    assert f"delete {tmp_path / 'stage.json'}: the stage runs again" in caught.value.fix
 
 
 def test_a_record_with_other_fields_is_unreadable(tmp_path: Path) -> None:
     values = valid(tmp_path)
-    for wrong in ({**values, "novelty": 1}, {key: values[key] for key in values if key != "key"}):
+    others = {"metrics": [], "key": 7, "version": "1", "inputs": {"corpus": {"key": "1a"}}, "outputs": {"a": "7"}}
+    wrongs = [{**values, name: value} for name, value in others.items()]
+    for wrong in (*wrongs, {**values, "novelty": 1}, {key: values[key] for key in values if key != "key"}):
         (tmp_path / "stage.json").write_text(json.dumps(wrong))
         with pytest.raises(StageError, match=str(tmp_path)):
             load_record(tmp_path)

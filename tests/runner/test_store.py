@@ -128,9 +128,42 @@ def test_what_a_finished_stage_did_not_write_is_no_matter(store: Store) -> None:
 def test_an_unreadable_record_names_its_folder(store: Store) -> None:
     made = finished(store, "train", "demo", KEY)
     (made.path / "stage.json").write_text("{")
-    for look in (lambda: store.find("train", "demo", KEY), lambda: list(store.records())):
-        with pytest.raises(StageError, match=str(made.path)):
-            look()
+    with pytest.raises(StageError, match=str(made.path)) as caught:
+        store.find("train", "demo", KEY)
+    assert f"delete {made.path / 'stage.json'}" in caught.value.fix
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "half written": lambda file: file.write_text('{"stage": "prepare", '),
+    "of other fields": lambda file: file.write_text('{"stage": "prepare", "novelty": 1}'),
+    "of other types": lambda file: file.write_text(file.read_text().replace('"metrics": {', '"metrics": 1, "more": {')),
+    "no text": lambda file: file.write_bytes(b"\xff\xfe\0"),
+    "too deep": lambda file: file.write_text("[" * 100_000),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_records_of_others_are_passed_over_and_named_once(
+    store: Store, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, other = finished(store, "prepare", "a", KEY), finished(store, "prepare", "other", OTHER)
+    BROKEN[name](other.path / "stage.json")
+    for _ in range(2):
+        assert list(store.records()) == [made]
+        assert store.nearest("prepare", 1, {}, {}) is not None
+    assert capsys.readouterr().err.count(f"passed over: {other.path / 'stage.json'}") == 1
+
+
+def test_files_where_folders_are_expected_are_passed_over(store: Store) -> None:
+    made = finished(store, "prepare", "a", KEY)
+    (store.root / "notes.txt").write_text("mine")
+    (store.root / "train").write_text("mine")
+    (store.root / "prepare" / f"b-{OTHER[:DIGITS]}").write_text("mine")
+    assert list(store.records()) == [made]
+    for stage, place in (("train", store.root / "train"), ("prepare", store.root / "prepare" / f"b-{OTHER[:DIGITS]}")):
+        with pytest.raises(StageError, match=f"{place} is a file, where stages have a folder"):
+            store.find(stage, "b", OTHER)
 
 
 def test_records_are_the_finished_ones_of_a_kind(store: Store) -> None:
