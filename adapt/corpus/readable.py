@@ -1,14 +1,22 @@
 """A first look at every file of a corpus, so that what is wrong with it costs a second and not a job."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 from adapt.config import CorpusConfig
 from adapt.console import log
 from adapt.corpus.files.fields import TEXT_FIX, check_field
+from adapt.corpus.files.formats import DELIMITERS, MIB, format_of
 from adapt.corpus.files.hub import check_dataset
+from adapt.corpus.files.location import is_url
 from adapt.corpus.files.manifest import LISTERS, Manifest
+from adapt.corpus.files.opened import broken_files
+from adapt.corpus.files.records import Reading, check_quotes
 from adapt.corpus.screening.evaluation import check_sets
 from adapt.errors import DataError
+
+SMALL_BYTES = 16 * MIB
+"""Up to this size a first look reads csv and tsv files whole, to find rows that a quote would swallow."""
 
 
 def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str | None = None) -> None:
@@ -46,6 +54,9 @@ def _check_files(manifest: Manifest, fields: dict[str, str], text_field: str) ->
     def check(path: str) -> None:
         for name, fix in fields.items():
             check_field(path, name, fix, needs_fields=name != text_field, text=name == text_field)
+        if format_of(path)[0] in DELIMITERS and not is_url(path) and os.path.getsize(path) <= SMALL_BYTES:
+            with broken_files(path):
+                check_quotes(path, Reading())
 
     with ThreadPoolExecutor(LISTERS) as pool:  # it takes long only where a network answers
         list(pool.map(check, full))

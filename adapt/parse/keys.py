@@ -15,10 +15,9 @@ from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.blanks import refuse_blanks, takes_list
+from adapt.parse.stray import SWITCHES, refuse_stray
 from adapt.parse.yaml_file import Keys, compose_yaml, load_yaml, node_at, read_yaml, yaml_text
 
-_SWITCHES = frozenset({"debug", "help", "print_config"})
-"""Options that take no value."""
 _NO_FIELDS = frozenset({"config", "help", "print_config"})
 """Further options of a command line."""
 OPTIONS = "method_options"
@@ -45,6 +44,7 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     method = _method_among(arguments)
     options: dict[str, str] = {}
+    refuse_stray(arguments)
     for position, argument in enumerate(arguments):
         name, equals, value = argument[2:].partition("=")
         following = next(iter(arguments[position + 1 :]), "")
@@ -58,7 +58,7 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
             given = _merged(given, _read_file(text, method))
             continue
         if not equals and (following.startswith("--") or not arguments[position + 1 :]):
-            if name in _SWITCHES:
+            if name in SWITCHES:
                 continue
             raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
         note_repeated(name, text, options, takes_list(name, method))

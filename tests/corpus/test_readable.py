@@ -78,3 +78,9 @@ def test_empty_files_are_left_out_unless_all_are(folder: Path, capsys: pytest.Ca
 
 def test_docstrings_are_not_looked_at() -> None:
     check_readable(Manifest([]), replace(CorpusConfig(), source="docstrings"))
+
+
+def test_rows_that_a_quote_would_swallow(folder: Path) -> None:
+    (folder / "c.csv").write_text('text,label\n"one,0\ntwo,1\nthree",0\nfour,1\n')
+    with pytest.raises(DataError, match=r"c\.csv, line 2: a quote begins a cell that ends 2 lines below"):
+        look(folder)

@@ -166,6 +166,26 @@ def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None
     assert message in refused(PATHS, *arguments).what
 
 
+@pytest.mark.parametrize(
+    ("arguments", "what", "fix"),
+    [
+        (["--corpus.paths", *"abcde"], "unrecognized arguments: b, c, d and 1 more", "--corpus.paths 'FOLDER/*.jsonl'"),
+        (["--task.train", "a", "b", "--name", "x"], "unrecognized arguments: b", "--task.train '[FIRST, SECOND]'"),
+        (["--corpus.paths=a", "b"], "unrecognized arguments: b", "--corpus.paths takes one value: quote a pattern"),
+        (["a.yaml"], "unrecognized arguments: a.yaml", "--config FILE"),
+        (["--debug", "b"], "unrecognized arguments: b", "--debug takes no value"),
+    ],
+)
+def test_what_the_shell_makes_of_a_pattern_without_quotes(arguments: list[str], what: str, fix: str) -> None:
+    error = refused(*arguments)
+    assert error.what == what
+    assert fix in error.fix
+
+
+def test_negative_numbers_are_values() -> None:
+    assert "learning_rate" in refused(PATHS, "--training.learning_rate", "-1").what
+
+
 def test_a_wrong_type_in_a_list_names_the_entry_s_field(write: Callable[..., str]) -> None:
     task = "tasks: [{name: a, kind: single, train: a, dev: b, test: c}]\n"
     error = refused(PATHS, "--config", write(task))

@@ -8,6 +8,7 @@
 - `contents`: what a file holds, if that is not what its name says.
 - `opened`: a file's bytes, decompressed.
 - `lines`: lines and paragraphs.
+- `objects`: JSON objects.
 - `rows`: the rows of csv and tsv files, as they are in them.
 - `quotes`: whether quotes enclose the cells of csv and tsv files.
 - `separated`: csv and tsv.

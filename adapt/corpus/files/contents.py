@@ -3,7 +3,10 @@
 import codecs
 import json
 import re
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from adapt.corpus.files.formats import TABLES
 from adapt.errors import DataError
@@ -108,6 +111,20 @@ def fix_of(reasons: str) -> str:
     return ""
 
 
+def no_readable(path: str | Path, count: int, first: str) -> DataError:
+    """The error for a file of which no record can be read: it is not what its name says.
+
+    Args:
+        path: of the file.
+        count: number of its records.
+        first: why the first of them cannot be read.
+    """
+    return DataError(
+        f"{path} has no readable record; of {count}, the first is unreadable: {first}",
+        fix_of(first) or "fetch or write the file again, or leave it out of corpus.paths",
+    )
+
+
 def _refuse_archive(head: bytes, path: str | Path) -> None:
     if head.startswith(b"PK\x03\x04"):
         for part, name, fix in (
@@ -160,11 +177,11 @@ def _refuse_encoding(head: bytes, path: str | Path) -> None:
     if len(lines) > 4 and 2 * len(wrong) > len(lines):
         number = head.split(b"\n").index(wrong[0]) + 1
         if _looks_latin(b"\n".join(wrong)):
-            what, fix = "probably as Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
+            what, fix = "probably Latin-1 (Windows-1252)", _ENCODING_FIX.format(name="WINDOWS-1252")
         else:
-            what = "perhaps as GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
+            what = "perhaps GBK, Big5, Shift-JIS, EUC-KR or KOI8-R"
             fix = _ENCODING_FIX.format(name="GBK") + ", with the name of its encoding in place of GBK"
-        raise DataError(f"{path} is not UTF-8 from line {number} on; it is encoded {what}", f"convert it: {fix}")
+        raise DataError(f"{path} is not UTF-8 (line {number}), but {what}", f"convert it: {fix}")
 
 
 def _is_utf8(line: bytes) -> bool:
@@ -194,12 +211,36 @@ def _refuse_whole_json(head: bytes, path: str | Path) -> None:
             f"{path} has JSON strings on its lines, not objects",
             f"put each into a field: jq -c '{{text: .}}' {_OLD_TO_NEW}",
         )
+    for line in _first_lines(head):
+        if (name := _name_twice(line)) is not None:
+            raise DataError(
+                f"{path} has an object with two values named {name!r}, of which one would be lost",
+                "give each value a name of its own",
+            )
+
+
+def _name_twice(line: bytes) -> str | None:
+    """A name that comes twice in the object of a line."""
+    twice: list[str] = []
+
+    def take(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        counts = Counter(name for name, _ in pairs)
+        twice[:] = [name for name, count in counts.items() if count > 1]  # of the outermost in the end
+        return dict(pairs)
+
+    with suppress(ValueError, RecursionError):
+        json.loads(line, object_pairs_hook=take)
+        return next(iter(twice), None)
+    return None
 
 
 def _are_all(head: bytes, kind: type) -> bool:
     """Whether the first lines are JSON values of a kind."""
-    lines = [line for line in head.split(b"\n")[:-1] if line.strip()][:_FIRST_LINES] or [head]
     try:
-        return all(isinstance(json.loads(line), kind) for line in lines)
+        return all(isinstance(json.loads(line), kind) for line in _first_lines(head))
     except (ValueError, RecursionError):
         return False
+
+
+def _first_lines(head: bytes) -> list[bytes]:
+    return [line for line in head.split(b"\n")[:-1] if line.strip()][:_FIRST_LINES] or [head]

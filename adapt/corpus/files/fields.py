@@ -1,12 +1,13 @@
 """The fields that the records of a file have, seen from its beginning."""
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, format_of
+from adapt.corpus.files.contents import no_readable
+from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, Bad, format_of
 from adapt.corpus.files.lines import lines
+from adapt.corpus.files.objects import NOT_AN_OBJECT, object_of
 from adapt.corpus.files.opened import broken_files, open_table, opened
 from adapt.corpus.files.separated import header_of
 from adapt.corpus.files.tables import schema_of
@@ -65,12 +66,17 @@ def _line_fields(path: str | Path, kind: str, compression: str | None) -> dict[s
         raw = lines(file, 0, None, MIB)
         if kind in DELIMITERS:
             return dict.fromkeys(header_of(raw, kind, str(path))) or None
+        count, first = 0, ""
         for line in islice(raw, _FIRST_LINES):  # the job counts bad records and will say so
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            return record if isinstance(record, dict) else {}
+            if isinstance(line, Bad):  # too long for this look
+                return None
+            if not line.isspace():
+                record = object_of(line)
+                if not isinstance(record, Bad) or record == NOT_AN_OBJECT:
+                    return {} if isinstance(record, Bad) else dict(record)
+                count, first = count + 1, first or record
+        if count and next(raw, None) is None:
+            raise no_readable(path, count, first)
     return None
 
 

@@ -80,8 +80,18 @@ def matches(pattern: str, suffixes: tuple[str, ...]) -> list[str]:
         if others:
             _say(f"folder {folder}: takes {len(files)} files, and leaves out {such}")
     if not files:
-        raise DataError(f"{pattern} matches no file", "check the path; relative ones start at the working directory")
+        raise DataError(f"{pattern} matches no file", _fix_of(pattern))
     return files
+
+
+def _fix_of(pattern: str) -> str:
+    """What to do about a pattern that matches nothing."""
+    several = [part for part in pattern.replace(",", " ").split() if part]
+    if len(several) > 1 and all(is_url(part) or os.path.lexists(os.path.expanduser(part)) for part in several):
+        return f"write several paths as a list: '[{', '.join(several)}]'"
+    if "{" in pattern and "," in pattern:
+        return "braces are no pattern here: write what they stand for as a list of paths: '[FIRST, SECOND]'"
+    return "check the path; relative ones start at the working directory"
 
 
 def _local(pattern: str) -> tuple[list[str], bool]:

@@ -1,18 +1,17 @@
 """The records of a corpus file in any format, each with its text or the reason why it has none."""
 
 import io
-import json
 from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from adapt.corpus.entities import Tagged, parse_entities
-from adapt.corpus.files.contents import NOT_UTF8, fix_of
+from adapt.corpus.files.contents import NOT_UTF8, no_readable
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import DELIMITERS, MIB, TABLES, Bad, format_of
 from adapt.corpus.files.lines import TOO_LONG, lines, paragraphs
+from adapt.corpus.files.objects import object_of
 from adapt.corpus.files.opened import broken_files, open_table, opened
 from adapt.corpus.files.quotes import are_enclosing
 from adapt.corpus.files.separated import header_of, rows
@@ -22,9 +21,6 @@ from adapt.errors import DataError
 Record = Mapping[str, Any] | Bad
 T = TypeVar("T")
 OnId = Callable[[Any], None]
-_DECODER = json.JSONDecoder()
-_ENDS = ("\n", "\r\n", "")
-"""What follows the value of a line, mostly."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +94,13 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
         if kind in TABLES:
             yield from enumerate(_some_readable(_rows(path, kind, Reading()), path), 1)
             return
-        are_enclosing = _check_separated(path, Reading()) if kind in DELIMITERS else False
+        are_enclosing = check_quotes(path, Reading()) if kind in DELIMITERS else False
         with opened(path, compression) as file:
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:
                 records = rows(numbered, kind, Reading.max_bytes, are_enclosing)
             else:
-                records = (_object(line) for line in numbered if isinstance(line, Bad) or not line.isspace())
+                records = (object_of(line) for line in numbered if isinstance(line, Bad) or not line.isspace())
             for record in _some_readable(records, path):
                 yield numbered.taken, record
 
@@ -129,13 +125,10 @@ def _some_readable(records: Iterator[T], path: str | Path, is_whole: bool = True
         count, first = count + 1, first or record
         yield record
     if count:
-        raise DataError(
-            f"{path} has no readable record; of {count}, the first is unreadable: {first}",
-            fix_of(first) or "fetch or write the file again, or leave it out of corpus.paths",
-        )
+        raise no_readable(path, count, first)
 
 
-def _check_separated(path: str | Path, reading: Reading) -> bool:
+def check_quotes(path: str | Path, reading: Reading) -> bool:
     """Whether quotes enclose the cells of a csv or tsv file. Reads all of it.
 
     Args:
@@ -186,14 +179,14 @@ def _records(path: str | Path, reading: Reading) -> Iterator[Record]:
         return
     if kind in DELIMITERS:
         check_field(path, reading.text_field)
-        are_enclosing = _check_separated(path, reading)
+        are_enclosing = check_quotes(path, reading)
         with opened(path, compression, reading.stamp) as file:
             raw = lines(file, 0, None, reading.max_bytes)
             yield from rows(raw, kind, reading.max_bytes, are_enclosing)
         return
     with opened(path, compression, reading.stamp, reading.start) as file:
         raw = lines(file, reading.start, reading.stop, reading.max_bytes)
-        yield from (_object(line) for line in raw if isinstance(line, Bad) or not line.isspace())
+        yield from (object_of(line) for line in raw if isinstance(line, Bad) or not line.isspace())
 
 
 def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
@@ -204,40 +197,6 @@ def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
                 yield text if isinstance(text, Bad) else text.decode("utf-8-sig")  # some editors put a mark first
             except UnicodeDecodeError:
                 yield Bad(NOT_UTF8)
-
-
-def _object(line: bytes | Bad) -> Record:
-    if isinstance(line, Bad):
-        return line
-    try:
-        record = _parsed(line)
-    except UnicodeDecodeError:
-        return Bad(NOT_UTF8)
-    except (ValueError, RecursionError):
-        return Bad(_reason(line))
-    return record if isinstance(record, dict) else Bad("not a JSON object")
-
-
-def _reason(line: bytes) -> str:
-    """Why a line is not JSON."""
-    if line.rstrip().endswith(b"},"):
-        with suppress(ValueError, RecursionError):
-            json.loads(line.rstrip()[:-1])
-            return "malformed JSON: a comma follows the object"
-    if line.lstrip().startswith(b"{'"):
-        return "malformed JSON: names in single quotes"
-    return "malformed JSON"
-
-
-def _parsed(line: bytes) -> Any:
-    """What `json.loads` makes of a line, in half the time where the line is as most are."""
-    try:
-        text = line.decode()
-        value, end = _DECODER.raw_decode(text)
-        is_whole = text[end:] in _ENDS
-    except ValueError:  # another encoding, blanks before the value, or no JSON
-        is_whole = False
-    return value if is_whole else json.loads(line)
 
 
 def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:

@@ -39,7 +39,14 @@ def test_field_of_a_file_that_begins_badly(tmp_path: Path, line: bytes) -> None:
     with pytest.raises(DataError, match="it has 'body'"):
         check_field(path, "text")
     path.write_bytes((line + b"\n") * 3)
-    check_field(path, "text")  # the job counts these, and says so
+    with pytest.raises(DataError, match=r"a\.jsonl has no readable record; of 3, the first is unreadable"):
+        check_field(path, "text")
+
+
+def test_what_a_first_look_does_not_see_is_left_to_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"broken\n" * 1000 + b'{"body": "x"}\n')
+    check_field(path, "text")
 
 
 def test_a_header_that_cannot_be_read_is_told_with_its_file(tmp_path: Path) -> None:

@@ -82,6 +82,21 @@ def test_missing(folder: Path, absent: str) -> None:
     assert absent in caught.value.what
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fix"),
+    [
+        ("data/c.txt,data/b.jsonl", "as a list: '[data/c.txt, data/b.jsonl]'"),
+        ("data/c.txt data/b.jsonl", "as a list: '[data/c.txt, data/b.jsonl]'"),
+        ("data/{b,aa}.jsonl", "braces are no pattern"),
+        ("data/d.jsonl", "check the path"),
+    ],
+)
+def test_what_a_path_that_matches_nothing_may_mean(folder: Path, pattern: str, fix: str) -> None:
+    with pytest.raises(DataError, match="matches no file") as caught:
+        expand_paths(pattern)
+    assert fix in caught.value.fix
+
+
 def test_folder_without_corpus_files(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "empty" / "notes.md").write_text("x")

@@ -23,7 +23,8 @@ import zstandard
 from adapt.corpus.files.fields import check_field
 from adapt.corpus.files.formats import SUFFIXES, Bad
 from adapt.corpus.files.manifest import expand_paths
-from adapt.corpus.files.records import Reading, _parsed, read_records
+from adapt.corpus.files.objects import _parsed
+from adapt.corpus.files.records import Reading, read_records
 from adapt.errors import DataError
 
 TEXTS = [
