@@ -3,6 +3,7 @@
 Vectors are of length 1, since they are compared by cosine, in float16 or float32.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from adapt.index.part import VectorBatch
 from adapt.runner.files import file_aside
 
 ID, VECTOR = "id", "vector"
+_CHECKSUM = "crc32"
+"""In the metadata: of ids and vectors, for runs that go on where a killed one stopped."""
 
 
 def chunk_file(item: int, chunk: int) -> str:
@@ -32,6 +35,7 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
         counts: kept in the file's metadata.
     """
     flat = pa.array(np.ascontiguousarray(vectors).ravel())
+    counts = {**counts, _CHECKSUM: _checksum(ids, vectors)}
     columns = {ID: pa.array(ids, pa.int64()), VECTOR: pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])}
     table = pa.table(columns).replace_schema_metadata({name: str(value) for name, value in counts.items()})
     with file_aside(file) as aside:
@@ -39,14 +43,22 @@ def write_vectors(file: Path, ids: np.ndarray, vectors: np.ndarray, counts: Mapp
 
 
 def known_counts(file: Path) -> dict[str, int] | None:
-    """What `write_vectors` was told of a chunk; None where it is not written yet."""
+    """What `write_vectors` was told of a chunk; None where it is not written yet, or has changed since."""
     if not file.exists():
         return None
     try:
         metadata = pq.read_schema(file).metadata or {}
+        known = {name.decode(): int(value) for name, value in metadata.items() if not name.startswith(b"ARROW")}
+        checksum = known.pop(_CHECKSUM, None)  # earlier versions wrote none
+        if checksum is not None and checksum != _checksum(*read_vectors(file)):
+            return None
     except (OSError, pa.ArrowException) as error:
         raise StorageError(f"{file} cannot be read: {error}", "delete it, and run the same command again") from error
-    return {name.decode(): int(value) for name, value in metadata.items() if not name.startswith(b"ARROW")}
+    return known
+
+
+def _checksum(ids: np.ndarray, vectors: np.ndarray) -> int:
+    return zlib.crc32(vectors.tobytes(), zlib.crc32(ids.astype(np.int64).tobytes()))
 
 
 def vector_files(folder: Path) -> list[Path]:

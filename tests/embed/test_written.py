@@ -54,3 +54,14 @@ def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) 
     parts = [VectorPart.open(tmp_path, number) for number in numbers]
     assert np.concatenate([each.ids for each in parts]).tolist() == list(range(14))
     np.testing.assert_array_equal(np.concatenate([each.rows for each in parts]), unit_rows(vectors))
+
+
+def test_a_chunk_that_has_changed_is_not_written_yet(tmp_path: Path) -> None:
+    """A run that goes on where a killed one stopped embeds it again."""
+    file, vectors = tmp_path / chunk_file(0, 0), np.random.default_rng(0).normal(size=(3, 5)).astype(np.float16)
+    write_vectors(file, np.arange(3), vectors, COUNTS)
+    content = bytearray(file.read_bytes())
+    content[content.index(vectors.tobytes()) + 9] ^= 0x40
+    file.write_bytes(content)
+    assert not np.array_equal(read_vectors(file)[1], vectors)
+    assert known_counts(file) is None

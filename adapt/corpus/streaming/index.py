@@ -2,6 +2,7 @@
 
 import bisect
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -65,13 +66,16 @@ class ItemIndex:
 
 
 def _line(position: int, tokens: int) -> str:
-    return f"{position} {tokens}\n"
+    """The line of an item, with a checksum, since a changed digit would shift all rows of a resumed run."""
+    return f"{position} {tokens} {zlib.crc32(f'{position} {tokens}'.encode()):08x}\n"
 
 
 def _tokens(text: str) -> Iterator[int]:
     """The tokens of items 0, 1, ... as far as their lines are whole."""
     for position, line in enumerate(text.splitlines(keepends=True)):
-        match = re.fullmatch(r"(\d+) (\d+)\n", line, re.ASCII)
+        match = re.fullmatch(r"(\d+) (\d+)( [0-9a-f]{8})?\n", line, re.ASCII)
         if not match or int(match[1]) != position:
+            return
+        if match[3] and line != _line(position, int(match[2])):  # earlier versions wrote no checksum
             return
         yield int(match[2])

@@ -17,7 +17,7 @@ from adapt.console import log
 from adapt.runner import Record, Stage, Store
 from adapt.runner.files import folder_aside, link_or_copy, write_atomically
 from adapt.runner.key import canonical
-from adapt.runner.secret import Secret, secret_of
+from adapt.runner.secret import secret_of
 from adapt.train.checkpoints.retain import STATE_FILE, checkpoints, is_whole, newest_whole, step_of
 from adapt.train.checkpoints.seal import Sealing, content_fault, digests_of, forgery_in, reseal, sealed_run
 from adapt.train.schedule import learning_rate
@@ -74,19 +74,17 @@ def start_from_branch(stage: Stage[Any], store: Store, training: TrainingConfig,
     for best in sorted(usable, key=lambda branch: branch.step, reverse=True):
         if best.step <= start:
             return
-        if fault := _fault(best, secret):
+        theirs = Sealing(secret, sealed_run(best.record.path, best.record.key[:8]))
+        sealed = digests_of(best.folder)
+        if fault := forgery_in(best.folder, theirs) or content_fault(best.folder, sealed):
             log(f"train: {best.folder} is passed over: {fault}")
             continue
+        if not sealed:  # of an earlier version: links change the status time, by which it is known to be older
+            reseal(best.folder, best.folder.name, theirs)
         run = Sealing(secret, sealed_run(run_folder.parent.parent, run_folder.name))
         _link(best.folder, run_folder, run)
         log(f"train: starts at step {best.step} of {best.record.path.name}, where its cooldown began")
         return
-
-
-def _fault(branch: Branch, secret: Secret) -> str | None:
-    """Why a state is not as a run of this user wrote it; None if it is."""
-    run = Sealing(secret, sealed_run(branch.record.path, branch.record.key[:8]))
-    return forgery_in(branch.folder, run) or content_fault(branch.folder, digests_of(branch.folder))
 
 
 def depends_on_length(what: Mapping[str, Any]) -> bool:

@@ -59,6 +59,7 @@ def remove_torn(run_folder: Path) -> None:
     """Removes checkpoints that are not whole, so that nothing of them ends up in a later one of the same step."""
     for checkpoint in checkpoints(run_folder):
         if not is_whole(checkpoint):
+            log(f"removed the checkpoint {checkpoint}, which is not whole: files are missing or have other sizes")
             shutil.rmtree(checkpoint)
 
 

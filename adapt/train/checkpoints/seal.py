@@ -105,14 +105,14 @@ def write_seal(folder: Path, rank: int, world: int, checkpoint: str, sealing: Se
     _sign(folder, f"seal-{rank}-of-{world}.json", names, checkpoint, sealing)
 
 
-def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str) -> None:
-    """Seals a copy of a whole checkpoint for another run. Its files are as they were sealed, but for one.
+def reseal(folder: Path, checkpoint: str, sealing: Sealing, changed: str = "") -> None:
+    """Seals a whole checkpoint, or a copy, anew. Its files are as they were sealed, but for the one that was changed.
 
     Args:
         folder: the copy.
         checkpoint: name of the folder in which it will be.
-        sealing: of the other run.
-        changed: name of the file that was changed.
+        sealing: of the run that it will belong to.
+        changed: name of the file that was changed, if any.
     """
     for file in seal_files(folder):
         seal = Seal.read(file)

@@ -287,3 +287,21 @@ def test_ray_serves_the_same(online: Online) -> None:
             pairs = list(zip(one, other, strict=True))
         joined = [plain({name: np.concatenate([a[name], b[name]]) for name in a}) for a, b in pairs]
         assert joined == whole[first:last]
+
+
+def test_a_digit_that_changed_ends_what_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    index = ItemIndex.open(file)
+    for position, tokens in enumerate((10, 20, 30)):
+        index.add(position, tokens)
+    file.write_text(file.read_text().replace("1 20 ", "1 21 "))
+    assert ItemIndex.open(file).tokens == [10]
+
+
+def test_lines_of_earlier_versions_have_no_checksum(tmp_path: Path) -> None:
+    file = tmp_path / "items.txt"
+    file.write_text("0 10\n1 20\n")
+    index = ItemIndex.open(file)
+    assert index.tokens == [10, 20]
+    index.add(2, 30)
+    assert ItemIndex.open(file).tokens == [10, 20, 30]

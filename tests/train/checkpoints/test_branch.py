@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +15,14 @@ import torch
 from adapt.config import TrainingConfig, what
 from adapt.runner import Record, Stage, Store
 from adapt.runner.record import load_record
-from adapt.runner.secret import secret_of
+from adapt.runner.secret import Secret, secret_of
 from adapt.stage.train import RAN_ON, outcome_of
 from adapt.train import worker
 from adapt.train.capacity.utilization import Utilization
 from adapt.train.checkpoints.branch import BRANCHES, start_from_branch
 from adapt.train.checkpoints.checkpoint import Checkpoints
 from adapt.train.checkpoints.retain import checkpoints, folder_name, is_whole
-from adapt.train.checkpoints.seal import Sealing, forgery_in, sealed_run
+from adapt.train.checkpoints.seal import Seal, Sealing, forgery_in, sealed_run
 from adapt.train.schedule import branch_step
 from adapt.train.tracking.progress import Progress
 from tests.runner.toys import Toy, idle
@@ -299,3 +300,15 @@ def test_a_linked_state_is_signed_for_the_new_run(store: Store) -> None:
     taken = new / "checkpoints" / "run" / "step-00000800"
     assert forgery_in(taken, sealing(new, "run")) is None
     assert forgery_in(taken, sealing(source.parent.parent, "run")) is not None
+
+
+def test_a_state_of_an_earlier_version_serves_again_and_again(store: Store, monkeypatch) -> None:
+    """Links change its status time, so it is signed before the first."""
+    source = kept(finished(store, stage(settings(max_steps=1000)), 1000), 800)
+    (file,) = source.glob("seal-*")
+    file.write_text(json.dumps(dict(Seal.read(file).sizes)))
+    monkeypatch.setattr("adapt.train.checkpoints.branch.secret_of", lambda _: Secret(b"the key", time.time() + 1))
+    assert start(store, settings()) == ["step-00000800"]
+    shutil.rmtree(store.root / "train" / "new-12")
+    monkeypatch.setattr("adapt.train.checkpoints.branch.secret_of", lambda _: Secret(b"the key", time.time() - 3600))
+    assert start(store, settings()) == ["step-00000800"]
