@@ -87,7 +87,7 @@ def _check_unchanged(path: Path, digest: str) -> None:
             raise StageError(
                 f"{path} has other content than stage {folder.parent.name} wrote",
                 f"put it back; or delete {folder / RECORD_FILE} and run the job that made it again; or, if you changed "
-                "it on purpose, copy its folder to a place outside the storage root and name that",
+                f"it on purpose, name a copy of its folder without {RECORD_FILE}",
             )
         return
 

@@ -117,7 +117,7 @@ def test_a_file_of_a_stage_that_a_configuration_names_is_compared_with_its_recor
         StageError, match=f"{file} has other content than stage {record.path.parent.name} wrote"
     ) as caught:
         Digests().of(file)
-    assert "copy its folder" in caught.value.fix
+    assert "name a copy of its folder without stage.json" in caught.value.fix
     without_digests(record)
     assert Digests().of(file) == hashlib.sha256(file.read_bytes()).hexdigest()
 
