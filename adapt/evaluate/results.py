@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from adapt.better import Less
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.show.cells import darkness, estimated, formatted, interval, square
@@ -45,18 +46,18 @@ class LossChange:
     text: Text
     predictions: int
     """Number of tokens that are predicted."""
-    before: Estimate
+    before: Less[Estimate]
     """Loss before the training [nats per predicted token]."""
-    after: Estimate
+    after: Less[Estimate]
     """Loss after the training [nats per predicted token]."""
-    change: Estimate
+    change: Less[Estimate]
     """after - before, paired by document."""
-    per_byte_before: float | None = None
+    per_byte_before: Less[float | None] = None
     """Loss before the training [nats per byte of text], by which models with other tokens compare; None where the
     length of the texts is not known."""
-    per_byte_after: float | None = None
+    per_byte_after: Less[float | None] = None
     """Loss after the training [nats per byte of text]."""
-    overlap: int | None = None
+    overlap: Less[int | None] = None
     """Held-out documents that were trained on; None where that is not known."""
 
 

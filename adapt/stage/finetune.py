@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.better import Less, More
 from adapt.config import Config, what
 from adapt.model.additions.config import check_parts
 from adapt.model.start import Start
@@ -25,25 +26,25 @@ class Finetuned:
 
     metric: str
     """Name of the metric that `score` holds."""
-    score: float
-    score_without_leaks: float | None
+    score: More[float]
+    score_without_leaks: More[float | None]
     """Over the test examples whose text does not stand in train; None where all or none do."""
     examples: int
     """Examples of the test split."""
     examples_without_leaks: int
-    macro_f1: float
-    micro_f1: float
-    accuracy: float
+    macro_f1: More[float]
+    micro_f1: More[float]
+    accuracy: More[float]
     per_class: dict[str, dict[str, float]]
     """Precision, recall, f1 and support; of `tokens` by type of entity."""
-    ece: float
-    nll: float
-    brier: float
+    ece: Less[float]
+    nll: Less[float]
+    brier: Less[float]
     reliability: list[dict[str, float]]
     """By bins of confidence."""
     mode: str
     seed: int
-    dev_score: float
+    dev_score: More[float]
     majority_score: float
     """Score of always answering the most frequent class of train."""
     degenerate: bool
@@ -55,10 +56,10 @@ class Finetuned:
     max_length: int
     """Tokens of an example."""
     trained_parameters: int
-    examples_per_s: float | None
+    examples_per_s: More[float | None]
     """Train examples a second; None if the mode does not train in steps."""
-    seconds: float
-    device_seconds: float
+    seconds: Less[float]
+    device_seconds: Less[float]
     transductive: bool
     """Whether the model had been trained on the text of dev and test."""
     confusion: list[list[int]] | None = None
@@ -67,9 +68,9 @@ class Finetuned:
     """Whose parts were used, where the model has some for each domain."""
     nearest_domain: str | None = None
     """The domain that the train split is nearest to, where the model has parts for domains."""
-    entity_f1: float | None = None
-    precision: float | None = None
-    recall: float | None = None
+    entity_f1: More[float | None] = None
+    precision: More[float | None] = None
+    recall: More[float | None] = None
     """`tokens`: of entities."""
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.better import Less, More
 from adapt.console import duration
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
@@ -25,13 +26,13 @@ class Scored:
     transductive: bool
     scores: dict[str, float]
     """The score of each seed."""
-    mean: float
-    deviation: float | None
-    low: float | None
-    high: float | None
+    mean: More[float]
+    deviation: Less[float | None]
+    low: More[float | None]
+    high: More[float | None]
     """See `adapt.statistics.seeds.Spread`."""
     seeds: int
-    degenerate: int
+    degenerate: Less[int]
     """Seeds whose model predicts one class only."""
     without_leaks: Spread | None
     """Over the test examples whose text does not stand in train, where there are others."""

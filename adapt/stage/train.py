@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapt.better import Less, More
 from adapt.config import Config, what
 from adapt.console import log
 from adapt.method.table import method_of, past_fraction
@@ -47,17 +48,17 @@ class Trained:
 
     steps: int
     tokens: int
-    tokens_per_s: float
-    data_wait_share: float
+    tokens_per_s: More[float]
+    data_wait_share: Less[float]
     """Share of the time that the devices waited for text."""
-    device_seconds: float
-    flops: float | None
-    mfu: float | None
+    device_seconds: Less[float]
+    flops: Less[float | None]
+    mfu: More[float | None]
     """Model FLOPs utilization."""
-    peak_memory_bytes: int | None
+    peak_memory_bytes: Less[int | None]
     transductive: bool
     """Whether the text of dev and test was among what it, or the model it began with, was trained on."""
-    parameters: int | None = None
+    parameters: Less[int | None] = None
     """How many the trained model has; tied ones count once."""
     sources: dict[str, SourceShare] | None = None
     """The share of each source, by its name; None if the corpus is streamed."""

@@ -9,6 +9,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adapt.better import Less, More
+
+
+@dataclass(frozen=True)
+class SequenceFigures:
+    """The figures that are read off the matrices of a sequence. None where a figure cannot be told."""
+
+    average: More[float | None]
+    learning: More[float | None]
+    forgetting: Less[float | None]
+    forward_transfer: More[float | None]
+    loss_average: Less[float | None]
+    loss_learning: Less[float | None]
+    loss_forgetting: Less[float | None]
+    loss_forward_transfer: More[float | None]
+    """By how much losses fall before their domain is learnt: the sign is turned, so that more is better."""
+    general_change: Less[float | None]
+
 
 @dataclass(frozen=True)
 class Matrix:

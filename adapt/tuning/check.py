@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from adapt.better import ways_of
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
 from adapt.parse.keys import known_keys, unknown
+from adapt.stage.domains.sequence import SequenceResult
 from adapt.task.read import split_files
 from adapt.tuning.space import Space, draw, ends
 from adapt.tuning.trial import Trial, figures_of, tasks_in
@@ -17,13 +19,16 @@ SEEDS = ("seed", "finetune.seeds", "tune.seed", "tune.fresh_seeds")
 """Fields whose best value would be the luckiest."""
 DRAWS = 4
 """Samples of the whole space that are looked at, beside the ends of each domain."""
-LOWER_IS_BETTER = ("loss", "forgetting", "change", "seconds", "overlap", "bytes", "flops", "wait")
-"""Words in the names of figures that should be low."""
 
 
-def is_lower_better(objective: str) -> bool:
-    """Whether a figure of this name should be low."""
-    return any(word in objective for word in LOWER_IS_BETTER)
+def is_lower_better(objective: str, result: type[Any] = SequenceResult) -> bool:
+    """Whether a figure should be low, as its field declares.
+
+    Args:
+        objective: the name of the figure.
+        result: what the job that is searched comes to.
+    """
+    return ways_of(result).get(objective) == -1
 
 
 def check_fields(space: Space, place: str, configure: Configure, trial: Callable[[Config], Trial]) -> None:
@@ -86,15 +91,24 @@ def check_objectives(config: Config, trial: Trial) -> None:
     """Refuses objectives that no trial reports.
 
     Raises:
-        ConfigError: names the nearest figure, or what it needs.
+        ConfigError: names the nearest figure, or what it needs; or neither more nor less of a figure is better.
     """
-    names, known = config.tune.objectives, figures_of(trial)
+    names, known, ways = config.tune.objectives, figures_of(trial), ways_of(trial.final.result_type())
+    usable = sorted(each for each in known if ways.get(each, 1))
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"tune.objectives is {names}: empty, or with a name twice", "name one or more figures")
     for name in names:
+        if not usable:
+            raise ConfigError("tune.objectives: this job reports no figure to choose by", "search another job")
         if name not in known:
             fix = "name the files of a task (task.train, task.dev, task.test)" if name == "dev_score" else ""
-            raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, known))
+            raise ConfigError(f"tune.objectives: this job reports no {name}", fix or nearest(name, usable))
+        if name not in usable:
+            raise ConfigError(
+                f"tune.objectives: of {name} neither more nor less is better",
+                f"use one of: {', '.join(usable)}; a result of your own declares it, `{name}: More[float]`"
+                " (docs/extension.md)",
+            )
         if name.startswith(("losses.general", "general")) and not config.evaluation.general_paths:
             raise ConfigError(f"tune.objectives: {name} needs general text", "set evaluation.general_paths")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ class Search(Stage[Searched]):
     """Trials of a space, as Ray Tune asks for them."""
 
     kind = "search"
+    version = 2  # whether more of a figure is better is what its result declares
 
     name: str
     job: Job
@@ -136,6 +138,12 @@ class Search(Stage[Searched]):
         values = values if steps is None else {**values, STEPS: steps}
         return self.measured(on_dev(named_by_values(self.configure(values), values)))
 
+    @cached_property
+    def ways(self) -> dict[str, str]:
+        """`min` or `max` by the name of each objective, as the result of the job declares."""
+        result = self.trial({}).final.result_type()
+        return {name: "min" if is_lower_better(name, result) else "max" for name in self.config.tune.objectives}
+
     def measured(self, config: Config) -> Trial:
         """The trial of a configuration.
 
@@ -163,9 +171,7 @@ class Search(Stage[Searched]):
             )
         self._check_going_on(space)
         check_fields(space, self.space, self.configure, lambda config: self.measured(on_dev(config)))
-        return space, proposals(
-            space, self.config.tune, [is_lower_better(name) for name in self.config.tune.objectives]
-        )
+        return space, proposals(space, self.config.tune, [way == "min" for way in self.ways.values()])
 
     def _check_going_on(self, space: Space) -> None:
         """Refuses turns of trials whose steps depend on their length, for the configuration and each searched value.
@@ -192,7 +198,7 @@ class Search(Stage[Searched]):
 
         space, asked = self.check()
         ran = run_trials(self, asked, Store(root_of(self.config)), folder)
-        objectives = {name: "min" if is_lower_better(name) else "max" for name in self.config.tune.objectives}
+        objectives = self.ways
         longest = max(row.steps or 0 for row in ran.rows if row.figures)
         measured = [row for row in ran.rows if row.figures and (row.steps or 0) == longest]
         costs = [[_cost(row, name, way) for name, way in objectives.items()] for row in measured]

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
+from adapt.better import ways_of
 from adapt.config import Config, TaskConfig
-from adapt.evaluate.results import Estimate, LossChange, Text
+from adapt.evaluate.results import Estimate, LossChange
 from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context
@@ -17,8 +18,6 @@ from adapt.stage.scores import Scores
 from adapt.stage.task import task_of
 from adapt.statistics.seeds import spread
 
-LOSSES = ("before", "after", "change", "per_byte_before", "per_byte_after")
-"""Figures of a `LossChange` that a search may take."""
 DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 """Figures of all fine-tuning runs together, whatever the job."""
 
@@ -145,11 +144,12 @@ def numbers_of(result: Any) -> dict[str, Figure]:
 
 
 def _figures(losses: LossChange) -> Iterator[tuple[str, Figure]]:
-    for name, value in vars(losses).items():
+    for name in ways_of(LossChange, only_declared=True):
+        value = getattr(losses, name)
         if isinstance(value, Estimate):
             yield name, Figure(value.value, value.low, value.high)
-        elif isinstance(value, float):
-            yield name, Figure(value)
+        elif value is not None:
+            yield name, Figure(float(value))
 
 
 def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Figure:
@@ -161,9 +161,5 @@ def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Figure:
 
 def figures_of(trial: Trial) -> set[str]:
     """The figures that a trial may have, as far as its stages tell."""
-    hints = get_type_hints(trial.final.result_type())
-    numbers = {name for name, hint in hints.items() if {int, float} & {hint, *get_args(hint)}}
-    for name, hint in hints.items():
-        if hint == dict[Text, LossChange]:
-            numbers |= {f"{name}.{text}.{inner}" for text in get_args(Text) for inner in LOSSES}
-    return {name for name in numbers if not name.endswith(("_low", "_high"))} | ({DEV_SCORE} if trial.runs else set())
+    numbers = {name for name in ways_of(trial.final.result_type()) if not name.endswith(("_low", "_high"))}
+    return numbers | ({DEV_SCORE} if trial.runs else set())

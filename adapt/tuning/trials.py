@@ -13,7 +13,6 @@ from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
 from adapt.runner.reach import everything
 from adapt.stage.running import room
-from adapt.tuning.check import is_lower_better
 from adapt.tuning.dispatch import Answer, Asked, Board, dispatch
 from adapt.tuning.fitting import taken, with_fewer
 from adapt.tuning.place import check_place
@@ -182,7 +181,7 @@ def run_trials(search: Search, asked: Proposals, store: Store, folder: Path) -> 
     check_place(config, search.trial({}))
     objectives = config.tune.objectives
     board = Board(asked, objectives, trials.may_begin, lengths_of(config.tune))
-    scheduler = scheduler_of(config.tune, is_lower_better(objectives[0]))
+    scheduler = scheduler_of(config.tune, search.ways[objectives[0]] == "min")
     told, trackers = set[Asked](), SearchTrackers(search, folder, store)
 
     def look() -> dict[Asked, Answer]:

@@ -9,7 +9,6 @@ from adapt.redact import redact
 from adapt.runner import Stage
 from adapt.runner.reach import everything
 from adapt.summary.trials import TRIALS_FILE, TrialNow, TrialsNow, trials_table
-from adapt.tuning.check import is_lower_better
 from adapt.tuning.search import TrialRow
 from adapt.tuning.values import shown
 
@@ -75,16 +74,22 @@ def trials_now(trials: "Trials", count: int) -> TrialsNow:
         for (number, turn), trial in list(trials.begun.items())
         if (number, turn) not in ended
     ]
-    for row in best_first(list(ended.values()), objectives[0])[:MOST_ROWS]:
+    for row in best_first(list(ended.values()), objectives[0], trials.search.ways[objectives[0]])[:MOST_ROWS]:
         figures = [row.figures[name].value for name in objectives]
         rows.append(TrialNow(row.number, _told(row.values), f"{row.steps} steps" if row.steps else "", figures))
     rows += [TrialNow(row.number, _told(row.values), redact(f"failed: {row.error}")) for row in failed[:MOST_ROWS]]
     return TrialsNow(count, len({number for number, _ in ended}), len(failed), objectives, rows)
 
 
-def best_first(rows: Sequence[TrialRow], objective: str) -> list[TrialRow]:
-    """Trials that were measured, those that came furthest and the best of them first."""
-    sign = 1 if is_lower_better(objective) else -1
+def best_first(rows: Sequence[TrialRow], objective: str, way: str) -> list[TrialRow]:
+    """Trials that were measured, those that came furthest and the best of them first.
+
+    Args:
+        rows: of the trials.
+        objective: the figure that decides.
+        way: `min` or `max`.
+    """
+    sign = 1 if way == "min" else -1
     known = [row for row in rows if row.figures]
     return sorted(known, key=lambda row: (-(row.steps or 0), sign * row.figures[objective].value, row.number))
 

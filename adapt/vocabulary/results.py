@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from adapt.better import Less, More
 from adapt.runner.record import Record
 from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock
 from adapt.show.cells import formatted
@@ -194,15 +195,15 @@ class Extended:
     """Candidates that were chosen and did not become tokens: texts without them would change, or no word has them."""
     fertility_before: float
     """Pieces a word of the corpus."""
-    fertility_after: float
-    length_saved: float
+    fertility_after: Less[float]
+    length_saved: More[float]
     """Share of the pieces of the corpus' words that is saved."""
     init: str
     first: list[str]
     """Some of the new tokens, as people write them, the best first."""
-    parameters_added: int | None = None
+    parameters_added: Less[int | None] = None
     """Trained numbers that the model has more: rows, and a module."""
-    compute_saved: float | None = None
+    compute_saved: More[float | None] = None
     """Share of a training's FLOPs that the same text saves: it is shorter, and the model is larger. None where the
     model's dimensions cannot be told."""
 

@@ -58,6 +58,10 @@ class ScriptedSearch:
     job: Any = field(default_factory=lambda: SimpleNamespace(name="finetune"))
 
     @property
+    def ways(self) -> dict[str, str]:
+        return dict.fromkeys(self.tune.objectives, "max")
+
+    @property
     def config(self) -> Config:
         training = TrainingConfig(global_batch_size=16, micro_batch=8)
         return replace(Config(), name="scripted", tune=self.tune, training=training)

@@ -1,6 +1,7 @@
 """Spaces and objectives that cannot work are refused before anything runs. Nothing here trains."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
-from adapt.tuning.check import check_fields, check_objectives, is_lower_better
+from adapt.tuning.check import check_fields, check_objectives
+from adapt.tuning.command import search_of
 from adapt.tuning.space import read_space
 from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import SPLITS, enter
@@ -134,9 +136,22 @@ def test_scores_need_a_task(given: dict[str, Any]) -> None:
     check_objectives(losses, trial_of(job, on_dev(losses)))
 
 
-def test_losses_and_forgetting_should_be_low() -> None:
-    low = ("losses.domain.after", "losses.general.after", "forgetting", "loss_forgetting", "general_change")
-    assert all(map(is_lower_better, low))
-    assert all(map(is_lower_better, ("device_seconds", "peak_memory_bytes", "flops", "data_wait_share")))
-    high = ("dev_score", "average", "learning", "forward_transfer", "tokens_per_s", "mfu")
-    assert not any(map(is_lower_better, high))
+def test_a_figure_of_which_neither_more_nor_less_is_better_is_refused(given: dict[str, Any]) -> None:
+    job = JOBS["tapt"]
+    for name in ("steps", "tokens"):
+        config = configure(job, given, {"tune.objectives": [name]})
+        with pytest.raises(ConfigError, match=f"of {name} neither more nor less is better") as caught:
+            check_objectives(config, trial_of(job, on_dev(config)))
+        assert "losses.domain.after" in caught.value.fix
+
+
+@pytest.mark.parametrize(("objective", "way"), [("loss_forward_transfer", "max"), ("loss_forgetting", "min")])
+def test_a_search_goes_the_way_that_the_result_declares(given: dict[str, Any], objective: str, way: str) -> None:
+    """A loss in the name says nothing: of the transfer in losses, more is better."""
+    Path("space.yaml").write_text("training.learning_rate: [1.0e-3, 1.0e-4]")
+    domains = [{"name": name, "paths": f"data/{file}.jsonl"} for name, file in (("one", "one"), ("two", "general"))]
+    own = {**given, "corpus.sources": domains, "training.max_steps": 5, "method.kind": "plain"}
+    own |= {"tune": {"space": "space.yaml", "objectives": [objective], "fresh_seeds": []}}
+    job = JOBS["sequence"]
+    search = search_of(job, configure(job, own, {}), partial(configure, job, own))
+    assert search.ways == {objective: way}

@@ -87,7 +87,7 @@ def searched(config: Config, space: dict[str, Any], **given: Any) -> Search:
             "scheduler": "asha",
             "turns": 3,
             "reduction": 3,
-            "objectives": ["heldout_loss_after"],
+            "objectives": ["losses.domain.after"],
             "fresh_seeds": [],
         },
         **given,

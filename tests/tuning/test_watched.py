@@ -80,4 +80,5 @@ def test_those_that_came_furthest_stand_first_and_losses_should_be_low() -> None
         TrialRow(number, {}, "", {"loss": Figure(value)} if value else {}, steps=steps)
         for number, (value, steps) in enumerate([(1.0, 30), (3.0, 90), (2.0, 90), (None, 90)])
     ]
-    assert [row.number for row in best_first(rows, "loss")] == [2, 1, 0]
+    assert [row.number for row in best_first(rows, "loss", "min")] == [2, 1, 0]
+    assert [row.number for row in best_first(rows, "loss", "max")] == [1, 2, 0]

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from adapt.better import ways_of
 from adapt.report.sequences.runs import ONE, SequenceRun, Sequences, by_seed
 from adapt.report.tasks.compared import RecipeCompared, corrected
 from adapt.report.tasks.verdict import nats
+from adapt.statistics.continual import SequenceFigures
 from adapt.statistics.paired import paired
 from adapt.statistics.words import points
 
@@ -16,12 +18,15 @@ class Measure:
     name: str
     """The name that `sequence_figures` gives it."""
     title: str
-    better: int
-    """1 if more is better, -1 if less is."""
     is_loss: bool = False
     """Whether it is in nats a predicted token; otherwise it is a share, shown in points."""
     is_change: bool = True
     """Whether it is shown with its sign."""
+
+    @property
+    def better(self) -> int:
+        """1 if more is better, -1 if less is, as `SequenceFigures` declares."""
+        return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
 
     def change(self, value: float) -> str:
         """A difference of this figure in words."""
@@ -35,16 +40,16 @@ class Measure:
 
 
 MEASURES = (
-    Measure("average", "average score", 1, is_change=False),
-    Measure("forgetting", "forgetting rate", -1),
-    Measure("learning", "just learnt", 1, is_change=False),
-    Measure(ONE, "over separate models", 1),
-    Measure("forward_transfer", "forward transfer", 1),
-    Measure("loss_average", "average loss", -1, is_loss=True, is_change=False),
-    Measure("loss_learning", "loss just learnt", -1, is_loss=True, is_change=False),
-    Measure("loss_forgetting", "loss forgetting", -1, is_loss=True),
-    Measure("loss_forward_transfer", "loss forward transfer", 1, is_loss=True),
-    Measure("general_change", "general loss", -1, is_loss=True),
+    Measure("average", "average score", is_change=False),
+    Measure("forgetting", "forgetting rate"),
+    Measure("learning", "just learnt", is_change=False),
+    Measure(ONE, "over separate models"),
+    Measure("forward_transfer", "forward transfer"),
+    Measure("loss_average", "average loss", is_loss=True, is_change=False),
+    Measure("loss_learning", "loss just learnt", is_loss=True, is_change=False),
+    Measure("loss_forgetting", "loss forgetting", is_loss=True),
+    Measure("loss_forward_transfer", "loss forward transfer", is_loss=True),
+    Measure("general_change", "general loss", is_loss=True),
 )
 
 

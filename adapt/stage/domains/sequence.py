@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt.better import Less
 from adapt.config import Config
 from adapt.method.table import method_of
 from adapt.runner import Done, Finished, Outcome, Stage
@@ -15,11 +16,12 @@ from adapt.stage.domains.routes import route_table
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.task import PrepareTask
 from adapt.stage.text.prepare import Prepared
+from adapt.statistics.continual import SequenceFigures, sequence_figures
 
 
 @dataclass(frozen=True)
-class SequenceResult:
-    """Matrices, the figures that are read off them (`adapt.statistics.continual`), and where the models are."""
+class SequenceResult(SequenceFigures):
+    """Matrices, the figures that are read off them, and where the models are."""
 
     order: list[str]
     mode: str
@@ -34,17 +36,8 @@ class SequenceResult:
     """The folder of the last model."""
     models: dict[str, str]
     """The folder of each model, by the domain that it learnt last; by all their names if it learnt all at once."""
-    overlap: int | None
+    overlap: Less[int | None]
     """Measured documents that were trained on, over all that was measured; None: not known."""
-    average: float | None
-    learning: float | None
-    forgetting: float | None
-    forward_transfer: float | None
-    loss_average: float | None
-    loss_learning: float | None
-    loss_forgetting: float | None
-    loss_forward_transfer: float | None
-    general_change: float | None
 
     def blocks(self, record: Record) -> list[Block]:
         """Scores and losses after each domain, the figures in words, what the method reports, warnings, the model."""
@@ -152,8 +145,6 @@ class Sequence(Stage[SequenceResult]):
 
     def run(self, folder: Path, done: Done) -> Outcome[SequenceResult]:
         """Fills the matrices."""
-        from adapt.statistics.continual import sequence_figures
-
         mode = self.config.sequence.mode
         scores = score_matrix(self.order, self.owners, self.untaught, self.steps, done)
         losses = loss_matrix(self.order, self.before, self.steps, done)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adapt.better import More
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -45,7 +46,7 @@ class SelectionJudged:
     random: Nearness | None
     """Figures of random documents of the pool, of as many tokens; None where the selection is random itself."""
     target: Nearness
-    kl_reduction: float | None
+    kl_reduction: More[float | None]
     """How much nearer the target the selection is than the random documents [nats a gram]."""
 
     def blocks(self, record: Record) -> list[Block]:

@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from adapt.better import Less
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -23,7 +24,7 @@ class Begun:
 
     vocabulary: int
     """Tokens of the tokenizer that was trained."""
-    parameters: int
+    parameters: Less[int]
     """Trained numbers of the model."""
 
     def blocks(self, record: Record) -> list[Block]:

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from adapt.better import Less
 from adapt.config import Config
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage
@@ -33,7 +34,7 @@ class Taught:
     before: float
     """`distill`: mean squared difference of hidden states, on snippets that were not learnt from. `warmup`: mean loss
     of the first tenth of the steps [nats a predicted token]."""
-    after: float
+    after: Less[float]
     """The same afterwards; of a warm-up, of the last tenth."""
 
     def blocks(self, record: Record) -> list[Block]:

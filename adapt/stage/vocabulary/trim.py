@@ -6,6 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from adapt.better import More
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.model.additions.config import refuse_additions
@@ -33,9 +34,9 @@ class TrimmedVocabulary:
     """Tokens that there are."""
     used: int
     """Different tokens of the text; the others are kept for other reasons."""
-    parameters_saved: int
+    parameters_saved: More[int]
     """Numbers of embeddings and head that the model has no more."""
-    compute_saved: float | None = None
+    compute_saved: More[float | None] = None
     """Share of a training's FLOPs that the same text saves, the head being smaller; None where the model's dimensions
     cannot be told."""
 

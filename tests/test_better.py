@@ -1,0 +1,78 @@
+"""Which way each figure is better is declared by its field, once, for searches and reports."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from adapt.better import Less, More, ways_of
+from adapt.report.sequences.compared import MEASURES
+from adapt.report.sequences.runs import ONE
+from adapt.stage.domains.sequence import SequenceResult
+from adapt.stage.export import Adapted
+from adapt.stage.finetune import Finetuned
+from adapt.stage.scores import Scored
+from adapt.tuning.check import is_lower_better
+from tests.stage.test_values import KINDS
+
+COUNTS = frozenset(
+    {
+        *("parts", "bytes", "empty_files", "documents", "in_other_splits", "duplicates", "clusters"),
+        *("on_the_other_side", "heldout_documents", "heldout_tokens", "train_documents", "train_tokens", "characters"),
+        *("repeated_ids", "dimension", "vectors", "lists", "tokens", "pool", "near_copies", "passed", "steps"),
+        *("vocabulary", "words", "rows", "candidates", "left_out", "before", "used", "tensors", "new_tokens"),
+        *("seed", "seeds", "examples", "examples_without_leaks", "epochs", "best_epoch", "max_length"),
+        *("groups", "domains", "best", "stages", "shared", "device_hours", "apparent", "gained", "selection"),
+        *("majority_score", "fertility_before", "trained_parameters", "least_plasticity", "embeddings_share", "bad"),
+        "density",
+        *("unknown_share", "empty_texts", "vanished_words", "conflicting", "device_seconds", "overlap"),
+    }
+)
+"""Numbers of which neither more nor less is better, or that no job ends with, so that nothing chooses by them."""
+
+
+@dataclass(frozen=True)
+class Result:
+    score: More[float]
+    loss: Less[float | None]
+    count: int
+    name: str
+    by_name: dict[str, float]
+    steps: Less[int] = 3
+
+
+def test_a_field_says_which_way_it_is_better_and_stays_what_it_is() -> None:
+    assert ways_of(Result) == {"score": 1, "loss": -1, "count": 0, "steps": -1}
+    assert Result(0.5, None, 2, "a", {}).steps == 3
+
+
+def test_what_results_declare() -> None:
+    expected = {
+        Adapted: ({"tokens_per_s", "mfu"}, {"losses.domain.after", "losses.general.change", "losses.general.overlap"}),
+        Finetuned: ({"score", "macro_f1", "entity_f1", "recall"}, {"ece", "nll", "brier", "seconds"}),
+        Scored: ({"mean", "low"}, {"deviation", "degenerate"}),
+        SequenceResult: (
+            {"average", "learning", "forward_transfer", "loss_forward_transfer"},
+            {"forgetting", "loss_average", "loss_learning", "loss_forgetting", "general_change", "overlap"},
+        ),
+    }
+    for result, (high, low) in expected.items():
+        assert {is_lower_better(name, result) for name in low} == {True}
+        assert {is_lower_better(name, result) for name in high} == {False}
+        assert {ways_of(result)[name] for name in high} == {1}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_every_number_of_every_result_declares_it_or_counts(kind: Any) -> None:
+    silent = {name for name, way in ways_of(kind.result_type()).items() if not way}
+    assert {name for name in silent if not name.endswith(("_low", "_high"))} <= COUNTS
+
+
+def test_no_name_has_two_ways() -> None:
+    declared = {(name, way) for kind in KINDS for name, way in ways_of(kind.result_type()).items() if way}
+    assert len({name for name, _ in declared}) == len(declared)
+
+
+def test_reports_read_what_searches_read() -> None:
+    assert all((measure.better < 0) == is_lower_better(measure.name) for measure in MEASURES)
+    assert {measure.name for measure in MEASURES} - {ONE} <= {*ways_of(SequenceResult)}
