@@ -61,5 +61,5 @@ def test_a_model_whose_text_ended_before_its_training_did_is_named(tmp_path):
     fake = Fake(tmp_path)
     export = fake.export("dapt", 1.0, [2.0, 1.5, 2.0, 2.1], 3.0)
     cut = replace(export, metrics={**export.metrics, "cut_short": "the window was not reached"})
-    entries = [*runs(fake), Entry("dapt", "dapt", {}, cut)]
+    entries = [*runs(fake), Entry("dapt", "dapt", {}, finished(cut))]
     assert "dapt: the window was not reached." in said(Study("short", "base", entries))
