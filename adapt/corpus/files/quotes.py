@@ -93,8 +93,8 @@ class _Survey:
         self._columns = 0
         self._tall = 0
         self._rows = 0
-        self._is_each_enclosed = True
-        """Each row below the header has a cell in quotes."""
+        self._are_all_enclosed = True
+        """All cells below the header are in quotes, or numbers."""
         self._values: list[set[bytes] | None] = []
         """Values of each column; None where there are too many."""
         self._are_numbers: list[bool] = []
@@ -111,8 +111,6 @@ class _Survey:
             self._values = [set() for _ in range(row.cells)]
             self._are_numbers = [True] * row.cells
             self.shows_enclosing = row.enclosed > 0 and not row.fault
-        else:
-            self._is_each_enclosed &= row.enclosed > 0
         if row.height > 1 or row.fault == UNCLOSED:
             self._tall += 1
             self.first_tall = self.first_tall or row
@@ -162,6 +160,8 @@ class _Survey:
         else:
             cells = row.lines[0].rstrip(b"\r\n").split(self._mark)
         self._rows += 1
+        numbers = sum(map(bool, map(_NUMBER.fullmatch, cells)))
+        self._are_all_enclosed &= row.cells - row.enclosed <= numbers
         for number, cell in enumerate(cells):
             values = self._values[number]
             if values is not None:
@@ -180,7 +180,7 @@ class _Survey:
             if (values and 2 * len(values) <= self._rows) or (self._are_numbers[number] and self._rows > 1)
         }
         if not known:
-            is_chance = self._is_each_enclosed or 2 * self._count_like_rows <= self._tall
+            is_chance = self._are_all_enclosed or 2 * self._count_like_rows <= self._tall
             return None if is_chance else self._like_rows[0][0]
         found = [row for row, lines in self._like_rows if self._fit(lines, known)]
         in_all = len(found) / len(self._like_rows) * self._count_like_rows
