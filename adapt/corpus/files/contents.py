@@ -16,7 +16,16 @@ HEAD_BYTES = 1 << 16
 NOT_UTF8 = "invalid UTF-8"
 """Why a record cannot be read whose bytes are not UTF-8."""
 _ENCODING_FIX = "iconv -f {name} -t UTF-8 OLD > NEW"
-_LATIN_FIX = "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252")
+_FIXES = {
+    NOT_UTF8: "if the text is Latin-1 (Windows-1252), convert it: " + _ENCODING_FIX.format(name="WINDOWS-1252"),
+    "a comma follows the object": "write one object on each line, without commas between them",
+    "names in single quotes": "write JSON, with json.dumps in place of str or repr",
+    "zero bytes": "copy or download the file again: zeros stand where a part of it was not written",
+    "malformed JSON": "write one JSON object on each line, or give it a name that says its format",
+    "text is not a string": "name the field that holds the text as a string (text_field)",
+    "no text": "name the field that holds the text (text_field)",
+}
+"""What to do about records that cannot be read, by a part of the reason; the first that fits holds."""
 _BOMS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
     (codecs.BOM_UTF32_BE, "UTF-32"),
@@ -79,6 +88,8 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
             )
     if kind in TABLES:
         return
+    if head and not head.strip(b"\0"):
+        raise DataError(f"{path} has nothing but zero bytes at its beginning", "copy or download the file again")
     _refuse_archive(head, path)
     for magic, name, fix in _BINARY:
         if head.startswith(magic):
@@ -92,10 +103,8 @@ def check_contents(head: bytes, path: str | Path, kind: str, compression: str | 
         )
     if kind == "jsonl":
         _refuse_whole_json(head, path)
-    elif kind == "text" and _are_all(head, dict):
-        raise DataError(
-            f"{path} has JSON objects on its lines, so it is not plain text", "give it a name that ends in .jsonl"
-        )
+    elif _are_all(head, dict):
+        raise DataError(f"{path} has JSON objects on its lines", "give it a name that ends in .jsonl")
 
 
 def fix_of(reasons: str) -> str:
@@ -104,11 +113,7 @@ def fix_of(reasons: str) -> str:
     Args:
         reasons: text that contains the reasons why they cannot be read.
     """
-    if NOT_UTF8 in reasons:
-        return _LATIN_FIX
-    if "a comma follows the object" in reasons:
-        return "write one object on each line, without commas between them"
-    return ""
+    return next((fix for reason, fix in _FIXES.items() if reason in reasons), "")
 
 
 def no_readable(path: str | Path, count: int, first: str) -> DataError:
@@ -121,7 +126,7 @@ def no_readable(path: str | Path, count: int, first: str) -> DataError:
     """
     return DataError(
         f"{path} has no readable record; of {count}, the first is unreadable: {first}",
-        fix_of(first) or "fetch or write the file again, or leave it out of corpus.paths",
+        f"{fix_of(first) or 'fetch or write the file again'}; or leave it out of corpus.paths",
     )
 
 
@@ -193,10 +198,8 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def _looks_latin(text: bytes) -> bool:
-    """Whether bytes beyond ASCII are single letters among those of ASCII, as in most European languages."""
-    high = len(re.findall(rb"[\x80-\xff]", text))
-    single = len(re.findall(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])", text))
-    return single > 0.6 * high and high < 0.3 * len(text)
+    """Whether most bytes are ASCII, as where single letters of an alphabet have accents."""
+    return sum(byte > 127 for byte in text) < 0.3 * len(text)
 
 
 def _refuse_whole_json(head: bytes, path: str | Path) -> None:

@@ -14,6 +14,7 @@ from adapt.corpus.files.tables import schema_of
 from adapt.errors import DataError
 
 TEXT_FIX = "set corpus.text_field (or evaluation.general_text_field) to the one that holds the text"
+_HEADER = "; the first line of a csv or tsv file must hold the names of its columns"
 _FIRST_LINES = 1000
 
 
@@ -48,7 +49,7 @@ def check_field(
         inner = f"; fields inside of {outer!r} cannot be named: write them out, with jq -c '{{text: .{name}}}'"
         raise DataError(
             f"{where} has no field {name!r}; it has {', '.join(map(repr, fields)) or 'none'}",
-            fix + (inner if outer != name and outer in fields else ""),
+            fix + (inner if outer != name and outer in fields else "") + (_HEADER if kind in DELIMITERS else ""),
         )
     if text and kind in TABLES and not _may_be_text(fields[name]):
         raise DataError(f"field {name!r} of {where} is {fields[name]}, not text", fix + _fix_of_type(fields[name]))

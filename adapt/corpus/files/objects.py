@@ -21,7 +21,7 @@ def object_of(line: bytes | Bad) -> Mapping[str, Any] | Bad:
     try:
         record = _parsed(line)
     except UnicodeDecodeError:
-        return Bad(NOT_UTF8)
+        return Bad(NOT_UTF8 if b"\0" not in line else "malformed JSON: zero bytes")
     except (ValueError, RecursionError):
         return Bad(_reason(line))
     return record if isinstance(record, dict) else NOT_AN_OBJECT

@@ -34,6 +34,8 @@ def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
         raise DataError(
             f"{path}: the header, line {row.line}, cannot be read: {names}", "write the names of the columns"
         )
+    if row.lines[0].lower().startswith(b"sep="):
+        raise DataError(f"{path} begins with a line for Excel, {row.lines[0].strip().decode()!r}", "remove that line")
     twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
     if twice is not None:
         raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
