@@ -79,6 +79,8 @@ class CardFacts:
     """Name -> version."""
     additions: Sequence[str] = ()
     """Kinds of what the model carries beside its architecture."""
+    remarks: Sequence[str] = ()
+    """What a user should know of the text that the model was trained on."""
     domains: Sequence[str] = ()
     """Names of the domains that it has parts for, in the order learnt."""
 
@@ -98,7 +100,7 @@ def model_card(facts: CardFacts) -> str:
         base_model=f"`{facts.base_model}`",
         objective=OBJECTIVES.get(facts.objective, facts.objective),
         verdict=card_verdict(facts.results),
-        corpus=settings(facts.corpus),
+        corpus="\n\n".join([settings(facts.corpus), *(f"**Note:** {remark}." for remark in facts.remarks)]),
         results=results_table(facts.results),
         training=settings(facts.training),
         lineage=table(("stage", "key", "path"), facts.lineage),

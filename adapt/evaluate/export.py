@@ -7,6 +7,7 @@ from typing import Any
 
 from adapt.config import Config, CorpusConfig, section_of, what
 from adapt.corpus.files.sources import sources_of
+from adapt.corpus.shards.legible import Legibility, read_legibility
 from adapt.evaluate.card import CardFacts, model_card
 from adapt.evaluate.measure import read_losses
 from adapt.evaluate.results import LossChange, Text
@@ -70,10 +71,12 @@ def _link(source: Path, folder: Path) -> None:
 
 def _facts(handover: Handover) -> CardFacts:
     config, training, text = handover.config, handover.training, handover.text
+    legibility = read_legibility(text.metrics)
     corpus = {
         "source": _tasks(handover) if handover.is_of_tasks else _source(config.corpus),
         "documents": text.metrics.get("train_documents"),  # not counted where the corpus is streamed
         "tokens": text.metrics.get("train_tokens"),
+        **_words(legibility),
         "digest": text.inputs["files.listing"]["key"] if "files.listing" in text.inputs else text.key,
     }
     entries = stored_additions(training.path / MODEL_FOLDER)
@@ -94,11 +97,23 @@ def _facts(handover: Handover) -> CardFacts:
         corpus=redacted(corpus),
         training=redacted(settings),
         results=handover.changes,
+        remarks=legibility.faults() if legibility else (),
         lineage=[(stage.stage, stage.key, redact(str(stage.path))) for stage in handover.made_of],
         packages=training.packages,
         additions=[entry["kind"] for entry in entries if entry["kind"] != "domains"],
         domains=[name for entry in entries if entry["kind"] == "domains" for name in entry["names"]],
     )
+
+
+def _words(legibility: Legibility | None) -> dict[str, str]:
+    """How the tokenizer breaks the words of the text, as far as that was measured."""
+    if legibility is None:
+        return {}
+    unknown, pieces = legibility.unknown_share, legibility.pieces_per_word
+    return {
+        **({"unknown words": f"{unknown:.1%}"} if unknown is not None else {}),
+        **({"pieces per word": f"{pieces:.2f}"} if pieces is not None else {}),
+    }
 
 
 def _tasks(handover: Handover) -> str:

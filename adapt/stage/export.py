@@ -12,7 +12,7 @@ from adapt.corpus.shared import FEWEST_DOCUMENTS
 from adapt.evaluate.results import NOT_MEASURED, LossChange, Text
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock
+from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock
 from adapt.show.cells import TRANSDUCTIVE, formatted
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
@@ -25,10 +25,19 @@ class Adapted(Trained):
 
     losses: dict[Text, LossChange] = field(default_factory=dict)
     """Losses on each text; texts with fewer than two held-out documents are missing."""
+    text_faults: list[str] = field(default_factory=list)
+    """Where the tokenizer reads the text that was trained on badly: what it does, and what to do about it."""
 
     def blocks(self, record: Record) -> list[Block]:
         """Losses before and after, guesses of hidden words, what the training took, and where the model is."""
-        return [*self._losses(record.name), *_guesses(record), TextBlock(self._cost(record)), _where(record)]
+        faults = [FindingBlock("warning", fault, "warning") for fault in self.text_faults]
+        return [
+            *self._losses(record.name),
+            *([Findings(faults)] if faults else []),
+            *_guesses(record),
+            TextBlock(self._cost(record)),
+            _where(record),
+        ]
 
     def _losses(self, name: str) -> list[Block]:
         names = {"domain": "domain, held out", "general": "general"}
@@ -134,7 +143,12 @@ class Export(Stage[Adapted]):
             made_of=[done.records[stage.key] for stage in parts if stage],
         )
         hand_over(handover, folder)
-        result = Adapted(**vars(training.result), losses={change.text: change for change in changes})
+        legibility = done[self.text or self.domain].result.legibility
+        result = Adapted(
+            **vars(training.result),
+            losses={change.text: change for change in changes},
+            text_faults=legibility.faults() if legibility else [],
+        )
         return Outcome(result, training.record.cost, training.record.resources)
 
     def _changes(self, done: Done) -> list[LossChange]:

@@ -45,6 +45,8 @@ class TaskPrepared:
     """Texts that stand in two splits; see `adapt.task.leaks`."""
     label_warnings: list[str] = field(default_factory=list)
     """What a reader of the scores should know of the labels, with places; see `adapt.task.labels`."""
+    text_faults: list[str] = field(default_factory=list)
+    """Where the tokenizer reads the texts of train badly: what it does, and what to do about it."""
 
 
 @dataclass(frozen=True, eq=False)

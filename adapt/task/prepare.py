@@ -8,6 +8,7 @@ from typing import Any
 from adapt.config import TaskConfig
 from adapt.console import log
 from adapt.corpus.files.formats import Bad
+from adapt.corpus.shards.legible import Legibility, count_sample
 from adapt.errors import ConfigError
 from adapt.model.locate import Pretrained
 from adapt.redact import redact
@@ -56,13 +57,14 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         `empty_texts`, `unusable` (records left out, by reason), `vanished_words` (of `tokens`). By label and split:
         `labels`, how often each comes. `unseen_classes` come in dev or test and not in train; `absent_classes` in train
         and not in the split. `duplicates`, `conflicting` and `leaks` are of `adapt.task.leaks`; `label_warnings` are
-        those of `adapt.task.labels`.
+        those of `adapt.task.labels`, and `text_faults` those of `adapt.corpus.shards.legible` in train.
 
     Raises:
         ConfigError, DataError, StorageError: as `adapt.task.check` says.
         ModelError: the tokenizer cannot be used.
     """
     from adapt.model.literal import load_text_tokenizer  # torch and transformers, which `check_task` does without
+    from adapt.model.tokenize.portable import known_of
     from adapt.model.tokenize.quick import QuickTokenizer
 
     checked = {split: check_split(task, split) for split in SPLITS}
@@ -74,6 +76,10 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
     leaked, leaks = find_leaks(splits)
     tokenizer = load_text_tokenizer(pretrained)
     quick = QuickTokenizer(tokenizer.backend_tokenizer)
+    sample = count_sample([_whole(example) for example in splits["train"]], known_of(tokenizer))
+    faults = Legibility.of(sample).faults()
+    for fault in faults:
+        log(f"task {task.name}: {fault}")
     encoded = {split: encode(examples, task.kind, classes, tokenizer, quick) for split, examples in splits.items()}
     for split, examples in splits.items():
         tokenized = encoded[split]
@@ -90,7 +96,13 @@ def prepare_task(task: TaskConfig, pretrained: Pretrained, folder: Path) -> dict
         **find_repeats(splits["train"]),
         "leaks": leaks,
         "label_warnings": label_remarks,
+        "text_faults": faults,
     }
+
+
+def _whole(example: Example) -> str:
+    """Both texts of an example."""
+    return f"{example.text} {example.pair or ''}"
 
 
 def _lengths(encoded: Encoded) -> dict[str, float]:

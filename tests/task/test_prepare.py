@@ -55,6 +55,7 @@ def test_prepared(tmp_path: Path, pretrained: Pretrained) -> None:
             "1 of 4 examples of test have the label 'maybe', which train never has (the first is"
             f" {tmp_path}/test.jsonl, line 3)"
         ],
+        "text_faults": [],
     }
     assert Facts.load(tmp_path) == Facts("toy", "single_label", ["maybe", "no", "rare", "yes"], "micro_f1")
     splits = {split: Split.load(tmp_path, split) for split in SPLITS}

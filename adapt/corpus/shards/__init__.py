@@ -3,6 +3,7 @@
 - `form`: what an objective needs beyond plain tokens.
 - `marks`: where words and entities lie among the tokens.
 - `tokens`: shards, read back as one stream cut into rows.
+- `legible`: how well the tokenizer reads the text, on a sample.
 - `encode`: a chunk of texts in, its shards out.
 - `ids`: ids of documents that come more than once.
 - `prepare`: the stage, over all parts of a manifest.

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from adapt.corpus.entities import tagged
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.form import PLAIN, Form
+from adapt.corpus.shards.legible import count_sample
 from adapt.corpus.shards.marks import Marker, entity_numbers, unit_marks
 from adapt.corpus.shards.tokens import write_flat_shard
 from adapt.corpus.watch import text_sizes
@@ -53,6 +54,7 @@ class Encode:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
+        counts.update(count_sample(row["texts"], _tokenizer(self._source)))
         heldout, sizes = self.heldout(keys), text_sizes(table)
         for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
             some = documents.where(chosen)

@@ -28,6 +28,7 @@ from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.encode import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
 from adapt.corpus.shards.ids import IdWriter, count_repeats
+from adapt.corpus.shards.legible import Legibility
 from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
@@ -62,8 +63,8 @@ def prepare(
         measured: prepared corpora whose measured text is left out, by exact normalised text.
 
     Returns:
-        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, and how
-            many texts of each file of an evaluation set were looked for.
+        Metrics: documents, held-out documents, tokens, what was dropped, changed or bad, by reason, how the tokenizer
+            breaks words (`legibility`), and how many texts of each file of an evaluation set were looked for.
 
     Raises:
         DataError: a part is broken, too many records are bad, nothing is left, or the tokenizer knows too few words.
@@ -200,14 +201,17 @@ def _summary(chunks: list[EncodedChunk], corpus: CorpusConfig, manifest: Manifes
             tally.add(Tally(**json.loads(chunk.tally)))
     if counts["refused"]:
         log("prepare: this tokenizer's texts cannot be cut into pieces; they went to the library's own, slower call")
-    metrics = {
+    metrics: dict[str, Any] = {
         **{name: counts[name] for name in ("train_documents", "train_tokens", "heldout_documents", "heldout_tokens")},
         "characters": counts["characters"],
         "dropped": tally.dropped,
         "changed": tally.changed,
         "bad": tally.bad,
+        "legibility": Legibility.of(counts),
     }
     _check(tally, counts, corpus, manifest)
+    for fault in metrics["legibility"].faults():
+        log(f"prepare: {fault}")
     return metrics
 
 
@@ -233,5 +237,6 @@ def _check(tally: Tally, counts: Counter[str], corpus: CorpusConfig, manifest: M
     if counts["unknown_tokens"] > MAX_UNKNOWN_FRACTION * tokens:
         raise DataError(
             f"{counts['unknown_tokens'] / tokens:.0%} of the tokens are unknown to the tokenizer",
-            "use a model whose tokenizer knows this language and script",
+            "use a model whose tokenizer knows this language and script (model.path), or train a tokenizer and a model"
+            " on it (jobs/vocabulary.py scratch)",
         )

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from adapt.console import log
 from adapt.corpus.batches.order import permute
 from adapt.corpus.screening.heldout import in_share, keys_of
 from adapt.corpus.shards.encode import Encode
+from adapt.corpus.shards.legible import Legibility
 from adapt.corpus.shards.prepare import batch_of
 from adapt.corpus.streaming.online import Online
 from adapt.corpus.watch import reading, text_bytes
@@ -34,7 +36,8 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
 
     Returns:
-        heldout_documents and heldout_tokens, and how many texts of each file of an evaluation set were looked for.
+        heldout_documents and heldout_tokens, how the tokenizer breaks the words of the sample, and how many texts of
+            each file of an evaluation set were looked for.
 
     Raises:
         DataError: a file is broken, or the whole corpus holds no text.
@@ -68,7 +71,10 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
-    return {**numbers, "evaluation_texts": online.read.screen.evaluation_texts}
+    legibility = Legibility.of(counts)
+    for fault in legibility.faults():
+        log(f"prepare: {fault}")
+    return {**numbers, "legibility": legibility, "evaluation_texts": online.read.screen.evaluation_texts}
 
 
 def _picked(chunk: pa.Table, position: int, fraction: float, most: int) -> pa.Table:

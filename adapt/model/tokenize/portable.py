@@ -5,11 +5,14 @@ have made of a tokenizer's files is written down, and read by the `tokenizers` l
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from adapt.model.locate import Pretrained
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,11 @@ def text_tokenizer(pretrained: Pretrained) -> TextTokenizer:
     """
     from adapt.model.literal import load_text_tokenizer
 
-    loaded = load_text_tokenizer(pretrained)
+    return known_of(load_text_tokenizer(pretrained))
+
+
+def known_of(loaded: "PreTrainedTokenizerFast") -> TextTokenizer:
+    """Returns what is to be known of a tokenizer that `adapt.model.literal.load_text_tokenizer` has loaded."""
     knows_all = loaded.unk_token in (None, loaded.eos_token)  # GPT-2 names one as both, and knows every byte
     unknown = None if knows_all else loaded.unk_token_id
     return TextTokenizer(loaded.backend_tokenizer, len(loaded), unknown, loaded.eos_token_id)

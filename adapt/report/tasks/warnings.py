@@ -18,6 +18,7 @@ def warnings(study: Study, results: Results) -> list[FindingBlock]:
     for row in results.rows:
         findings += [FindingBlock(row.name, text) for text in (*_of_data(row), *_of_runs(row, results))]
     findings += [FindingBlock(entry.name, f"{lack}.") for entry, lack in _cut_short(study)]
+    findings += [FindingBlock(entry.name, f"{fault}.") for entry, fault in _read_badly(study)]
     findings += [FindingBlock("Not as recorded", text) for text in results.warnings]
     findings += [FindingBlock("Versions", text) for text in _versions(study)]
     findings += [FindingBlock("Chain", text) for text in study.warnings]
@@ -36,6 +37,13 @@ def _cut_short(study: Study) -> Iterator[tuple[Entry, str]]:
             yield entry, lack
 
 
+def _read_badly(study: Study) -> Iterator[tuple[Entry, str]]:
+    """The trainings on text that the tokenizer reads badly."""
+    for entry in study.entries:
+        if entry.record.stage == "export":
+            yield from ((entry, fault) for fault in entry.record.metrics.get("text_faults", []))
+
+
 def _of_data(row: Row) -> Iterator[str]:
     if not row.task_record:
         return
@@ -45,7 +53,7 @@ def _of_data(row: Row) -> Iterator[str]:
         yield f"{leaked} of {sizes.get('test', '?')} test texts also stand in train; see the scores without them."
     if leaked := known.get("leaks", {}).get("dev_in_train"):
         yield f"{leaked} of {sizes.get('dev', '?')} dev texts also stand in train, so the best epoch may come too late."
-    yield from (f"{remark}." for remark in known.get("label_warnings", []))
+    yield from (f"{remark}." for remark in (*known.get("label_warnings", []), *known.get("text_faults", [])))
     if not known.get("label_warnings") and (unseen := known.get("unseen_classes")):
         yield f"classes of dev or test that train does not have: {', '.join(map(str, unseen))}."
     if conflicting := known.get("conflicting"):

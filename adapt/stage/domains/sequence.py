@@ -164,13 +164,18 @@ class Sequence(Stage[SequenceResult]):
             scores=scores,
             losses=losses,
             tables=[{"title": table.title, "columns": table.columns, "rows": table.rows} for table in shown],
-            warnings=[*unmeasured, *notes.warnings],
+            warnings=[*unmeasured, *self._text_faults(done), *notes.warnings],
             model=list(exports.values())[-1],
             models=exports,
             overlap=self._overlap(done),
             **sequence_figures(vars(scores), vars(losses), mode),
         )
         return Outcome(result, self._cost(done))
+
+    def _text_faults(self, done: Done) -> list[str]:
+        """Which domains the tokenizer reads badly."""
+        known = {name: done[text].result.legibility for name, text in self.texts.items()}
+        return [f"{name}: {fault}" for name, found in known.items() if found for fault in found.faults()]
 
     def _measured(self, done: Done) -> dict[int, dict[str, Finished[Any]]]:
         """The results of the method's own stages, by the number of domains learnt before they ran."""

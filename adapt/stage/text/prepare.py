@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.files.manifest import Manifest
+from adapt.corpus.shards.legible import Legibility
 from adapt.corpus.shared import GENERAL, check_heldout, warn_of_little
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Tokens
@@ -37,6 +38,8 @@ class Prepared:
     evaluation_texts: dict[str, Any] | None = None
     """How many texts of each file of an evaluation set were looked for."""
     repeated_ids: int | None = None
+    legibility: Legibility | None = None
+    """How the tokenizer breaks words, measured on a sample; None where an older version prepared the text."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -83,6 +83,7 @@ def test_documents_and_counts(tmp_path: Path, pretrained: Pretrained, capsys: py
     train, heldout = (expected(kept, pretrained.model, out) for out in (False, True))
     assert documents(tmp_path / "out", SHARD_GLOB) == train
     assert documents(tmp_path / "out", HELDOUT_GLOB) == heldout
+    assert metrics.pop("legibility").unknown_words == 0
     assert metrics == {
         "train_documents": len(train),
         "train_tokens": sum(map(len, train)),
@@ -179,6 +180,21 @@ def test_a_language_that_the_tokenizer_does_not_know(tmp_path: Path, pretrained:
     path = jsonl(tmp_path / "a.jsonl", [*TEXTS[:10], *japanese])
     with pytest.raises(DataError, match=r"\d\d% of the tokens are unknown to the tokenizer"):
         run(path, tmp_path / "out", pretrained)
+
+
+def test_how_the_tokenizer_reads_the_words_is_measured_and_told(
+    tmp_path: Path, pretrained: Pretrained, capsys: pytest.CaptureFixture[str]
+) -> None:
+    some = [f"{text} \uc774 \uc5f0\uad6c" for text in sentences(100, seed=3)]
+    found = run(jsonl(tmp_path / "a.jsonl", some), tmp_path / "some", pretrained)
+    known = found["legibility"]
+    assert known.words > 500
+    assert 0.05 < known.unknown_share == known.unknown_words / known.words < 0.5
+    shown = capsys.readouterr().err
+    assert f"prepare: the tokenizer does not know a part of {known.unknown_share:.1%} of the words (limit 2%)" in shown
+    plain = run(jsonl(tmp_path / "b.jsonl", sentences(100, seed=3)), tmp_path / "plain", pretrained)
+    assert plain["legibility"].unknown_words == 0
+    assert "the tokenizer does not know" not in capsys.readouterr().err
 
 
 def test_what_is_measured_elsewhere_is_left_out_and_counted(tmp_path: Path, pretrained: Pretrained) -> None:

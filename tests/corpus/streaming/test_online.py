@@ -232,6 +232,7 @@ def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny
     wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in TEXTS if is_heldout(text, 0.1))
     counts = sample_heldout(online, tmp_path)
     assert heldout(tmp_path) == wanted
+    assert counts.pop("legibility").words > 0
     assert counts == {
         "heldout_documents": wanted.total(),
         "heldout_tokens": sum(map(len, wanted.elements())),

@@ -63,3 +63,11 @@ def test_a_model_whose_text_ended_before_its_training_did_is_named(tmp_path):
     cut = replace(export, metrics={**export.metrics, "cut_short": "the window was not reached"})
     entries = [*runs(fake), Entry("dapt", "dapt", {}, finished(cut))]
     assert "dapt: the window was not reached." in said(Study("short", "base", entries))
+
+
+def test_text_that_the_tokenizer_reads_badly_is_named(tmp_path):
+    fake = Fake(tmp_path)
+    export = fake.export("dapt", 1.0, [2.0, 1.5, 2.0, 2.1], 3.0)
+    spelled = replace(export, metrics={**export.metrics, "text_faults": ["the tokenizer spells the words"]})
+    entries = [*runs(fake), Entry("dapt", "dapt", {}, finished(spelled))]
+    assert "dapt: the tokenizer spells the words." in said(Study("badly", "base", entries))
