@@ -147,6 +147,8 @@ def forgery_in(checkpoint: Path, sealing: Sealing) -> str | None:
             return f"{file.name} is not signed by this user's key for this run and step"
     for file in checkpoint.rglob("*"):
         name = str(file.relative_to(checkpoint))
+        if file.is_symlink():
+            return f"{name} is a link"
         if name not in listed and not file.is_dir() and not name.startswith("."):
             return f"{name} is in no seal"
     return None

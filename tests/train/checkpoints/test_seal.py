@@ -70,6 +70,9 @@ FORGERIES: dict[str, Callable[[Path], object]] = {
     "no signature": unsigned,
     "a file beside": lambda c: (c / "state" / "mp_rank_01_model_states.pt").write_bytes(b"pickle"),
     "a link beside": lambda c: (c / "state" / "more.pt").symlink_to("/nowhere"),
+    "a link in place of the folder": lambda c: (
+        (c / "state").rename(c.parent / "x") and (c / "state").symlink_to("../x")
+    ),
 }
 
 
