@@ -36,7 +36,10 @@ def by_examples_and_seeds(
 
 
 def by_seeds(recipe: Tested, baseline: Tested, samples: int, rng: np.random.Generator) -> tuple[np.ndarray, Chance]:
-    """Differences of mean scores [samples] when each side's seeds are drawn anew; empty if a side has one seed."""
+    """Differences of mean scores [samples] when each side's seeds are drawn anew.
+
+    Empty if a side has one seed, or no seed's score differs from another's.
+    """
     sides = recipe.scores, baseline.scores
     chance = Chance(_side(recipe.scores), _side(baseline.scores))
     if not chance.has_seeds:

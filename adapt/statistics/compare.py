@@ -7,7 +7,8 @@ p is the largest of three: two permutation tests, one for each source (see `adap
 share of the bootstrap that lies as far from its mean as the difference does from zero. The first two alone would not
 do: seeds are exchanged on one fixed test set, which may be small, and examples with fixed models, which another seed
 would change; where both sources are alike in size, each test sees half of the variance, and both reject up to 10% of
-equal recipes. With one seed a side only examples are tested, without predictions only seeds.
+equal recipes. With one seed a side only examples are tested, without predictions only seeds. Seeds whose scores do not
+vary are not tested: they are copies of one number.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ class Comparison:
     compared with."""
     chances: tuple[Chance, ...] = ()
     """For each task, what makes the difference uncertain; empty if nobody asked for it."""
+    is_constant: bool = False
+    """Whether there are several seeds a side whose scores do not vary, so that they say nothing of chance."""
 
     @cached_property
     def detectable(self) -> float | None:
@@ -119,14 +122,16 @@ def _comparison(
     interval: tuple[float, float, float] | None,
     chances: tuple[Chance, ...],
 ) -> Comparison:
-    tests = list(nulls.values())
+    tests, sides = list(nulls.values()), [side for chance in chances for side in (chance.recipe, chance.baseline)]
     spread = float(draws.std()) if len(draws) else 0.0
     if interval is None and spread > ROUNDING:
         wide = difference + _wider(spread, chances) * (draws - difference)
         low, high = np.quantile(wide, [LEVEL / 2, 1 - LEVEL / 2])
         interval = float(low), float(high), spread
-        tests += [(Null(wide - wide.mean(), exact=False), difference)] if len(nulls) > 1 else []
+        is_both = "examples" in nulls and any(side.varies for side in sides)
+        tests += [(Null(wide - wide.mean(), exact=False), difference)] if is_both else []
     low, high, error = interval or (None, None, None)
     p = max((null.p(observed) for null, observed in tests), default=None)
     least = max((null.least for null, _ in tests), default=None)
-    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls, chances)
+    constant = min((side.seeds for side in sides), default=1) > 1 and not any(side.varies for side in sides)
+    return Comparison(difference, low, high, error, p, least, tuple(nulls), draws, nulls, chances, constant)

@@ -3,14 +3,17 @@
 Two null hypotheses, each with its own exchange:
 
 - *seeds*: which recipe a seed's score belongs to does not matter. All arrangements of the scores over the two sides
-  are counted (5 seeds a side: 252), so p is exact.
+  are counted (5 seeds a side: 252), so p is exact. Copies of one score are no evidence: where one side's seeds do not
+  vary, the signs of the other's distances from it are flipped instead (5 seeds: 32 arrangements); where no side's seeds
+  vary, there is no such test.
 - *examples*: for these trained models, which recipe a prediction belongs to does not matter. The two sides' predictions
   are exchanged example by example, with probability one half (approximate randomization: Noreen 1989; Yeh 2000),
   for all seeds together, since their predictions of one example are alike.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import comb
 
 import numpy as np
@@ -51,15 +54,22 @@ def seeds_null(a: np.ndarray, b: np.ndarray, rng: np.random.Generator) -> Null |
         rng: for more than MOST_ARRANGEMENTS of them.
 
     Returns:
-        None where there is nothing to exchange: one seed on either side.
+        None where there is nothing to exchange: one seed on either side, or no seed's score differs from another's.
     """
-    if min(len(a), len(b)) < 2:
+    if min(len(a), len(b)) < 2 or not (vary(a) or vary(b)):
         return None
-    weights, exact = arrangements(len(a), len(b), MOST_ARRANGEMENTS, rng)
+    weights, exact = arrangements(len(a), len(b), MOST_ARRANGEMENTS, rng, (vary(a), vary(b)))
     return Null(weights @ np.concatenate([a, b]), exact)
 
 
-def arrangements(a: int, b: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
+def vary(scores: Sequence[float] | np.ndarray) -> bool:
+    """Whether scores differ by more than rounding."""
+    return float(np.ptp(scores)) > ROUNDING
+
+
+def arrangements(
+    a: int, b: int, most: int, rng: np.random.Generator, varying: tuple[bool, bool] = (True, True)
+) -> tuple[np.ndarray, bool]:
     """What mean of b minus mean of a is of all scores, in every arrangement of them over the two sides.
 
     Args:
@@ -67,10 +77,19 @@ def arrangements(a: int, b: int, most: int, rng: np.random.Generator) -> tuple[n
         b: likewise.
         most: arrangements; if there are more, so many are drawn at random.
         rng: to draw with.
+        varying: whether the scores of a, and those of b, differ from each other. Where one side's do not, its mean is
+            fixed, and arrangements flip signs of the other side's distances from it.
 
     Returns:
         Weights [arrangements, a + b], and whether they are all there are.
     """
+    if not all(varying):
+        side = slice(None, a) if varying[0] else slice(a, None)
+        flipped, exact = signs(a if varying[0] else b, most, rng)
+        weights = np.empty((len(flipped), a + b))
+        weights[:] = -flipped.mean(1, keepdims=True) / (b if varying[0] else a)
+        weights[:, side] = flipped / flipped.shape[1]
+        return (-weights if varying[0] else weights), exact
     exact = comb(a + b, b) <= most
     if exact:
         chosen = np.array(list(combinations(range(a + b), b)))
@@ -79,6 +98,23 @@ def arrangements(a: int, b: int, most: int, rng: np.random.Generator) -> tuple[n
     weights = np.full((len(chosen), a + b), -1 / a)
     np.put_along_axis(weights, chosen, 1 / b, axis=1)
     return weights, exact
+
+
+def signs(count: int, most: int, rng: np.random.Generator) -> tuple[np.ndarray, bool]:
+    """All assignments of +1 and -1 to some numbers, or many drawn at random, each with its opposite.
+
+    Args:
+        count: of the numbers.
+        most: assignments; if there are more, so many are drawn.
+        rng: to draw with.
+
+    Returns:
+        Signs [assignments, count], and whether they are all there are.
+    """
+    if 2**count > most:
+        drawn = rng.choice([-1.0, 1.0], (most // 2, count))
+        return np.concatenate([drawn, -drawn]), False
+    return np.array(list(product([1.0, -1.0], repeat=count))), True
 
 
 def examples_null(a: Tested, b: Tested, samples: int, rng: np.random.Generator) -> tuple[Null, float]:

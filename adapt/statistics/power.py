@@ -33,6 +33,11 @@ class Side:
     luck: float = 0.0
     """The part of that variance that is due to the seeds' luck with the test examples."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether the scores of its seeds differ by more than rounding."""
+        return self.seeds > 1 and self.variance > ROUNDING**2
+
     def own(self, variance: np.ndarray | float) -> np.ndarray:
         """The variance over seeds without that luck."""
         return np.clip(variance - self.luck, 0, variance)
@@ -50,8 +55,8 @@ class Chance:
 
     @property
     def has_seeds(self) -> bool:
-        """Whether seeds can be exchanged between the sides."""
-        return min(self.recipe.seeds, self.baseline.seeds) > 1
+        """Whether seeds can be exchanged between the sides: each has several, and those of one vary."""
+        return min(self.recipe.seeds, self.baseline.seeds) > 1 and (self.recipe.varies or self.baseline.varies)
 
 
 def quantile(error: np.ndarray, doubt: np.ndarray) -> np.ndarray:
@@ -136,7 +141,9 @@ def _studies(tasks: Sequence[Chance], rng: np.random.Generator) -> _Studies:
             own += side.own(variance) / side.seeds
             doubt += doubt_of(variance, side.seeds)
         if has_seeds:
-            weights, is_complete = arrangements(chance.baseline.seeds, chance.recipe.seeds, MOST_ARRANGEMENTS, rng)
+            numbers = chance.baseline.seeds, chance.recipe.seeds
+            varying = chance.baseline.varies, chance.recipe.varies
+            weights, is_complete = arrangements(*numbers, MOST_ARRANGEMENTS, rng, varying)
             exact = exact and is_complete
             chosen = rng.integers(0, len(weights), MOST_ARRANGEMENTS) if len(tasks) > 1 else slice(None)
             exchanged.append(np.concatenate([theirs, mine], 1) @ weights[chosen].T)

@@ -21,12 +21,13 @@ def verdict(comparison: Comparison, adjusted: float | None = None, unit: str = "
     if comparison.low is not None and comparison.high is not None:
         figures += f", 95% CI {points(comparison.low)} to {points(comparison.high)}"
     if comparison.p is None:
-        return f"{figures}; one seed a side and no predictions, so nothing can be said of chance"
+        why = "seeds whose scores do not vary" if comparison.is_constant else "one seed a side"
+        return f"{figures}; {why} and no predictions, so nothing can be said of chance"
     figures += f", {p_value(comparison.p)}"
     if adjusted is not None and adjusted != comparison.p:
         figures += f" (Holm {p_value(adjusted, bare=True)})"
     if comparison.over == ("examples",):
-        figures += ", of one seed: another may differ"
+        figures += ", of seeds that do not vary" if comparison.is_constant else ", of one seed: another may differ"
     if significant(comparison, adjusted):
         return figures
     return f"no significant difference: {figures}; {_sight(comparison, recipes)}"

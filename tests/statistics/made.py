@@ -1,6 +1,7 @@
 """Test predictions of made-up recipes, each example of its own difficulty."""
 
 import numpy as np
+from scipy import stats
 
 from adapt.statistics.outcomes import Tested, single_label
 
@@ -23,3 +24,11 @@ def outcomes(
 ) -> Tested:
     predicted = drawn(accuracy, seeds, len(truth), rng, truth, apart)
     return single_label([truth.tolist()] * seeds, predicted, CLASSES, metric)
+
+
+def sign_flips(differences) -> float:
+    """The p of scipy's exact sign-flip test."""
+    test = stats.permutation_test(
+        (differences,), lambda x, axis: np.mean(x, axis=axis), permutation_type="samples", n_resamples=np.inf
+    )
+    return float(np.mean(np.abs(test.null_distribution) >= abs(np.mean(differences)) - 1e-12))

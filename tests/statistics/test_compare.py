@@ -6,6 +6,7 @@ from scipy import stats
 
 from adapt.statistics.compare import average_over_tasks, compare
 from adapt.statistics.outcomes import Tested, single_label
+from adapt.statistics.words import verdict
 from tests.statistics.made import outcomes
 
 pytestmark = pytest.mark.heavy
@@ -101,14 +102,63 @@ def test_one_seed_a_side_without_predictions_says_nothing_of_chance():
     assert (found.low, found.p, found.error, found.detectable) == (None, None, None, None)
 
 
-@pytest.mark.parametrize(("ours", "theirs", "p"), [(0.5, 0.5, 1.0), (0.1 + 0.2, 0.3, 1.0), (0.7, 0.5, 0.1)])
-def test_scores_that_do_not_vary_have_no_interval(ours, theirs, p):
-    """Three seeds a side are exchanged in 20 ways, so p is at least .1, however sure equal scores look."""
+@pytest.mark.parametrize(("ours", "theirs"), [(0.5, 0.5), (0.1 + 0.2, 0.3), (0.7, 0.5)])
+def test_scores_that_do_not_vary_say_nothing_of_chance(ours, theirs):
+    """However many they are, they are copies of one number."""
     found = compare(
         Tested(np.array([ours, 0.3, 0.3]) if ours == 0.1 + 0.2 else np.full(3, ours)), Tested(np.full(3, theirs))
     )
     assert (found.low, found.high, found.error, found.detectable) == (None, None, None, None)
-    assert found.p == pytest.approx(p)
+    assert (found.p, found.over, found.is_constant) == (None, (), True)
+    many = compare(Tested(np.full(50, ours)), Tested(np.full(50, theirs)))
+    assert (many.p, many.low) == (None, None)
+    assert "seeds whose scores do not vary and no predictions" in verdict(many)
+
+
+def test_predictions_that_seeds_do_not_change_are_tested_by_examples_alone():
+    """One example of 139 differs, the same with each of five seeds."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 6, 139)
+    before = np.where(rng.random(139) < 0.35, truth, 0)
+    after = before.copy()
+    after[np.flatnonzero(before != truth)[0]] = truth[np.flatnonzero(before != truth)[0]]
+    sides = (single_label([truth.tolist()] * 5, [each.tolist()] * 5, 6, "accuracy") for each in (after, before))
+    found = compare(*sides)
+    assert (found.over, found.p) == (("examples",), 1.0)
+    assert "of seeds that do not vary" in verdict(found)
+
+
+def test_a_side_whose_seeds_do_not_vary_is_one_number():
+    """Five scores above five copies of another are as sure as five signs are, and not as an exchange of ten seeds."""
+    found = compare(Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])), Tested(np.full(5, 0.5)))
+    other = compare(Tested(np.full(5, 0.5)), Tested(np.array([0.71, 0.72, 0.69, 0.74, 0.7])))
+    assert found.p == found.least_p == other.p == 2 / 32
+    assert found.over == ("seeds",)
+    assert other.difference == -found.difference
+    assert found.detectable is None  # no difference has a p below .05
+
+
+def test_a_side_that_does_not_vary_is_told_apart_as_often_as_said():
+    rng = np.random.default_rng(4)
+    constant = Tested(np.full(8, 0.5))
+    ps = np.array([compare(Tested(rng.normal(0.5, 0.02, 8)), constant, samples=20).p for _ in range(600)])
+    assert 0.03 <= (ps < 0.05).mean() <= 0.07
+
+
+def test_the_average_of_tasks_tests_the_seeds_of_those_whose_seeds_vary():
+    """A task whose seeds do not vary takes the exchange of seeds away; their chance stays in p."""
+    rng = np.random.default_rng(0)
+    truth = (np.arange(300) % 3).tolist()
+    wrong = [(each + 1) % 3 for each in truth]
+    still = [single_label([truth] * 5, [right] * 5, 3, "accuracy") for right in (truth[:200] + wrong[200:],) * 2]
+    apart = [outcomes(accuracy, rng, np.array(truth), apart=0.15, metric="accuracy") for accuracy in (0.62, 0.6)]
+    average = average_over_tasks([compare(*still), compare(*apart)])
+    assert average.over == ("examples",)
+    (null, observed), error = average.nulls["examples"], average.error
+    assert error is not None
+    assert average.p is not None
+    assert average.p >= null.p(observed)
+    assert average.p == pytest.approx(2 * stats.norm.sf(abs(average.difference) / error), abs=0.2)
 
 
 def test_equal_predictions_have_no_interval():

@@ -5,15 +5,57 @@ import pytest
 from scipy import stats
 
 from adapt.statistics.paired import paired
+from tests.statistics.made import sign_flips
 
 
-def test_interval_and_p_are_those_of_scipys_t_test():
-    mine, theirs = [0.71, 0.74, 0.69, 0.75, 0.72, 0.70], [0.70, 0.71, 0.70, 0.72, 0.70, 0.69]
-    found = paired([a - b for a, b in zip(mine, theirs, strict=True)])
-    test = stats.ttest_rel(mine, theirs)
-    assert found.p == pytest.approx(test.pvalue)
-    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+@pytest.mark.parametrize("mine", [[0.71, 0.74, 0.69, 0.75, 0.72, 0.70], [0.74, 0.72, 0.76, 0.73, 0.74, 0.95]])
+def test_p_is_the_larger_of_scipys_t_and_sign_flip_tests(mine):
+    theirs = [0.70, 0.71, 0.70, 0.72, 0.70, 0.69]
+    differences = [a - b for a, b in zip(mine, theirs, strict=True)]
+    found, test = paired(differences), stats.ttest_rel(mine, theirs)
+    assert found.p == pytest.approx(max(test.pvalue, sign_flips(differences)))
     assert found.error == pytest.approx(found.difference / test.statistic)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_of_few_pairs_the_interval_is_that_of_scipys_t(seeds):
+    differences = np.random.default_rng(seeds).normal(0.02, 0.01, seeds)
+    found, test = paired(differences), stats.ttest_1samp(differences, 0)
+    assert (found.low, found.high) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert found.p >= 2.0 ** (1 - seeds)
+
+
+@pytest.mark.parametrize("pairs", [6, 7, 9, 12, 16])
+def test_the_interval_holds_what_p_does_not_reject(pairs):
+    """Moved to either end of its interval, and a little beyond, a sample is accepted, and rejected."""
+    for seed in range(5):
+        differences = np.random.default_rng(seed).exponential(1, pairs)
+        found = paired(differences)
+        for end, out in ((found.low, -1e-6), (found.high, 1e-6)):
+            assert paired(differences - end + out).p >= 0.05
+            assert paired(differences - end - out).p < 0.05
+
+
+def test_pairs_of_seeds_that_do_not_vary_say_nothing_of_chance():
+    found = paired([0.02] * 8, is_varied=False)
+    assert (found.difference, found.p, found.low, found.is_constant) == (pytest.approx(0.02), None, None, True)
+
+
+@pytest.mark.parametrize(("pairs", "t_alone", "most"), [(5, 0.10, 0.0), (6, 0.09, 0.08), (10, 0.08, 0.12)])
+def test_how_often_skewed_differences_without_a_mean_are_called_significant(pairs, t_alone, most):
+    """Exponential less its mean, of which Student's t alone rejects 10 to 12%. Five pairs are safe, more not quite."""
+    samples = np.random.default_rng(pairs).exponential(1, (1500, pairs)) - 1
+    assert (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean() > t_alone
+    assert np.mean([paired(each).p < 0.05 for each in samples]) <= most
+
+
+@pytest.mark.parametrize("draw", ["normal", "skewed"])
+def test_methods_that_are_alike_are_told_apart_at_most_as_often_as_said(draw):
+    """Each method's scores are drawn alike, so that their differences are symmetric, however skewed scores are."""
+    rng = np.random.default_rng(1)
+    shape = (1500, 2, 7)
+    scores = rng.normal(size=shape) if draw == "normal" else rng.lognormal(0, 1, shape)
+    assert np.mean([paired(mine - theirs).p < 0.05 for mine, theirs in scores]) <= 0.055
 
 
 def test_one_pair_says_nothing_of_chance():

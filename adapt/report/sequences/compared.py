@@ -8,6 +8,7 @@ from adapt.report.tasks.compared import RecipeCompared, corrected
 from adapt.report.tasks.verdict import nats
 from adapt.statistics.continual import SequenceFigures
 from adapt.statistics.paired import paired
+from adapt.statistics.permutation import vary
 from adapt.statistics.words import points
 
 
@@ -84,16 +85,24 @@ def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paire
     if sequences.baseline is None:
         return {}
     others = [name for name in sequences.methods if name != sequences.baseline]
-    pairs = {name: _pairs(sequences, name, measure) for name in others}
-    comparisons = corrected({name: paired(differences) for name, differences in pairs.items() if differences})
+    pairs = {name: values for name in others if (values := _pairs(sequences, name, measure))}
+    comparisons = corrected(
+        {
+            name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
+            for name, values in pairs.items()
+        }
+    )
     return {
         name: Paired(compared.comparison, compared.adjusted, compared.recipes, len(pairs[name]), measure.better)
         for name, compared in comparisons.items()
     }
 
 
-def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
-    """Returns each seed's difference of means over the orders that both share, or over all if one of them has none."""
+def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
+    """The values of a method and of the baseline with each seed that both have.
+
+    They are means over the orders that both share, or over all orders if one of them has none.
+    """
     names = method, sequences.baseline or ""
     mine, theirs = (sequences.methods[name] for name in names)
     if all(sequences.mode(name) == "continual" for name in names):
@@ -101,7 +110,7 @@ def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[float]:
         shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
         mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
     measured, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
-    return [measured[seed] - expected[seed] for seed in measured if seed in expected]
+    return [(measured[seed], expected[seed]) for seed in measured if seed in expected]
 
 
 def _value(run: SequenceRun, measure: Measure) -> float | None:

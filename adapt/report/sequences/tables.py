@@ -71,10 +71,11 @@ def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[st
         if name in compared[measure.name]
     ]
     note = (
-        "Paired: each seed against the baseline's, both as means over the orders they share. Intervals by Student's t "
-        "over the seeds, and p too, but never below 2^(1 - seeds), as of a test of signs: five seeds or fewer cannot "
-        "be significant. Holm corrects for the number of methods, not of figures. The chance in pre-training is in "
-        "these figures; that of the choice of tasks and orders is not."
+        "Paired: each seed against the baseline's, both as means over the orders they share. p is the larger of "
+        "Student's t and the exact sign-flip test over the seeds, which is never below 2^(1 - seeds): five seeds or "
+        "fewer cannot be significant. Their interval is Student's t, which assumes normal differences; from six seeds "
+        "on it agrees with p. Holm corrects for the number of methods, not of figures. The chance in pre-training is "
+        "in these figures; that of the choice of tasks and orders is not."
     )
     header = ["method", "difference", "95% interval", "p", "p (Holm)", "seeds"]
     return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None

@@ -70,7 +70,8 @@ def _difference(measure: Measure, paired: Paired) -> str:
     comparison = paired.comparison
     text = f"difference {measure.change(comparison.difference)}"
     if comparison.p is None:
-        return f"{text}, of one seed, so nothing can be said of chance"
+        why = "of seeds that do not vary" if comparison.is_constant else "of one seed"
+        return f"{text}, {why}, so nothing can be said of chance"
     if comparison.low is not None and comparison.high is not None:
         text += f", 95% CI {measure.change(comparison.low)} to {measure.change(comparison.high)}"
     text += f", {p_value(comparison.p)}"
