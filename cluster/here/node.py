@@ -1,5 +1,6 @@
 """A node of a cluster on this machine: a group of processes on an address of loopback, with folders of its own."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from adapt.errors import ClusterError
 from adapt.runtime import NODE_ADDRESS
+from cluster.here.keeper import MODULE
 from cluster.here.processes import end_all, wait_for_line
 
 FOLDER = "DONTSTOP_NODE"
@@ -66,7 +68,7 @@ class Node:
     def _has_started(self) -> bool:
         with self._said.open("wb") as out:
             process = subprocess.Popen(
-                self.command,
+                [sys.executable, "-m", MODULE, str(os.getpid()), *self.command],
                 env={**self.environment, FOLDER: f"{self.folder}/", NODE_ADDRESS: self.host},
                 stdin=subprocess.DEVNULL,
                 stdout=out,

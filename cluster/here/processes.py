@@ -1,5 +1,6 @@
-"""Processes of this machine: known by a variable of their environment, waited for, and ended without exception."""
+"""Finds the processes of a node on this machine, waits for them, and ends them without exception."""
 
+import os
 import secrets
 import socket
 import subprocess
@@ -10,16 +11,42 @@ from pathlib import Path
 
 import psutil
 
+from cluster.here.keeper import MODULE
+
 _PORTS = range(20_000, 32_000)
 """Above those of Ray's workers, and below those of connections: net.ipv4.ip_local_port_range."""
 
 
 def processes(variable: str, begins: str) -> Iterator[psutil.Process]:
-    """The processes of this user whose environment has a variable that begins with this."""
+    """Finds the processes of a node, or of all nodes.
+
+    These are the processes of this user whose environment has the variable, whose stdout or stderr is a file below the
+    folder, and all that descend from such processes. Ray's workers and agents change their title, which overwrites
+    their environment; they write to log files of their node, and they descend from its keeper.
+
+    Args:
+        variable: holds the folder of a node, or the folder of all nodes.
+        begins: that folder.
+    """
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(variable, "").startswith(begins):
+            if process.pid not in own and _belongs(process, variable, begins):
+                for each in (process, *process.children(recursive=True)):
+                    found[each.pid] = each
+    for process in found.values():
+        with suppress(psutil.Error):
+            if process.pid not in own and process.status() != psutil.STATUS_ZOMBIE:
                 yield process
+
+
+def _belongs(process: psutil.Process, variable: str, begins: str) -> bool:
+    with suppress(psutil.Error, OSError):
+        if process.environ().get(variable, "").startswith(begins):
+            return True
+    folder = begins.rstrip("/") + "/"
+    return any(os.readlink(f"/proc/{process.pid}/fd/{number}").startswith(folder) for number in (1, 2))
 
 
 def end_all(variable: str, begins: str) -> int:
@@ -34,12 +61,19 @@ def end_all(variable: str, begins: str) -> int:
     """
     ended = 0
     while found := list(processes(variable, begins)):
-        for process in found:
+        # keepers last: what they keep stays theirs, and so is found, while it is killed
+        for process in [each for each in found if not _is_keeper(each)] or found:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(found, timeout=5)
-        ended += len(found)
+                ended += 1
+        psutil.wait_procs(found, timeout=0.5)
     return ended
+
+
+def _is_keeper(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return MODULE in process.cmdline()
+    return False
 
 
 def wait_for_line(file: Path, line: str, process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:

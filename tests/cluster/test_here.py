@@ -5,7 +5,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,6 +49,87 @@ def test_all_processes_of_a_node_end_and_no_others(tmp_path: Path) -> None:
     assert end_all(FOLDER, str(tmp_path)) == 0
     for parent in parents:
         parent.wait()
+
+
+DETACHED = """
+import os, subprocess, sys, time
+nowhere = subprocess.DEVNULL
+if not os.fork():  # its parent ends, it leads a session, and no variable, file or title tells whose it is
+    os.setsid()
+    child = subprocess.Popen(["sleep", "600"], env={}, cwd="/", stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    with open(sys.argv[1] + ".part", "w") as file:
+        file.write(str(child.pid))
+    os.rename(sys.argv[1] + ".part", sys.argv[1])
+    os._exit(0)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print("Ray runtime started", flush=True)
+time.sleep(600)
+"""
+STARTER = """
+import sys, time
+from pathlib import Path
+from cluster.here.node import Node
+Node.command = [sys.executable, "-c", sys.argv[2], sys.argv[1] + "/pid"]
+Node(1, Path(sys.argv[1]) / "1", [], {}).start()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def detached(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", psutil.Process, psutil.Process, Path]]:
+    """What has started a node, the node's keeper, a process that has detached itself, and the node's folder."""
+    with (tmp_path / "up").open("wb") as out:
+        command = [sys.executable, "-c", STARTER, str(tmp_path), DETACHED]
+        starter = subprocess.Popen(command, stdout=out)
+    try:
+        assert wait_for_line(tmp_path / "up", "up", starter, 60)
+        (keeper,) = psutil.Process(starter.pid).children()
+        yield starter, keeper, psutil.Process(int((tmp_path / "pid").read_text())), tmp_path / "1"
+    finally:
+        starter.kill()
+        starter.wait()
+        end_all(FOLDER, str(tmp_path))
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        process.wait(60)
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
+def test_a_process_that_hides_is_found_and_ends_with_its_node(detached: Any) -> None:
+    starter, _, hidden, folder = detached
+    assert hidden in processes(FOLDER, f"{folder}/")
+    Node(1, folder, [], {}).lose()
+    assert gone(hidden)
+    assert not list(processes(FOLDER, f"{folder}/"))
+    assert starter.poll() is None
+
+
+@pytest.mark.parametrize("killed", ["starter", "leader"])
+def test_a_node_ends_whole_when_its_starter_or_leader_is_killed(detached: Any, killed: str) -> None:
+    starter, keeper, hidden, _ = detached
+    (leader,) = [each for each in keeper.children() if each != hidden]
+    (starter if killed == "starter" else leader).kill()
+    assert gone(hidden)
+    assert gone(leader)
+    if killed == "starter":
+        assert gone(keeper)
+
+
+def test_what_writes_to_a_nodes_logs_is_found_without_its_keeper_and_environment(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    with (tmp_path / "node" / "worker.out").open("w") as out:
+        process = subprocess.Popen(["sleep", "600"], env={}, stdout=out)
+    with subprocess.Popen(["sleep", "600"], cwd=tmp_path / "node", env={}) as other:  # such as a shell that looks at it
+        assert end_all(FOLDER, f"{tmp_path}/node/") == 1
+        process.wait(60)
+        assert other.poll() is None
+        other.kill()
 
 
 def test_a_process_that_ends_without_the_word_is_not_waited_for(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from tests.forks.process import become_job
 from tests.forks.server import Forked
 
 ROOT = Path(__file__).parents[2]
-COMMAND = 3
-"""Words before the arguments in the command of a node: Python, -m and the module."""
+COMMAND = 7
+"""Words before the arguments of a node: the command of its keeper, with a number, and Python, -m and the module."""
 
 
 @contextmanager
