@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -104,19 +103,6 @@ class Nodes:
         with urlopen(asked, timeout=_ANSWER_S) as answer:
             found = json.load(answer)["data"]["result"]["result"]
         return sum(node["state"] == "ALIVE" for node in found)
-
-    def drain(self, node: str, seconds: float) -> None:
-        """Announces that a node will be taken away.
-
-        Args:
-            node: its id.
-            seconds: until then.
-        """
-        reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "taken away")
-        until = ("--deadline-remaining-seconds", str(seconds))
-        command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address]
-        arguments = [*command, "--node-id", node, *reason, *until]
-        subprocess.run(arguments, env=self.environment, check=True, capture_output=True)
 
     def processes(self) -> int:
         """How many processes of this machine work for the cluster, or with it."""

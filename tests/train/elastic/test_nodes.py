@@ -1,6 +1,8 @@
 """Real nodes that come and go while a training runs: every step has the loss that it has when nothing happens."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -9,12 +11,14 @@ import pytest
 
 from adapt.train.tracking.progress import Progress
 from cluster.here.nodes import Nodes
+from tests.cluster.metadata import served
 from tests.forks.nodes import forked_nodes
 from tests.train.elastic.toy_run import SIZES
 from tests.train.elastic.watched import STEPS, Run
 from tests.train.toy import Case, build, feed
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +79,19 @@ def test_a_group_grows_and_shrinks_with_its_nodes(cluster: Nodes, started: Calla
 
 
 def test_a_notice_is_answered_with_a_checkpoint_and_training_goes_on(
-    cluster: Nodes, started: Callable[..., Run]
+    cluster: Nodes, started: Callable[..., Run], tmp_path: Path
 ) -> None:
     run = started((1, 1), 10 * STEPS)
     run.wait(lambda rows: len(rows) > 5)
     assert run.saved() == 0
     cluster.add()
     noticed = len(run.rows())
-    cluster.drain(run.rows()[-1]["node"], seconds=4)
+    with served("aws") as metadata:  # the cloud announces the end of the node that trains, and Ray is told
+        metadata.announce(8)
+        told = ["--node-id", run.rows()[-1]["node"], "--address", cluster.address, "--metadata", metadata.address]
+        command = [sys.executable, str(ROOT / "cluster" / "preemption.py"), "watch", *told]
+        environment = {**cluster.environment, "TMPDIR": str(tmp_path)}
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
     run.wait(lambda rows: run.saved())
     run.wait(lambda rows: rows[-1]["step"] > run.saved() + 2)  # it goes on
     assert run.saved() > noticed

@@ -1,0 +1,226 @@
+"""Tells Ray when a cloud or Kubernetes takes a node away, so that trainings save a checkpoint before it goes.
+
+python cluster/preemption.py watch                asks the cloud's metadata server until it announces this node's end
+python cluster/preemption.py stop --seconds 110   announces this node's end, and waits while it trains (preStop)
+
+It runs on a node, with Ray and Python alone: this file is all that it needs of the project.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+METADATA = "http://169.254.169.254"
+"""The link-local address at which AWS, Google Cloud and Azure answer to their machines."""
+LOOK_S = 5.0
+"""Between two looks. Google Cloud and Azure give notice of 30 s, AWS of 2 min."""
+GOOGLE_S = AZURE_S = 30
+"""Notice before the end, where the answer does not name the end."""
+TRAINS = b"ray::RayTrainWorker"
+"""How the title of a process that trains begins."""
+_ANSWER_S = 5.0
+_TRIES = 6
+_DIRECT = build_opener(ProxyHandler({}))  # a proxy would answer for another machine
+
+
+@dataclass(frozen=True)
+class Notice:
+    """The announced end of this node."""
+
+    seconds: int
+    """From now."""
+    why: str
+
+
+Ask = Callable[[str], "Notice | None"]
+"""Takes the address of the metadata server; returns the notice if there is one; raises OSError without an answer."""
+
+
+def aws(metadata: str) -> Notice | None:
+    """Asks AWS (IMDSv2) whether this spot instance is taken back."""
+    lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token = {"X-aws-ec2-metadata-token": _answer(f"{metadata}/latest/api/token", lifetime, "PUT") or ""}
+    if not token["X-aws-ec2-metadata-token"]:
+        raise OSError("it gives no token")
+    content = _answer(f"{metadata}/latest/meta-data/spot/instance-action", token)
+    if content is None:
+        return None
+    told = json.loads(content)
+    end = datetime.fromisoformat(told["time"].replace("Z", "+00:00"))
+    return Notice(_seconds_until(end), f"AWS: spot instance-action {told['action']}")
+
+
+def google(metadata: str) -> Notice | None:
+    """Asks Google Cloud whether this instance is preempted."""
+    content = _answer(f"{metadata}/computeMetadata/v1/instance/preempted", {"Metadata-Flavor": "Google"})
+    if content is None or content.strip() not in ("TRUE", "FALSE"):
+        raise OSError("it is not the metadata server of Google Cloud")
+    return Notice(GOOGLE_S, "Google Cloud: preempted") if content.strip() == "TRUE" else None
+
+
+def azure(metadata: str) -> Notice | None:
+    """Asks Azure whether this machine is evicted, or ended by other scheduled events."""
+    own = {"Metadata": "true"}
+    name = _answer(f"{metadata}/metadata/instance/compute/name?api-version=2021-02-01&format=text", own)
+    content = _answer(f"{metadata}/metadata/scheduledevents?api-version=2020-07-01", own)
+    if name is None or content is None:
+        raise OSError("it is not the metadata server of Azure")
+    for event in json.loads(content)["Events"]:  # they are also those of other machines of the set
+        if event["EventType"] in ("Preempt", "Terminate", "Reboot", "Redeploy") and name in event["Resources"]:
+            begins = event.get("NotBefore")  # empty once it has begun
+            seconds = _seconds_until(parsedate_to_datetime(begins)) if begins else AZURE_S
+            return Notice(seconds, f"Azure: scheduled event {event['EventType']}")
+    return None
+
+
+CLOUDS: Mapping[str, Ask] = {"aws": aws, "google": google, "azure": azure}
+
+
+def _answer(url: str, headers: Mapping[str, str], method: str = "GET") -> str | None:
+    """What the server says; None where it says that there is no such thing."""
+    try:
+        with _DIRECT.open(Request(url, headers=dict(headers), method=method), timeout=_ANSWER_S) as answer:
+            content: str = answer.read().decode()
+            return content
+    except HTTPError as error:
+        if error.code in (400, 403, 404, 405):
+            return None
+        raise
+
+
+def _seconds_until(end: datetime) -> int:
+    return max(0, int((end - datetime.now(UTC)).total_seconds()))
+
+
+def cloud_here(metadata: str) -> tuple[str, Ask] | None:
+    """Finds the cloud whose metadata server answers; None where none does."""
+    for name, ask in CLOUDS.items():
+        try:
+            ask(metadata)
+        except (OSError, ValueError, KeyError):  # nobody, or another cloud's
+            continue
+        return name, ask
+    return None
+
+
+def watch(metadata: str, drain: Callable[[Notice], bool], look_s: float = LOOK_S) -> str:
+    """Asks the metadata server until it announces the end of this node, and hands that on.
+
+    Args:
+        metadata: its address.
+        drain: hands a notice on, and returns whether that has worked. It is tried again until the end.
+        look_s: between two looks [s].
+
+    Returns:
+        What has happened, for people.
+    """
+    found = None
+    for _ in range(_TRIES):  # a network may come up late
+        if found := cloud_here(metadata):
+            break
+        time.sleep(look_s)
+    if found is None:
+        return "no cloud's metadata server answers: nobody takes this node away, or its pods cannot ask"
+    name, ask = found
+    _say(f"asking {name} every {look_s:g} s")
+    while True:
+        try:
+            notice = ask(metadata)
+        except (OSError, ValueError, KeyError) as error:
+            _say(f"{name} does not answer: {error}")
+            notice = None
+        if notice and drain(notice):
+            return f"{notice.why}: Ray knows that this node ends in {notice.seconds} s"
+        time.sleep(look_s)
+
+
+def stop(seconds: int, drain: Callable[[Notice], bool], trains: Callable[[], bool]) -> str:
+    """Announces that this node ends, and waits while it trains, at most until then.
+
+    Returns:
+        What has happened, for people.
+    """
+    end = time.monotonic() + seconds
+    if not trains():
+        return "nothing trains here"
+    while not drain(Notice(max(1, int(end - time.monotonic())), "Kubernetes: the pod is deleted")):
+        if time.monotonic() > end:
+            return "Ray could not be told"
+        time.sleep(1)
+    while trains() and time.monotonic() < end:
+        time.sleep(1)
+    return "the time is over" if trains() else "nothing trains here any more"
+
+
+def is_training() -> bool:
+    """Whether a process of Ray Train runs on this node. Idle nodes, which the autoscaler takes away, go at once."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if file.read_bytes().startswith(TRAINS):
+                return True
+        except OSError:  # it has just ended
+            continue
+    return False
+
+
+def drain_by_ray(notice: Notice, node: str | None = None, address: str | None = None) -> bool:
+    """Tells Ray by `ray drain-node` that a node is preempted.
+
+    Args:
+        notice: of its end.
+        node: its id; None for the node of this process.
+        address: of Ray; None for the Ray of this machine.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+    command += ["--reason-message", notice.why, "--deadline-remaining-seconds", str(notice.seconds)]
+    command += ["--node-id", node] if node else []
+    command += ["--address", address] if address else []
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        _say(f"ray drain-node failed: {' '.join((done.stderr or done.stdout).split())[-300:]}")
+    return done.returncode == 0
+
+
+def _say(message: str) -> None:
+    print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {message}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="cluster/preemption.py", description=__doc__.split("\n")[0])
+    parser.add_argument("verb", choices=("watch", "stop"))
+    parser.add_argument("--seconds", type=int, default=110, help="stop: seconds until this node is killed")
+    parser.add_argument("--metadata", default=METADATA, help="watch: the address of the metadata server")
+    parser.add_argument("--node-id", help="Ray's id of the node (default: that of this node)")
+    parser.add_argument("--address", help="of Ray's head (default: of the Ray that runs here)")
+    given = parser.parse_args()
+
+    def drain(notice: Notice) -> bool:
+        return drain_by_ray(notice, given.node_id, given.address)
+
+    if given.verb == "stop":
+        _say(stop(given.seconds, drain, is_training))
+        return
+    with (Path(tempfile.gettempdir()) / f"dontstop-preemption-{os.getuid()}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # from the last time that the node was set up
+            _say("another process watches already")
+            return
+        _say(watch(given.metadata, drain))
+
+
+if __name__ == "__main__":
+    main()
