@@ -107,7 +107,10 @@ def duration(seconds: float) -> str:
 def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
     """The last line of stdout: what was made, where, and how good it is."""
     sys.stderr.flush()
-    print(json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics})), flush=True)
+    line = json.dumps(redacted({"stage": stage, "path": str(path), "metrics": metrics}))
+    print(line, flush=True)
+    if getattr(sys.stdout, "is_full", False):  # see adapt.streams
+        log(f"the result cannot be written to stdout; it is {line}")
 
 
 class Unexpected(AdaptError):

@@ -33,6 +33,8 @@ class Unfailing(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self.is_unread = False
         """Whether the reader has gone."""
+        self.is_full = False
+        """Whether something could not be written for another reason, such as a full disk."""
         self._stream = stream
         self._waits_ms = PATIENCE_S * 1000
         self._lock = threading.RLock()
@@ -91,6 +93,8 @@ class Unfailing(io.TextIOBase):
             if error.errno in _GONE:
                 self.is_unread = True
                 point_to_null([self._stream.fileno()])
+            else:
+                self.is_full = True
 
     def _has_room(self, poll: select.poll) -> bool:
         has_room = bool(poll.poll(self._waits_ms))

@@ -135,3 +135,11 @@ def test_what_only_shows_something_ends_with_its_reader() -> None:
         command, cwd=ROOT, env={**os.environ, "SHOWN": SHOWN}, timeout=300, capture_output=True, check=False
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"again\n", b"")
+
+
+def test_a_result_that_cannot_be_written_to_stdout_is_told_on_stderr(tmp_path: Path) -> None:
+    script = f'{sys.executable} -c "$WORK" {tmp_path}/said > /dev/full'
+    ended = subprocess.run(["bash", "-c", script], cwd=ROOT, env={**os.environ, "WORK": WORK}, stderr=subprocess.PIPE)
+    assert ended.returncode == 0
+    last = ended.stderr.decode().splitlines()[-1]
+    assert last.startswith('the result cannot be written to stdout; it is {"stage": "work"')
