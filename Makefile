@@ -1,18 +1,19 @@
 # Needs make and Python 3.11 or newer, and nothing else: no compiler, no activated environment.
-#   make demo | make cluster | make test | make quick | make fuzz | make check | make env | make clean
+#   make demo | make cluster | make test | make quick | make fuzz | make check | make env | make node | make clean
 #
 # Variables:
 #   ARGS         passed on to what is run:   make test ARGS="-k layers", make cluster ARGS=--autoscale
 #   PYTHON       the Python that creates .venv:         make env PYTHON=/opt/python3.12/bin/python3
-#   TORCH_INDEX  where to look for PyTorch besides the index pip is configured with. On Linux the default index holds
-#                builds with CUDA (several GB). They run on a CPU too; to save the download on a machine without GPU:
+#   TORCH_INDEX  where PyTorch, and nothing else, comes from, in place of the index pip is configured with. On Linux the
+#                default index holds builds with CUDA (several GB). They run on a CPU too; to save the download on a
+#                machine without GPU:
 #                  make env TORCH_INDEX=https://download.pytorch.org/whl/cpu
-#                pip then prefers that index's build, whose version carries the suffix +cpu.
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --constraint constraints.txt
 STAMP  := $(VENV)/.installed
+ON_NODES := $(VENV)/.installed-node
 PYTHON ?=
 
 # Ninja and other tools of the environment are found without activating it; settings of the caller's stay outside.
@@ -23,13 +24,15 @@ export PIP_USER := 0
 BY_FILE := --dist loadfile --no-loadscope-reorder
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo cluster test quick fuzz check clean
+.PHONY: help env node demo cluster test quick fuzz check clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
 	@echo '  (ARGS="..." passes arguments on to what is run; more in the Makefile)'
 
 env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to date
+
+node: $(ON_NODES) ## the same for a node of a cluster: without what only development needs
 
 demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
 	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
@@ -53,8 +56,10 @@ clean: ## remove caches and build leftovers (not .venv, not runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
-# PyTorch goes first, alone, so that TORCH_INDEX decides on its build and on nothing else.
-$(STAMP): pyproject.toml constraints.txt
+# PyTorch goes first, without what it needs, so that nothing else comes from TORCH_INDEX.
+$(STAMP): EXTRAS := dev
+$(ON_NODES): EXTRAS := mlflow,model2vec,optuna,s3,wandb
+$(STAMP) $(ON_NODES): pyproject.toml constraints.txt
 	@test -x $(PY) || { \
 	  for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
@@ -71,6 +76,6 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "error: $(VENV) holds $$($(PY) --version), but 3.11 or newer is needed" >&2; \
 	  echo "  fix: remove $(VENV) and run make env again" >&2; exit 1; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
-	$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
-	$(PIP) --editable '.[dev]'
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
+	$(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@

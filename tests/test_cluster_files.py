@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_commands_are_in_order_for_the_shell(launched: dict[str, Any]) -> None:
 
 
 def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:
-    assert "make --directory ~/dontstop env" in launched["setup_commands"]
+    assert "make --directory ~/dontstop node" in launched["setup_commands"]
     mounted = {there: here for there, here in launched["file_mounts"].items() if there.startswith("~/dontstop/")}
     assert {"Makefile", "pyproject.toml", "constraints.txt"} <= set(mounted.values())
     for there, here in mounted.items():
@@ -77,6 +78,17 @@ def test_nodes_install_the_pinned_packages(launched: dict[str, Any]) -> None:
     for field in ("readme", "license-files"):  # without these files the installation fails
         (named,) = re.findall(rf'^{field} = \[?"(.+?)"', project, re.MULTILINE)
         assert named in mounted.values()
+
+
+def test_nodes_install_nothing_that_only_development_needs(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "node", f"VENV={tmp_path}/venv", "TORCH_INDEX=https://host/cpu"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    torch, project = (line for line in said.splitlines() if "pip install" in line)
+    assert torch.endswith("--no-deps --index-url https://host/cpu torch")  # nothing else may come from there
+    assert "https://" not in project
+    (extras,) = re.findall(r"'\.\[(.+)\]'", project)
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {*extras.split(",")} < {*content} - {"dev"}
 
 
 def test_what_is_to_be_filled_in_is_marked(text: str) -> None:

@@ -135,7 +135,48 @@ def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
     assert job["backoffLimit"] > 0
     assert job["activeDeadlineSeconds"] > 0
     assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]
-    assert "kueue.x-k8s.io/queue-name" in read(KUBERAY[1])["metadata"]["labels"]
+    queued = read(KUBERAY[1])["metadata"]
+    assert "kueue.x-k8s.io/queue-name" in queued["labels"]
+    assert other["enableInTreeAutoscaling"] is True  # so Kueue wants the annotation
+    assert queued["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
+
+
+# --- nodes that are taken back
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_workers_watch_for_their_end_and_have_the_file(name: str) -> None:
+    content = read(name)
+    there = "~/dontstop/cluster/preemption.py"
+    assert content["file_mounts"][there] == "cluster/preemption.py"
+    *_, last = content["worker_start_ray_commands"]
+    assert f" python {there} watch " in last
+    assert last.endswith("> /tmp/preemption.log 2>&1 < /dev/null &")  # `ray up` does not wait for it
+    subprocess.run(["bash", "-n", "-c", last], check=True)
+
+
+def test_pods_watch_for_their_end_and_save_before_it() -> None:
+    docker = (ROOT / "cluster" / "Dockerfile").read_text()
+    (folder,) = re.findall(r"^WORKDIR (/opt/.+)$", docker, re.MULTILINE)
+    assert re.search(r"^COPY .*cluster/preemption\.py.* cluster/$", docker, re.MULTILINE)
+    for spec in clusters():
+        (group,) = spec["workerGroupSpecs"]
+        pod = group["template"]["spec"]
+        (worker,) = pod["containers"]
+        shell, option, command = worker["lifecycle"]["postStart"]["exec"]["command"]
+        assert (shell, option) == ("bash", "-c")
+        assert f"python {folder}/cluster/preemption.py watch > " in command
+        assert command.endswith("&")  # the pod is not ready before the hook has ended
+        subprocess.run(["bash", "-n", "-c", command], check=True)
+        program, file, verb, given, seconds = worker["lifecycle"]["preStop"]["exec"]["command"]
+        assert (program, file, verb, given) == ("python", f"{folder}/cluster/preemption.py", "stop", "--seconds")
+        assert 30 < int(seconds) < pod["terminationGracePeriodSeconds"]
+
+
+def test_nodes_of_skypilot_watch_for_their_end() -> None:
+    sky = read("cluster/skypilot.yaml")
+    assert "python cluster/preemption.py watch > " in sky["run"]
+    assert sky["run"].index("preemption.py") < sky["run"].index("ray start")
 
 
 def test_gpus_come_from_nothing_and_pods_have_limits_and_no_root() -> None:
@@ -166,10 +207,50 @@ def test_versions_agree() -> None:
     for spec in clusters():
         assert spec["rayVersion"] == VERSION
     docker = (ROOT / "cluster" / "Dockerfile").read_text()
-    (base,) = re.findall(r"^FROM (.+)$", docker, re.MULTILINE)
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", base)  # one exact release
-    assert tuple(map(int, base.split(":")[1].split("-")[0].split("."))) >= (3, 11)
-    assert docker.count("--constraint constraints.txt") == docker.count("pip install") == 2
+    assert "\nFROM ${BASE}\n" in docker  # so that its digest can be given
+    (base,) = re.findall(r"^ARG BASE=(.+)$", docker, re.MULTILINE)
+    assert f"--build-arg BASE={base}@sha256:" in docker
+    (python,) = re.findall(r"python:(3\.\d+)\.\d+-slim-\w+", base)  # one exact release
+    for name in ("torch", "requirements"):
+        assert f"Python {python}, " in (ROOT / "cluster" / f"{name}.txt").read_text()
+
+
+def locked() -> dict[str, str]:
+    """The versions in the image, by package."""
+    found = {}
+    for name in ("torch", "requirements"):
+        for line in (ROOT / "cluster" / f"{name}.txt").read_text().splitlines():
+            if not line.startswith("#"):
+                (pin,) = re.findall(r"^([a-z0-9-]+)==(\S+) --hash=sha256:[0-9a-f]{64}$", line)
+                found[pin[0]] = pin[1]
+    return found
+
+
+def test_the_image_has_the_tested_versions_by_their_hashes_and_reads_s3() -> None:
+    pins = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            name, _, version = line.partition("==")
+            pins[re.sub(r"[-_.]+", "-", name).lower()] = version
+    image = locked()
+    cuda = re.compile("triton|nvidia-.*|cuda-.*")  # torch pins them
+    assert {name: version for name, version in image.items() if not cuda.fullmatch(name)}.items() <= pins.items()
+    assert {"boto3", "smart-open", "s3fs", "mlflow-skinny", "wandb", "model2vec", "optuna", "setuptools"} <= set(image)
+    assert not {"pytest", "mypy", "ruff", "hypothesis", "datasketch"} & set(image)
+
+
+def test_the_image_takes_nothing_without_a_hash_and_only_pytorch_from_another_index() -> None:
+    docker = (ROOT / "cluster" / "Dockerfile").read_text()
+    run = docker.replace("\\\n", " ")
+    installs = [part for line in run.splitlines() if line.startswith("RUN") for part in re.split(r"&&|;", line)]
+    installs = [part for part in installs if "pip install" in part]
+    for part in installs:
+        by_index = "--index-url" in part and "torch.txt" in part
+        assert "--no-deps" in part
+        assert "--require-hashes" in part or by_index or "--no-build-isolation --editable ." in part
+    assert len(installs) == 4
+    for file in ("cluster/Dockerfile", "Makefile", "README.md", "docs/cluster.md", "docs/operations.md"):
+        assert "--extra-index-url" not in (ROOT / file).read_text()
 
 
 def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
@@ -180,9 +261,13 @@ def test_the_image_runs_as_the_user_of_the_pods_and_finds_its_files() -> None:
         for pod in pods(spec):
             assert str(pod["securityContext"]["runAsUser"]) == user
             assert pod["containers"][0]["image"].split(":")[1] in docker  # cpu, cuda
-    (copied,) = re.findall(r"^COPY (.+) \./$", docker, re.MULTILINE)
-    assert all((ROOT / name).is_file() for name in copied.split())
-    assert {"pyproject.toml", "constraints.txt"} <= set(copied.split())
+    copied = {name for names in re.findall(r"^COPY (.+) \S+/$", docker, re.MULTILINE) for name in names.split()}
+    assert all((ROOT / name).is_file() for name in copied)
+    everything, *let_in = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")
+    ]
+    assert everything == "*"
+    assert {name.removeprefix("!") for name in let_in} == copied
 
 
 def test_paths_agree() -> None:
