@@ -148,6 +148,7 @@ def _read(job: TrainingRun, model: Path) -> dict[str, Any]:
     training = job.config.training
     tokens = steps * training.global_batch_size * training.sequence_length
     counts = {"step": steps if job.online else job.steps, "tokens": tokens, "seconds": 1.0, "data_wait_seconds": 0.0}
+    counts["cut_short"] = ""
     spent = {"own_tokens": tokens, "device_seconds": 1.0, "peak_memory_bytes": 0}
     return {**dict.fromkeys(RAN_ON), **counts, **spent}
 

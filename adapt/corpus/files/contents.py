@@ -58,7 +58,7 @@ _PAGE = re.compile(
     rb"\s*(?:<!--.*?-->\s*)*(?:<!doctype\s+html|<html[\s>]|<\?xml[^>]*\?>\s*<(?:Error|html)\b)", re.I | re.S
 )
 _ARRAY = re.compile(rb"\s*\[\s*(?:[{\]\n]|$)")
-_SPREAD = re.compile(rb"\s*\{\s*\n")
+_SPREAD = re.compile(rb'\s*\{\s*\n\s*"')
 _OLD_TO_NEW = "OLD.json > NEW.jsonl"
 _FIRST_LINES = 3
 """How many lines show whether a file holds JSON."""

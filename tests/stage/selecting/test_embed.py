@@ -131,7 +131,11 @@ def test_texts_that_cannot_be_compared_are_refused(
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["broken"] * 3, r"3 of 3 records of the pool are unreadable: 3 malformed JSON \(first: .*, record 1\)"),
+        (["broken"] * 3, "has no readable record; of 3, the first is unreadable: malformed JSON"),
+        (
+            ["broken"] * 2 + POOL[:8],
+            r"2 of 10 records of the pool are unreadable: 2 malformed JSON \(first: .*, record 1\)",
+        ),
         (["broken", *POOL[:9]], "1 of 10 records of the pool are unreadable"),
         (["!", "?"], r"of 2 records all were left out \(2 too short\)"),
     ],

@@ -17,7 +17,7 @@ from tests.job.worlds import task_world
 from tests.samples import sentences
 
 POOL = sentences(30, seed=7)
-UNREADABLE = r"3 of 3 records of the pool are unreadable: 3 malformed JSON \(first: .*pool.jsonl, record 1\)"
+UNREADABLE = r"3 of 4 records of the pool are unreadable: 3 malformed JSON \(first: .*pool.jsonl, record 1\)"
 
 
 @pytest.fixture
@@ -44,7 +44,8 @@ def dev() -> str:
     ("lines", "message"),
     [
         ([], r"pool\.jsonl: there is no record at all"),
-        (["broken"] * 3, UNREADABLE),
+        (["broken"] * 3, r"pool\.jsonl has no readable record; of 3, the first is unreadable: malformed JSON"),
+        ([*["broken"] * 3, *documents(POOL[0])], UNREADABLE),
         (documents("!", "?"), r"of 2 records all were left out \(2 too short\)"),
         (documents(*POOL[:9], "!"), "10 neighbours of each text are wanted, and the pool has 9 documents"),
         ([*documents(*POOL[:9]), "DEV"], "10 neighbours of each text are wanted, and the pool has 9 documents"),
