@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ class SearchTrackers:
             return []
         last = trainings[0]
         file = self._store.folder(last.kind, last.name, last.key) / METRICS_FILE
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        reports: list[dict[str, Any]] = []
+        with suppress(OSError, ValueError):  # a line may be half written where the trial was killed
+            for line in file.read_text().splitlines():
+                reports.append(json.loads(line))
+        return reports
 
 
 def _trainings(search: Search, trial: Trial | None) -> list[Train]:

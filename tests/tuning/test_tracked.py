@@ -42,7 +42,8 @@ def noted(search: Search, folder: Path) -> Any:
     training = trial.final.training  # type: ignore[attr-defined]
     place = store.folder(training.kind, training.name, training.key)
     place.mkdir(parents=True, exist_ok=True)
-    (place / "metrics.jsonl").write_text("".join(json.dumps({"step": n, "loss": 9.0 - n}) + "\n" for n in (1, 2)))
+    lines = "".join(json.dumps({"step": n, "loss": 9.0 - n}) + "\n" for n in (1, 2))
+    (place / "metrics.jsonl").write_text(lines + '{"step": 3, "lo')  # the trial was killed
     client = MlflowClient(tracking_uri=search.config.tracking.mlflow_uri)
     trackers = SearchTrackers(search, folder / "search", store)
     experiment = client.get_experiment_by_name("dontstop").experiment_id

@@ -57,5 +57,5 @@ class Noted:
     def _known(self) -> list[tuple[str, str]]:
         try:
             return [(name, key) for name, key in json.loads(self.file.read_text())]
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):
             return []  # nothing was begun; a broken note is no note
