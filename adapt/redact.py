@@ -107,8 +107,8 @@ def has_password(url: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a field, or a variable of the environment, is named as one that holds a secret."""
-    return bool(_IS_SECRET_NAME.fullmatch(name))
+    """Whether a field (`mine.api_key`), or a variable of the environment, is named as one that holds a secret."""
+    return bool(_IS_SECRET_NAME.fullmatch(name.rpartition(".")[2]))
 
 
 def redacted(value: Any) -> Any:

@@ -100,8 +100,20 @@ def test_no_password_is_seen_whatever_it_holds(user: str, password: str) -> None
 
 
 def test_values_under_the_name_of_a_secret_are_left_out() -> None:
-    value = {"env_vars": {"HF_TOKEN": "abc", "HOME": "/home/me"}, "mask_token": "<mask>", "api_key": None, "n": 3}
-    shown = {"env_vars": {"HF_TOKEN": "***", "HOME": "/home/me"}, "mask_token": "<mask>", "api_key": None, "n": 3}
+    value = {
+        "env_vars": {"HF_TOKEN": "abc", "HOME": "/home/me"},
+        "mask_token": "<mask>",
+        "api_key": None,
+        "n": 3,
+        "mine.api_key": "a",
+    }
+    shown = {
+        "env_vars": {"HF_TOKEN": "***", "HOME": "/home/me"},
+        "mask_token": "<mask>",
+        "api_key": None,
+        "n": 3,
+        "mine.api_key": "***",
+    }
     assert redacted(value) == shown
     assert redacted(shown) == shown
 

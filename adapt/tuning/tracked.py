@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from adapt.redact import redact
+from adapt.redact import redact, redacted
 from adapt.runner import Store
 from adapt.runner.reach import everything
 from adapt.stage.train import Train
@@ -100,7 +100,8 @@ def _note_in_tensorboard(folder: Path, row: TrialRow, reports: list[dict[str, An
 
 def _told(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as trackers take them."""
-    return {name: value if isinstance(value, int | float) else redact(str(value)) for name, value in values.items()}
+    plain = {name: value if isinstance(value, int | float) else str(value) for name, value in values.items()}
+    return dict(redacted(plain))
 
 
 class SearchInMLflow:

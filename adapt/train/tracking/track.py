@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from adapt.config import TrackingConfig, flat
 from adapt.errors import ConfigError
-from adapt.redact import has_password, redact
+from adapt.redact import has_password, redacted
 from adapt.runner.files import write_atomically
 from adapt.train.job import METRICS_FILE, TrainingRun
 from adapt.train.tracking.ray_metrics import RayMetrics
@@ -134,12 +134,11 @@ def _name(job: TrainingRun, step: int) -> str:
 def _settings(job: TrainingRun) -> dict[str, Any]:
     """The configuration without the section of the trackers."""
     settings = {name: value for name, value in flat(job.config).items() if not name.startswith("tracking.")}
-    return {name: _shown(value) for name, value in settings.items()}
+    return dict(redacted({name: _shown(value) for name, value in settings.items()}))
 
 
 def _shown(value: Any) -> Any:
-    """A setting as a tracker may keep it: paths can be URLs with credentials in them."""
-    return value if value is None or isinstance(value, bool | int | float) else redact(str(value))
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 class File:
