@@ -133,12 +133,42 @@ def storage_errors(path: Path | str) -> Iterator[None]:
 
 
 def storage_error(error: OSError, path: Path | str) -> StorageError | None:
-    """The message for the operating system's refusal to write; None where it means something else."""
+    """The message for the operating system's refusal to write; None where the error means something else.
+
+    Args:
+        error: of the operating system. If it names another file than one near `path`, that file is blamed.
+        path: what was being written.
+    """
+    other = _other_file(error, Path(path))
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        elsewhere = f"set {_variable_of(other)} to" if other else "point storage.root to"
         return StorageError(
-            f"no space left while writing {path}",
-            "free some space or point storage.root elsewhere, then run the same command again",
+            f"no space left while writing {other or path}",
+            f"free some space or {elsewhere} a larger disk, then run the same command again",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if other:
+            return StorageError(
+                f"cannot read or write {other}: {error.strerror}",
+                f"give yourself the right to, or set {_variable_of(other)} to a folder of yours",
+            )
         return StorageError(f"cannot write {path}: {error.strerror}", "point storage.root to a folder you may write to")
     return None
+
+
+def _other_file(error: OSError, path: Path) -> Path | None:
+    """The file that an error names, unless it lies near what was being written, or above it."""
+    if not isinstance(error.filename, str | bytes | os.PathLike):
+        return None
+    named, written = Path(os.fsdecode(error.filename)), path.absolute()
+    is_near = not named.is_absolute() or named.is_relative_to(written.parent) or written.is_relative_to(named)
+    return None if is_near else named
+
+
+def _variable_of(file: Path) -> str:
+    """The environment variable that says where a file is; words for it if there is none."""
+    variables = ("TMPDIR", "HF_HOME", "XDG_CACHE_HOME", "HOME")
+    for variable in variables:
+        if (value := os.environ.get(variable)) and file.is_relative_to(Path(value).absolute()):
+            return variable
+    return "TMPDIR" if file.is_relative_to(tempfile.gettempdir()) else "the option that names it"

@@ -57,9 +57,11 @@ def _refusal(cause: BaseException, folder: Path) -> StorageError | None:
     """
     if isinstance(cause, OSError) and cause.errno:
         return storage_error(cause, folder)
-    number = re.search(r"\((?:os error )(\d+)\)|\[Errno (\d+)\]", str(cause))
-    code = int(number[1] or number[2]) if number else 0
-    return storage_error(OSError(code, os.strerror(code)), folder) if code else None
+    found = re.search(r"\(os error (\d+)\)|\[Errno (\d+)\](?:[^:'\"]*: '([^']+)')?", str(cause))
+    if not found:
+        return None
+    code = int(found[1] or found[2])
+    return storage_error(OSError(code, os.strerror(code), found[3]), folder)
 
 
 def as_ours(error: BaseException, folder: Path) -> AdaptError:

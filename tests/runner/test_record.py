@@ -172,3 +172,24 @@ def test_leftovers_of_killed_writes_are_removed_and_nothing_else(tmp_path: Path)
         file.write_text("")
     remove_asides(tmp_path)
     assert sorted(file for file in tmp_path.rglob("*") if file.is_file()) == sorted(kept)
+
+
+@pytest.mark.parametrize("variable", ["HOME", "TMPDIR"])
+def test_a_refusal_elsewhere_does_not_blame_the_storage(
+    tmp_path: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/")
+    monkeypatch.setenv(variable, str(tmp_path / "mine"))
+    refused = tmp_path / "mine" / ".cache"
+    for code, words in ((errno.EROFS, "cannot read or write"), (errno.ENOSPC, "no space left while writing")):
+        with pytest.raises(StorageError) as caught, storage_errors(tmp_path / "runs" / "train"):
+            raise OSError(code, os.strerror(code), str(refused))
+        assert f"{words} {refused}" in caught.value.what
+        assert f"set {variable} to" in caught.value.fix
+        assert "storage.root" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["runs", "runs/train/a", "runs/.train.lock", None])
+def test_a_refusal_at_what_is_written_blames_the_storage(tmp_path: Path, named: str | None) -> None:
+    with pytest.raises(StorageError, match=r"point storage\.root"), storage_errors(tmp_path / "runs" / "train"):
+        raise PermissionError(errno.EACCES, "denied", named and str(tmp_path / named))
