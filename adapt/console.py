@@ -22,6 +22,11 @@ FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
 """Variables by which a job's processes know how to log, and which run they are of."""
 _about: ContextVar[Mapping[str, Any]] = ContextVar("about", default={})  # noqa: B039 (it is never changed in place)
 _copies: ContextVar[Path | None] = ContextVar("copies", default=None)
+_ending = threading.Lock()
+"""Held by what says why the process ends, so that only one does."""
+_SHOW_CURSOR = "\x1b[?25h"
+AGAIN = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
+"""The fix for a job that something from outside has ended."""
 
 
 def log(message: str) -> None:
@@ -154,8 +159,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
         take_log_format()
         job()
     except KeyboardInterrupt:
-        fix = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
-        return _failed(Interrupted("interrupted", fix), debug)
+        return _failed(Interrupted("interrupted", AGAIN), debug)
     except AdaptError as error:
         return _failed(error, debug)
     except Exception as error:
@@ -202,8 +206,22 @@ def _interrupted(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def end_now(error: AdaptError) -> NoReturn:
+    """Ends this process with a message, from any thread. Nothing is cleaned up: it is for when that would hang."""
+    _ending.acquire()
+    if sys.stderr.isatty():
+        log(_SHOW_CURSOR)  # which a live line hides
+    _say_failed(error)
+    os._exit(error.exit_code)
+
+
 def _failed(error: AdaptError, debug: bool) -> int:
-    if debug:
-        log(traceback.format_exc().rstrip("\n"))
-    log(f"{type(error).__name__}: {error}")
+    with _ending:
+        if debug:
+            log(traceback.format_exc().rstrip("\n"))
+        _say_failed(error)
     return error.exit_code
+
+
+def _say_failed(error: AdaptError) -> None:
+    log(f"{type(error).__name__}: {error}")

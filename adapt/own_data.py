@@ -10,7 +10,9 @@ from typing import Any
 from uuid import uuid4
 
 OWN_RAY = "DONTSTOP_OWN_RAY"
-"""The variable that processes of a Ray of our own have."""
+"""The variable of processes of a Ray of our own: the folder of that Ray, which only this user may enter."""
+FOLDER_PREFIX = "dontstop-"
+"""How the names of these folders begin."""
 _DONE = "_dontstop"
 
 

@@ -1,19 +1,196 @@
-"""Starts a Ray of our own, on this machine alone, without what a job there has no use for."""
+"""Starts a Ray of our own: on this machine alone, in a private folder, without what a job there has no use for."""
 
 import atexit
+import fcntl
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import psutil
+
+from adapt.console import log
+from adapt.errors import ClusterError
+from adapt.own_data import FOLDER_PREFIX, OWN_RAY
+from adapt.ray_guard import heeding_signals, processes_of, watch_processes
+
+_RAYS = "r"
+"""Name of Ray's folder in ours. Ray lets everybody enter and write it; ours, around it, does not."""
+_SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
+"""Longest path of a socket below the folder that Ray is given."""
+_LONGEST_PATH = 103
+"""Bytes in the path of a socket: 107 on Linux, 103 on macOS."""
+_ATTEMPTS = 3
+_SLOW_S = 15.0
+"""A start that fails sooner did not fail for want of time, and is not tried again."""
+_FIX = "look into its logs below {}; free memory and cores, and room in TMPDIR, and run it again"
+_REMOVALS = 20
+_LOCK = "lock"
+"""A file in the folder that is locked as long as the process that started Ray lives."""
+_OLD_S = 24 * 3600.0
+"""Seconds after which the folder that a killed process left is removed; until then its logs can be read."""
 
 
 def start_ray() -> None:
-    """Starts it, and joins it. It ends with this process."""
+    """Starts Ray and joins it. Ray ends with this process, and its folder is removed.
+
+    On a busy machine, where Ray gives up waiting for its own processes, it is started again.
+
+    Raises:
+        ClusterError: Ray did not start, or there is no folder for it.
+    """
+    for attempt in range(_ATTEMPTS):
+        folder, began = private_folder(), time.monotonic()
+        try:
+            _start(folder)
+        except Exception as error:
+            lasted, reason = time.monotonic() - began, " ".join(str(error).split()) or type(error).__name__
+            for process in processes_of(folder):
+                with suppress(psutil.Error):
+                    process.kill()
+            if lasted < _SLOW_S or attempt == _ATTEMPTS - 1:
+                raise ClusterError(
+                    f"Ray did not start on this machine within {lasted:.0f} s: {reason}",
+                    _FIX.format(folder),
+                ) from error
+            remove(folder)
+            log(f"Ray did not start within {lasted:.0f} s ({reason}); starting it again")
+        else:
+            watch_processes(folder, folder / _RAYS / "session_latest" / "logs")
+            return
+
+
+def _start(folder: Path) -> None:
     import ray
 
-    with _needless_left_out():
-        ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    atexit.register(ray.shutdown)  # before Ray's own, which waits half a second for output that is not shown here
+    os.environ[OWN_RAY] = str(folder)
+    # A Ray that chose a port itself would wait for it without heeding signals. If its mode is unset, it takes a token,
+    # also where Ray was imported before.
+    settings = {"RAY_AUTH_TOKEN": _token(), "RAY_AUTH_MODE": None, "RAY_GCS_SERVER_PORT": str(_free_port())}
+    atexit.register(_end, folder)  # before Ray's own, which waits half a second for output that is not shown here
+    with (
+        _needless_left_out(),
+        _environment(settings),
+        heeding_signals("starting Ray on this machine", _FIX.format(folder)),
+    ):
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=str(folder / _RAYS),
+        )
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets variables of the environment, or unsets them, until the block is left."""
+    before = {name: os.environ.get(name) for name in settings}
+    try:
+        _set(settings)
+        yield
+    finally:
+        _set(before)
+
+
+def _set(settings: Mapping[str, str | None]) -> None:
+    for name, value in settings.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def private_folder() -> Path:
+    """Makes a folder that only this user may enter, for the sockets, logs and spilled objects of one Ray.
+
+    The folder is in RAY_TMPDIR or in the usual temporary folder (TMPDIR). Sockets have short paths in ASCII: where that
+    temporary folder has a long path, or one with other letters, the folder is in /tmp, or wherever else is room.
+
+    Raises:
+        ClusterError: none of these folders can be written.
+    """
+    refused: list[str] = []
+    for parent in _parents():
+        if not parent.isascii() or len(parent) + len(f"/{FOLDER_PREFIX}12345678{_SOCKET}") > _LONGEST_PATH:
+            refused.append(f"the path {parent} is too long for sockets, or has other letters than ASCII")
+            continue
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
+        except OSError as error:
+            refused.append(f"{parent}: {error.strerror}")
+            continue
+        _lock(folder / _LOCK)
+        _remove_old(Path(parent))
+        return folder
+    raise ClusterError(
+        f"Ray has no folder for its sockets and logs ({'; '.join(refused)})",
+        "set TMPDIR to a folder that you may write to, with a path of at most 21 letters, such as /tmp",
+    )
+
+
+def _lock(file: Path) -> bool:
+    """Locks a file for as long as this process lives; False if another process has locked it."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    return True
+
+
+def _remove_old(parent: Path) -> None:
+    """Removes folders of this user whose processes were killed, or whose Ray died, a day ago or longer."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            file, about = folder / _LOCK, folder.stat()
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > _OLD_S and file.exists() and _lock(file):
+                remove(folder)
+
+
+def _parents() -> list[str]:
+    found = [os.environ.get("RAY_TMPDIR", "")]
+    with suppress(FileNotFoundError):  # no temporary folder can be written
+        found.append(tempfile.gettempdir())
+    found += ["/tmp", "/var/tmp", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+@cache
+def _token() -> str:
+    """The token of this process's Ray. It is in the environment of Ray's processes and in no file."""
+    return secrets.token_hex(32)
+
+
+def _end(folder: Path) -> None:
+    import ray
+
+    ray.shutdown()
+    remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """Removes the folder of a Ray that has ended. Its last processes may still write while they end."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
 
 
 @contextmanager

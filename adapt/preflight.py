@@ -13,7 +13,7 @@ from adapt.errors import ConfigError, StorageError
 from adapt.model.locate import weight_files
 from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
-from adapt.runtime import address_of
+from adapt.runtime import address_of, check_address
 from adapt.train.capacity.device import has_gpu
 from adapt.train.capacity.fit import check_fits, size_of_training
 from adapt.train.capacity.flops import mean_length
@@ -121,7 +121,9 @@ def check_shared(config: Config) -> None:
 
     Raises:
         ConfigError: names the field.
+        ClusterError: the address of the cluster has a form that Ray cannot join.
     """
+    check_address(config.resources)
     root = config.storage.root
     if not root.strip() or "://" in root:
         what = f"storage.root {root} is a URL, but results need a folder" if root.strip() else "storage.root is empty"

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -14,11 +13,14 @@ from adapt.console import catch_signals, log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 from adapt.own_data import OWN_RAY, keep_data_here
 from adapt.own_ray import start_ray
+from adapt.ray_address import endpoint, join
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the coming default; unset, Ray warns
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread that is left over after ctrl-C would start another Ray
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".*",  # when a raylet dies, Ray prints its log to stdout, which is for results
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # the default of 2 s delays start, checkpoints and end
 }
 LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "Cannot allocate memory")
@@ -36,7 +38,6 @@ read once, when a process starts.
 """
 LOCAL_ENVIRONMENT = {
     **PROCESS_ENVIRONMENT,
-    OWN_RAY: "1",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more at each start, and nobody takes this machine away
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's switch for binding everything to loopback
     "RAY_enable_metrics_collection": "0",
@@ -51,14 +52,29 @@ QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
 
 def address_of(resources: ResourcesConfig) -> str | None:
     """Address of the cluster to join; None to start Ray on this machine."""
-    return resources.address or os.environ.get("RAY_ADDRESS") or None
+    address = (resources.address or os.environ.get("RAY_ADDRESS") or "").strip()
+    return None if address in ("", "local") else address
+
+
+def check_address(resources: ResourcesConfig) -> None:
+    """Checks the form of the address of the cluster to join.
+
+    Raises:
+        ClusterError: it is none that Ray can join.
+    """
+    if address := address_of(resources):
+        endpoint(address, _named_by(resources))
+
+
+def _named_by(resources: ResourcesConfig) -> str:
+    return "resources.address" if resources.address else "RAY_ADDRESS"
 
 
 def connect(resources: ResourcesConfig) -> None:
     """Joins the cluster at the configured address, or starts Ray on this machine. Later calls do nothing.
 
     Raises:
-        ClusterError: nobody answers at the address.
+        ClusterError: nobody answers at the address, or Ray does not start.
     """
     address = address_of(resources)
     for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
@@ -70,7 +86,7 @@ def connect(resources: ResourcesConfig) -> None:
     if ray.is_initialized():
         return
     if address:
-        _join(address)
+        join(address, _named_by(resources), os.environ.get(NODE_ADDRESS))
     else:
         log("starting Ray on this machine")
         start_ray()
@@ -80,34 +96,6 @@ def connect(resources: ResourcesConfig) -> None:
 
 def _local_environment() -> dict[str, str]:
     return {**LOCAL_ENVIRONMENT, "RAY_num_workers_soft_limit": str((os.cpu_count() or 1) + WARM_PROCESSES)}
-
-
-def _join(address: str) -> None:
-    import ray
-
-    _check_reachable(address)
-    log(f"joining the Ray cluster at {address}")
-    own: dict[str, Any] = {"_node_ip_address": os.environ.get(NODE_ADDRESS)}
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ClusterError(
-            f"cannot join the Ray cluster at {address}: {error}",
-            "check that it runs (`ray status`), that RAY_AUTH_MODE and the token match, and that versions agree",
-        ) from error
-
-
-def _check_reachable(address: str) -> None:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return  # `auto` and the like: Ray finds it
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise ClusterError(
-            f"no Ray cluster answers at {address}: {error}",
-            "start one with `ray start --head`, correct resources.address, or unset RAY_ADDRESS to run on this machine",
-        ) from error
 
 
 def hush() -> None:

@@ -221,7 +221,7 @@ FOLLOWING = {
         "model2vec",
     ),  # calculate what is asked for, up to rounding
     *("ray", "rich", "jsonargparse", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
-    "threadpoolctl",  # the same
+    *("threadpoolctl", "psutil"),  # the same
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
 }

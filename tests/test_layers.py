@@ -33,14 +33,16 @@ ALLOWED: dict[str, frozenset[str]] = {
     "runner": BASE,
     "ahead": frozenset(),
     "own_data": frozenset(),
-    "own_ray": frozenset(),
-    "runtime": BASE | {"own_data", "own_ray"},
+    "ray_guard": BASE,
+    "ray_address": BASE | {"own_data", "ray_guard"},
+    "own_ray": BASE | {"own_data", "ray_guard"},
+    "runtime": BASE | {"own_data", "own_ray", "ray_guard", "ray_address"},
     "corpus": GROUND | {"runtime", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,
     "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "runtime"},  # losses, words, vectors
     "method": GROUND | {"objective", "model", "merge", "corpus", "runtime", "train"},  # see INSIDE
-    "train": GROUND | {"method", "objective", "model", "corpus", "runtime"},
+    "train": GROUND | {"method", "objective", "model", "corpus", "runtime", "own_data"},
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "runtime"},

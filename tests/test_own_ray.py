@@ -1,11 +1,23 @@
-"""What a Ray of our own consists of."""
+"""A Ray of our own: what it consists of, that it is private, and that it starts where others do not."""
 
 import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+import adapt.own_ray
 from adapt.config import ResourcesConfig
+from adapt.errors import ClusterError
 from adapt.own_data import OWN_RAY
+from adapt.own_ray import private_folder, start_ray
+from adapt.ray_guard import processes_of
 from adapt.runtime import connect, data_settings
 
 
@@ -38,7 +50,169 @@ def test_data_of_a_ray_of_our_own_start_no_actor() -> None:
 
 def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by a process that one of our own has started: there, data ask for nodes."""
-    monkeypatch.setenv(OWN_RAY, "1")
+    monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     connect(ResourcesConfig(address="10.0.0.1:6379"))
     assert OWN_RAY not in os.environ
+
+
+# --- private
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_nobody_else_may_enter_its_folder_or_read_its_token() -> None:
+    folder = Path(os.environ[OWN_RAY])
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    started = {process.name(): process for process in processes_of(folder)}
+    assert set(started) == {"gcs_server", "raylet"}
+    (token,) = {process.environ()["RAY_AUTH_TOKEN"] for process in started.values()}
+    assert len(token) == 64
+    for file in folder.rglob("*"):
+        assert not file.is_file() or token.encode() not in file.read_bytes(), file
+    assert os.environ.get("RAY_AUTH_TOKEN") != token  # what this process starts, such as another cluster, has its own
+
+
+def two_ranks(config: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    summed = torch.ones(1)
+    dist.all_reduce(summed)
+    dist.new_group([0, 1])
+    if dist.get_rank() == 0:
+        found = [str(dist.get_world_size()), str(summed.item()), *listening_addresses(config["driver"])]
+        Path(config["file"]).write_text("\n".join(found))
+    dist.barrier()
+
+
+def listening_addresses(driver: int) -> list[str]:
+    """Addresses at which a process and all processes that it has started listen."""
+    root = psutil.Process(driver)
+    sockets = [each for process in (root, *root.children(recursive=True)) for each in process.net_connections("inet")]
+    return [each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN]
+
+
+def train_two_ranks(folder: str) -> None:
+    from adapt.train.ranks import RankedRun, on_all_ranks
+
+    told = {"driver": os.getpid(), "file": f"{folder}/found"}
+    connect(ResourcesConfig())
+    on_all_ranks(RankedRun(two_ranks, told, Path(folder), "look", ResourcesConfig(workers=2), [2], keep_checkpoints=1))
+
+
+@pytest.mark.heavy
+def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    command = f"from tests.test_own_ray import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", command], cwd=root, env=environment, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    world, summed, *addresses = (tmp_path / "found").read_text().splitlines()
+    assert (world, summed) == ("2", "2.0")
+    assert len(addresses) > 8  # those of gloo are among them
+    assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+# --- where it starts
+
+USE = """
+import os, ray
+from adapt.config import ResourcesConfig
+from adapt.runtime import connect
+connect(ResourcesConfig())
+assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
+print(os.environ["DONTSTOP_OWN_RAY"])
+"""
+
+
+@pytest.mark.heavy
+def test_it_needs_no_home_and_no_short_tmpdir_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "a_long_path_as_batch_systems_make_them" / "größe"
+    folder.mkdir(parents=True)
+    environment = {**os.environ, "HOME": "/proc/nobody", "TMPDIR": str(folder), "RAY_ADDRESS": "local"}
+    done = subprocess.run([sys.executable, "-c", USE], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    ours = Path(done.stdout.strip())
+    assert ours.name.startswith("dontstop-")
+    assert not ours.exists()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a short path in which folders are made first."""
+    folder = Path("/tmp") / f"t{os.getpid()}"
+    folder.mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    yield folder
+    adapt.own_ray.remove(folder)
+
+
+def test_a_folder_is_private_and_where_it_is_asked_for(short: Path) -> None:
+    folder = private_folder()
+    assert folder.parent == short
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["x" * 60, "größe"])
+def test_a_path_that_sockets_cannot_have_is_passed_over(
+    short: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (short / name).mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(short / name))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(short))
+    assert private_folder().parent == short
+
+
+def test_where_nothing_can_be_written_tmpdir_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prefix: str, dir: str) -> str:
+        raise PermissionError(13, "Permission denied", dir)
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(ClusterError, match="/tmp: Permission denied") as caught:
+        private_folder()
+    assert "set TMPDIR" in caught.value.fix
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(short: Path) -> None:
+    killed, young, lives, no_lock = (short / f"dontstop-{name}" for name in ("killed", "young", "lives", "none"))
+    for folder in (killed, young, no_lock):
+        folder.mkdir()
+    lives = private_folder()
+    for folder in (killed, young):
+        (folder / "lock").touch()
+    yesterday = time.time() - 25 * 3600
+    for folder in (killed, lives, no_lock):
+        os.utime(folder, (yesterday, yesterday))
+    private_folder()
+    assert not killed.exists()
+    assert young.exists()
+    assert lives.exists()
+    assert no_lock.exists()
+
+
+# --- how it starts
+
+
+def test_a_slow_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    tried: list[Path] = []
+
+    def start(folder: Path) -> None:
+        tried.append(folder)
+        if len(tried) == 1:
+            raise RuntimeError("The current node timed out during startup.")
+
+    monkeypatch.setattr(adapt.own_ray, "_SLOW_S", 0.0)
+    monkeypatch.setattr(adapt.own_ray, "_start", start)
+    start_ray()
+    assert [folder.exists() for folder in tried] == [False, True]
+
+
+def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
+    def start(folder: Path) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(adapt.own_ray, "_start", start)
+    with pytest.raises(ClusterError, match=r"did not start on this machine .*: no such device") as caught:
+        start_ray()
+    assert str(short) in caught.value.fix

@@ -15,7 +15,6 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray._private import auto_init_hook
 from ray.tune.search import Searcher
 
 from adapt.runtime import hush, user_errors
@@ -151,7 +150,6 @@ def _leftover(board: Board, begin: Callable[[Asked], None], look: Callable[[], M
 def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str, errors: list[BaseException]) -> None:
     """Tune's own files are of no use here, since what is finished is in the store."""
     hush()
-    auto_init_hook.enable_auto_connect = False  # else this thread, left over after ctrl-C, would start another Ray
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new one announces itself however quiet it is told to be
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a trial that failed reports nothing
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)

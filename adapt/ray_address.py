@@ -1,0 +1,142 @@
+"""Reads the address of a Ray cluster, looks whether a control store of Ray answers there, and joins the cluster."""
+
+import logging
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from adapt.console import log
+from adapt.errors import ClusterError
+from adapt.own_data import FOLDER_PREFIX
+from adapt.ray_guard import heeding_signals, watch_address, watch_processes
+
+_FLAG = "--gcs-address="
+"""By which a raylet's command line names its control store."""
+_OURS = f"/{FOLDER_PREFIX}"
+_TIMEOUT_S = 5.0
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC begins: HTTP/2's preface, and an empty frame of settings. A server answers with its settings."""
+_SETTINGS = 4
+_HERE = "unset RAY_ADDRESS (or set resources.address to null) to start Ray on this machine"
+
+
+def endpoint(address: str, field: str) -> tuple[str, int]:
+    """Host and port of a cluster's control store. For `auto`, that of the one cluster with a node on this machine.
+
+    Args:
+        address: such as `10.0.0.1:6379`, `[fd00::1]:6379`, `ray://head:10001` or `auto`.
+        field: the option or variable that names the address, for messages.
+
+    Raises:
+        ClusterError: the address names no host and port, or is that of a dashboard; `auto` has no cluster, or several.
+    """
+    if address == "auto":
+        address = _found(field)
+    scheme, _, rest = address.rpartition("://")
+    if scheme.lower() in ("http", "https"):
+        raise ClusterError(
+            f"{field} is {address}, the address of a dashboard, which takes jobs but cannot be joined",
+            f"submit the job there (`ray job submit --address {address} -- python jobs/...`), "
+            f"name the head's port 6379 instead, or {_HERE}",
+        )
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # no number, or letters in brackets that are no address
+        host, port = None, None
+    if scheme.lower() not in ("", "ray") or not host or not port or parts.path:
+        raise ClusterError(
+            f"{field} is {address}, which is no address of a Ray cluster",
+            f"write HOST:PORT, such as 10.0.0.1:6379, or [fd00::1]:6379 with IPv6; or {_HERE}",
+        )
+    return host, port
+
+
+def _found(field: str) -> str:
+    """The address of the cluster that has a node on this machine, other than those that jobs start for themselves."""
+    found: set[str] = set()
+    for process in psutil.process_iter(["name", "cmdline"]):
+        command = process.info["cmdline"] or []
+        if process.info["name"] == "raylet" and not any(_OURS in part for part in command):
+            found |= {part.removeprefix(_FLAG) for part in command if part.startswith(_FLAG)}
+    if len(found) == 1:
+        return found.pop()
+    what = f"several Ray clusters ({', '.join(sorted(found))})" if found else "no Ray cluster"
+    raise ClusterError(
+        f"{field} is auto, but {what} can be found on this machine",
+        f"set {field} to HOST:PORT, as `ray start` prints it; or {_HERE}",
+    )
+
+
+def check_answers(host: str, port: int, field: str) -> None:
+    """Looks whether a server of gRPC, such as Ray's control store, answers. Takes at most 10 s.
+
+    Args:
+        host: a name or an address, without brackets.
+        port: its port.
+        field: the option or variable that names the address, for messages.
+
+    Raises:
+        ClusterError: nobody answers, or somebody else.
+    """
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        connection = socket.create_connection((host, port), timeout=_TIMEOUT_S)
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {place} ({field}): {error}",
+            f"start one with `ray start --head`, correct {field}, or {_HERE}",
+        ) from error
+    with connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return
+        answer = b""
+        with suppress(OSError):  # nothing came in time, or it hung up
+            connection.sendall(_HTTP2)
+            answer = connection.recv(9)
+    if len(answer) < 4 or answer[3] != _SETTINGS:
+        web = " but a web server, such as its dashboard" if answer.startswith(b"HTTP/") else ""
+        raise ClusterError(
+            f"not Ray's control store answers at {place} ({field}){web}",
+            f"set {field} to the address that `ray start --head` printed (port 6379 by default), or {_HERE}",
+        )
+
+
+def join(address: str, field: str, node: str | None) -> None:
+    """Joins a cluster, and ends this process with a message when its control store, or Ray on this node, dies.
+
+    Args:
+        address: as `endpoint` takes.
+        field: the option or variable that names the address, for messages.
+        node: address of this machine's node, where several nodes share the machine; None if Ray is to find it.
+
+    Raises:
+        ClusterError: nobody answers, or Ray cannot join.
+    """
+    import ray
+
+    host, port = endpoint(address, field)
+    check_answers(host, port, field)
+    log(f"joining the Ray cluster at {address}")
+    scheme, separator, _ = address.rpartition("://")
+    place = scheme + separator + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    here = "set resources.address to null" if "." in field else "unset RAY_ADDRESS"
+    fix = (
+        "check that it runs (`ray status`), that RAY_AUTH_MODE and the token match, and that versions agree; "
+        f"to start Ray on this machine, {here}"
+    )
+    try:
+        with heeding_signals(f"joining the Ray cluster at {place} ({field})", fix):
+            ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=node)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ClusterError(f"cannot join the Ray cluster at {place} ({field}): {reason}", fix) from error
+    watch_address(host, port)
+    me = ray.get_runtime_context().get_node_id()
+    for known in ray.nodes():
+        if known["NodeID"] == me and (raylet := known["RayletSocketName"]):
+            watch_processes(raylet, Path(raylet).parents[1] / "logs")

@@ -1,0 +1,133 @@
+"""Addresses of Ray clusters: what is joined, and what is refused by the name of the variable that holds it."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from adapt.config import ResourcesConfig
+from adapt.errors import ClusterError
+from adapt.ray_address import check_answers, endpoint
+from adapt.runtime import address_of, check_address
+
+SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.0.0.1:6379", ("10.0.0.1", 6379)),
+        ("head:6379", ("head", 6379)),
+        ("[::1]:6379", ("::1", 6379)),
+        ("[fd00::12]:6380", ("fd00::12", 6380)),
+        ("ray://head:10001", ("head", 10001)),
+        ("ray://[fd00::12]:10001", ("fd00::12", 10001)),
+    ],
+)
+def test_an_address_has_a_host_and_a_port(address: str, expected: tuple[str, int]) -> None:
+    assert endpoint(address, "RAY_ADDRESS") == expected
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["head", "10.0.0.1", "::1:6379", "fd00::1", "[::1]", "head:x", "head:99999", "ftp://head:1", ":6379", "a:1/b"],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS is .* no address of a Ray cluster") as caught:
+        endpoint(address, "RAY_ADDRESS")
+    assert "[fd00::1]:6379" in caught.value.fix
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://ray.example.org"])
+def test_the_address_of_a_dashboard_is_told_from_that_of_a_cluster(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS is http.* dashboard") as caught:
+        check_address(ResourcesConfig())
+    assert f"ray job submit --address {address}" in caught.value.fix
+    with pytest.raises(ClusterError, match=r"resources\.address is http"):
+        check_address(ResourcesConfig(address=address))
+
+
+def test_local_starts_ray_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert address_of(ResourcesConfig()) is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert address_of(ResourcesConfig()) == "10.0.0.1:6379"
+    assert address_of(ResourcesConfig(address="local")) is None
+
+
+def raylet(*command: str) -> SimpleNamespace:
+    return SimpleNamespace(info={"name": "raylet", "cmdline": ["/bin/raylet", *command]})
+
+
+def test_auto_is_the_cluster_with_a_node_here_and_never_the_ray_of_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [
+        raylet("--gcs-address=127.0.0.1:1", "--raylet_socket_name=/tmp/dontstop-x/r/raylet"),
+        SimpleNamespace(info={"name": "python", "cmdline": ["--gcs-address=10.0.0.3:1"]}),
+        SimpleNamespace(info={"name": "raylet", "cmdline": None}),
+    ]
+    here = [raylet("--gcs-address=10.0.0.1:6379"), raylet("--gcs-address=10.0.0.1:6379")]
+    running = [*others, *here]
+    monkeypatch.setattr("psutil.process_iter", lambda _: iter(running))
+    assert endpoint("auto", "RAY_ADDRESS") == ("10.0.0.1", 6379)
+    running.append(raylet("--gcs-address=10.0.0.2:6379"))
+    with pytest.raises(ClusterError, match=r"several Ray clusters \(10.0.0.1:6379, 10.0.0.2:6379\)"):
+        endpoint("auto", "RAY_ADDRESS")
+    running[:] = others
+    with pytest.raises(ClusterError, match="RAY_ADDRESS is auto, but no Ray cluster"):
+        endpoint("auto", "RAY_ADDRESS")
+
+
+@contextmanager
+def server(answer: bytes, family: socket.AddressFamily = socket.AF_INET) -> Iterator[int]:
+    """The port of something on this machine that gives each of its callers an answer."""
+    with socket.socket(family) as listening:
+        listening.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        listening.listen()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_a_control_store_is_known_by_its_answer(host: str, family: socket.AddressFamily) -> None:
+    with server(SETTINGS, family) as port:
+        check_answers(host, port, "RAY_ADDRESS")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "a web server, such as its dashboard"),
+        (b"SSH-2.0-x", "not Ray"),
+        (b"", "not Ray"),
+    ],
+)
+def test_another_server_is_none(answer: bytes, message: str) -> None:
+    with server(answer) as port, pytest.raises(ClusterError, match=message) as caught:
+        check_answers("127.0.0.1", port, "RAY_ADDRESS")
+    assert "set RAY_ADDRESS" in caught.value.fix
+
+
+def test_a_port_where_nobody_listens_is_named() -> None:
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at \[::1\]:1 \(RAY_ADDRESS\)"):
+        check_answers("::1", 1, "RAY_ADDRESS")
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_s_own_control_store_answers() -> None:
+    import ray
+
+    host, port = endpoint(ray.get_runtime_context().gcs_address, "RAY_ADDRESS")
+    check_answers(host, port, "RAY_ADDRESS")
