@@ -1,5 +1,6 @@
 """Hands a function to Ray Train, which calls it on every rank; shows what they report, and says what went wrong."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 from adapt.config import ResourcesConfig
 from adapt.console import log
 from adapt.errors import CheckpointError
+from adapt.own_data import OWN_RAY
 from adapt.runner.secret import secret_of
 from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, bundle_of, hush
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
@@ -103,6 +105,7 @@ def _trainer(run: RankedRun, sealing: Sealing) -> Any:
     from ray.train.torch import TorchTrainer
 
     from adapt.train.local import in_idle_processes
+    from adapt.train.local_group import LocalTorchConfig
     from adapt.train.verdict import EndAtOnce
 
     hush()
@@ -117,6 +120,7 @@ def _trainer(run: RankedRun, sealing: Sealing) -> Any:
     trainer: Any = TorchTrainer(
         run.function,
         train_loop_config={**run.told, "sealing": sealing},
+        torch_config=None if is_joined else LocalTorchConfig(folder=os.environ[OWN_RAY]),
         scaling_config=scaling,
         run_config=RunConfig(
             name=run.name,

@@ -126,6 +126,17 @@ def test_kuberay_knows_the_fields() -> None:
         assert all(set(group) <= GROUP_FIELDS for group in spec["workerGroupSpecs"])
 
 
+def test_pods_of_ray_take_connections_from_each_other_and_else_at_the_dashboard_alone() -> None:
+    policy = read("cluster/kuberay/network.yaml")
+    assert (policy["apiVersion"], policy["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
+    pods = {"matchLabels": {"ray.io/is-ray-node": "yes"}}
+    assert policy["spec"]["podSelector"] == pods
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    each_other, others = policy["spec"]["ingress"]
+    assert each_other == {"from": [{"podSelector": pods}]}
+    assert others["ports"] == [{"protocol": "TCP", "port": 8265}]
+
+
 def test_a_job_has_the_cluster_of_the_other_file_and_limits() -> None:
     one, other = clusters()
     assert one == other

@@ -1,0 +1,75 @@
+"""The process group of ranks that all run on this machine: a store in a private file, and sockets on loopback alone.
+
+Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token.
+"""
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train.backend import Backend
+from ray.train.torch import TorchConfig
+
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+@dataclass
+class LocalTorchConfig(TorchConfig):
+    """Settings of a process group whose ranks all run on this machine.
+
+    Attributes:
+        folder: an existing folder that only this user may enter. The ranks' store is made there.
+    """
+
+    folder: str = ""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The class that starts and ends the process group."""
+        return LocalBackend
+
+
+class LocalBackend(Backend):
+    """Starts the process group of the ranks, which meet through a file, and ends it as Ray Train's backend does."""
+
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        """Starts the process group, after all ranks have started and before they train.
+
+        A group that starts again after a crash gets a new file, because the old one holds the lost ranks' addresses.
+        """
+        store = Path(tempfile.mkdtemp(prefix="store-", dir=backend_config.folder)) / "store"
+        ranks = range(len(worker_group))
+        told = len(ranks), backend_config.backend, str(store), backend_config.timeout_s
+        ray.get([worker_group.execute_single_async(rank, _begin, rank, *told) for rank in ranks])
+
+    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+        """Ends the process group."""
+        TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
+
+
+def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> None:
+    """Joins the process group, on a rank."""
+    import torch.distributed as dist
+
+    context = ray.train.get_context()
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_RANK=str(context.get_local_rank()),
+        LOCAL_WORLD_SIZE=str(context.get_local_world_size()),
+        NODE_RANK="0",
+        MASTER_ADDR="127.0.0.1",  # DeepSpeed wants these two to be set, and uses the group that it finds
+        MASTER_PORT="0",
+        GLOO_SOCKET_IFNAME=_LOOPBACK,
+        NCCL_SOCKET_IFNAME=_LOOPBACK,
+    )
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")  # as Ray Train: a collective that hangs fails in time
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, f"file://{store}", rank=rank, world_size=world, timeout=timeout)
