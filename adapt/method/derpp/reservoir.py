@@ -71,9 +71,10 @@ class Reservoir:
         return [self.rows[place] for place in draw.permutation(len(self.rows))[:count]]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, for checkpoints and for the next domain; nothing where no row is kept."""
+        """All of it, for checkpoints and for the next domain; nothing where no row was ever kept or refused."""
+        bound = torch.tensor(self.bound, dtype=torch.float64)
         if not self.rows:
-            return {}
+            return {"bound": bound} if self.bound < 1 else {}
         sizes = torch.tensor([len(row.targets) for row in self.rows])
         priorities = torch.tensor([row.priority for row in self.rows], dtype=torch.float64)
         joined = {
@@ -82,7 +83,7 @@ class Reservoir:
             "targets": torch.cat([row.targets for row in self.rows]),
             "states": torch.cat([row.states for row in self.rows]),
         }
-        return {"bound": torch.tensor(self.bound), "sizes": sizes, "priorities": priorities, **joined}
+        return {"bound": bound, "sizes": sizes, "priorities": priorities, **joined}
 
     def load(self, tensors: Mapping[str, Tensor], device: torch.device | str) -> None:
         """Restores what `tensors` gave.
@@ -91,8 +92,8 @@ class Reservoir:
             tensors: from any device.
             device: for the states.
         """
-        if not tensors:
-            self.rows, self.bound = [], 1.0
+        if "inputs" not in tensors:
+            self.rows, self.bound = [], float(tensors.get("bound", 1.0))
             return
         here = {name: each.to(device if name == "states" else "cpu") for name, each in tensors.items()}
         sizes = here["sizes"].tolist()

@@ -123,3 +123,27 @@ def test_priorities_are_uniform_and_hang_on_seed_domain_and_row() -> None:
     assert kstest(found, "uniform").pvalue > 0.001
     assert found[100:105].tolist() == priorities(5, 2, 100, 5).tolist()
     assert not set(found) & set(priorities(5, 3, 0, 5000)) | set(found) & set(priorities(6, 2, 0, 5000))
+
+
+def test_a_reservoir_that_was_saved_keeps_and_refuses_the_same_rows() -> None:
+    """The bound is kept in full: rounded to fp32 it would let in, or keep out, rows between it and its rounding."""
+    for seed in range(20):
+        before = filled(seed, 60, 8 * row(0.5).bytes)
+        again = Reservoir(8 * row(0.5).bytes)
+        again.load(before.tensors(), "cpu")
+        assert again.bound == before.bound < 1
+        assert [each.priority for each in again.rows] == [each.priority for each in before.rows]
+        for reservoir in (before, again):
+            reservoir.offer([row(float(np.nextafter(before.bound, 2)), 99), row(before.bound, 98)])
+        assert names(again) == names(before)
+
+
+def test_a_bound_without_rows_is_saved() -> None:
+    """One row may be larger than all the room."""
+    before = Reservoir(row(0.5).bytes - 1)
+    before.offer([row(0.3)])
+    assert (before.rows, before.bound) == ([], 0.3)
+    again = Reservoir(100 * row(0.5).bytes)
+    again.load(before.tensors(), "cpu")
+    assert again.bound == 0.3
+    assert Reservoir(1).tensors() == {}
