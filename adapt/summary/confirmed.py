@@ -18,7 +18,8 @@ def show_confirmed(record: Record) -> None:
     for column in ("figure", "best trial", "as it is", "difference"):
         table.add_column(column)
     for name, figure in metrics["fresh"].items():
-        table.add_row(name, *(_interval(figure[column]) for column in ("best", "as_it_is", "difference")))
+        known = [_interval(figure[column]) for column in ("best", "as_it_is")]
+        table.add_row(name, *known, _interval(figure["difference"]) if figure["difference"] else "")
     show(table)
     if gain := gain_told(metrics):
         log(gain)
@@ -26,6 +27,8 @@ def show_confirmed(record: Record) -> None:
 
 def gain_told(metrics: dict[str, Any]) -> str:
     """How much of the gain in the first objective was selection, in a sentence; empty where that cannot be said."""
+    if metrics["gained"] is None:
+        return "the configuration as it is failed, so what the best values gain is not known"
     if metrics["selection"] is None:
         return ""
     objective = next(iter(metrics["fresh"]))
@@ -35,6 +38,8 @@ def gain_told(metrics: dict[str, Any]) -> str:
     )
 
 
-def _interval(figure: dict[str, Any]) -> str:
+def _interval(figure: dict[str, Any] | None) -> str:
+    if figure is None:  # the configuration as it is failed
+        return "failed"
     interval = "" if figure["low"] is None else f" ({figure['low']:.4f} to {figure['high']:.4f})"
     return f"{figure['value']:.4f}{interval}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
+from adapt.console import log
 from adapt.runner import Done, Finished, Outcome, Stage
 from adapt.statistics.seeds import spread
 from adapt.tuning.search import Search, Searched
@@ -23,10 +24,10 @@ class FreshFigure:
 
     best: Figure
     """The mean over the seeds, of the best trial."""
-    as_it_is: Figure
-    """The same of the configuration as it is."""
-    difference: Figure
-    """The mean of their differences, seed by seed."""
+    as_it_is: Figure | None
+    """The same of the configuration as it is; None where its trial failed, so that nothing is compared."""
+    difference: Figure | None
+    """The mean of their differences, seed by seed; None where nothing is compared."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Confirmed:
     apparent: float | None
     """By how much the best trial was better than the configuration as it is when it was chosen, in the first objective;
     positive is better. None where that failed."""
-    gained: float
-    """By how much it is better with fresh seeds."""
+    gained: float | None
+    """By how much it is better with fresh seeds; None where the configuration as it is failed."""
     selection: float | None
     """The part of the apparent gain that was luck: `apparent` less `gained`. None also where the objective is of test
     here, and was of dev before."""
@@ -59,6 +60,7 @@ class Confirm(Stage[Confirmed]):
     best: Mapping[str, Trial]
     """Trials by seed, with test as test."""
     as_it_is: Mapping[str, Trial]
+    """The same of the configuration as it is; empty where its trial failed, with which nothing can be compared."""
     values: Mapping[str, Any]
 
     @classmethod
@@ -68,8 +70,14 @@ class Confirm(Stage[Confirmed]):
         Raises:
             AdaptError: the test split cannot be used.
         """
-        row = searched.best_row
-        best, as_it_is = _fresh(search, row.settings), _fresh(search, searched.trials[0].settings)
+        row, first = searched.best_row, searched.trials[0]
+        best = _fresh(search, row.settings)
+        as_it_is = _fresh(search, first.settings) if first.figures else {}
+        if not as_it_is:
+            log(
+                f"warning: trial 0, the configuration as it is, failed ({first.error}): the best trial is run with"
+                " fresh seeds and tested, and compared with nothing"
+            )
         return cls(search.config.name, search, best, as_it_is, row.values)
 
     def what(self) -> Mapping[str, Any]:
@@ -88,8 +96,10 @@ class Confirm(Stage[Confirmed]):
         fresh = {name: _compared(name, best, as_it_is) for name in names}
         first, way = next(iter(searched.objectives.items()))
         sign = -1 if way == "min" else 1
-        gained, apparent = sign * fresh[first].difference.value, _apparent(searched, first, sign)
-        selection = apparent - gained if apparent is not None and is_of_dev(first) else None
+        difference, apparent = fresh[first].difference, _apparent(searched, first, sign)
+        gained = None if difference is None else sign * difference.value
+        is_known = apparent is not None and gained is not None and is_of_dev(first)
+        selection = (apparent or 0.0) - (gained or 0.0) if is_known else None
         seeds = [int(seed) for seed in self.best]
         return Outcome(Confirmed(dict(self.values), seeds, fresh, apparent, gained, selection))
 
@@ -117,6 +127,8 @@ def _measured(done: Done, trials: Mapping[str, Trial]) -> list[TrialMeasured]:
 
 def _compared(name: str, best: Sequence[TrialMeasured], as_it_is: Sequence[TrialMeasured]) -> FreshFigure:
     ours, theirs = ([trial.figures[name].value for trial in trials] for trials in (best, as_it_is))
+    if not theirs:
+        return FreshFigure(_over_seeds(ours), None, None)
     return FreshFigure(
         _over_seeds(ours), _over_seeds(theirs), _over_seeds([a - b for a, b in zip(ours, theirs, strict=True)])
     )

@@ -26,6 +26,7 @@ def test_a_trial_that_came_further_comes_first() -> None:
 
 
 def test_the_gain_is_told_where_selection_can_be_said() -> None:
+    assert "what the best values gain is not known" in gain_told({"fresh": {"dev_score": {}}, "gained": None})
     gain = {"fresh": {"dev_score": {}}, "apparent": 0.25, "gained": 0.1, "selection": 0.15}
     assert gain_told(gain) == (
         "dev_score: the best trial was better by 0.2500 when it was chosen, and is by +0.1000 with fresh seeds;"

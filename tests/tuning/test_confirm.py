@@ -101,9 +101,19 @@ def test_what_was_of_dev_and_is_of_test_now_is_not_compared(search: Search) -> N
     assert found.selection is None
 
 
-def test_where_the_configuration_as_it_is_failed_there_is_no_apparent_gain(search: Search) -> None:
-    found = confirmed(search, searched(0.9, None), {"dev_score": ([0.7] * 3, [0.6] * 3)})
-    assert (found.apparent, found.selection) == (None, None)
+def test_where_the_configuration_as_it_is_failed_the_best_is_tested_and_compared_with_nothing(
+    search: Search, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would fail again with fresh seeds, and end the job after the search."""
+    failed = searched(0.9, None)
+    confirm = Confirm.of(search, failed)
+    assert (len(confirm.best), confirm.as_it_is) == (3, {})
+    assert "warning: trial 0, the configuration as it is, failed" in capsys.readouterr().err
+    scores = {"dev_score": ([0.7, 0.8, 0.9], []), "test_score": ([0.5, 0.6, 0.7], [])}
+    found = confirmed(search, failed, scores)
+    assert (found.apparent, found.gained, found.selection) == (None, None, None)
+    assert found.fresh["test_score"].best.value == pytest.approx(0.6)
+    assert (found.fresh["dev_score"].as_it_is, found.fresh["dev_score"].difference) == (None, None)
 
 
 def test_a_test_split_that_is_not_there_is_refused_before_the_first_trial(search: Search) -> None:

@@ -16,9 +16,11 @@ from adapt.report.tasks.cost import hours
 from adapt.report.tasks.figures import Drawing
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
 from adapt.statistics.importance import Importances, importances
+from adapt.statistics.seeds import LEVEL
 
 SHOWN_TRIALS = 12
 """Trials that a table has before the rest is folded."""
+FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
 FRESH = {"best": "best trial", "as_it_is": "as it is", "difference": "difference"}
 """What is told of a figure with fresh seeds, and what it is called in the table."""
 FRONT = "*"
@@ -39,11 +41,19 @@ def _gained(found: FoundSearch) -> str:
         return f"Of {len(found.rows)} trials none was better on dev than the configuration as it is."
     if not found.confirmed:
         return f"{chosen}. The best of many was also lucky: what it gains, seeds that no trial had can say."
-    figures = found.confirmed["fresh"]
+    figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
+    if found.confirmed["gained"] is None:
+        return f"{chosen}. The configuration as it is failed, so what {seeds} fresh seeds say is compared with nothing."
     gains = "; ".join(f"{name} {_difference(figure['difference'])}" for name, figure in figures.items())
     selection = found.confirmed["selection"]
     luck = "" if selection is None else f" Of the gain that was seen, {selection:+.4f} was selection."
-    return f"{chosen}. With {len(found.confirmed['seeds'])} fresh seeds it changes {gains}.{luck}"
+    few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
+    return f"{chosen}. With {seeds} fresh seeds it changes {gains}.{luck}{few}"
+
+
+def _are_few(seeds: int) -> bool:
+    """Whether so few seeds cannot show a significant difference: signs of n differences agree with p = 2^(1 - n)."""
+    return bool(2.0 ** (1 - seeds) >= LEVEL)
 
 
 def _difference(figure: Mapping[str, float | None]) -> str:
@@ -53,8 +63,10 @@ def _difference(figure: Mapping[str, float | None]) -> str:
 
 
 def _tone(found: FoundSearch) -> str:
-    if not found.confirmed:
+    if not found.confirmed or found.confirmed["gained"] is None:
         return "plain"
+    if _are_few(len(found.confirmed["seeds"])):
+        return "open"
     figure, sign = (
         found.confirmed["fresh"][found.first]["difference"],
         1 if found.objectives[found.first] == "max" else -1,
@@ -143,11 +155,14 @@ def _fresh_tables(found: FoundSearch) -> list[Block]:
     if not found.confirmed:
         return []
     rows: list[list[Cell | str]] = [
-        [name, *(Cell(f"{figure[place]['value']:.4f}", _interval(figure[place])) for place in FRESH)]
-        for name, figure in found.confirmed["fresh"].items()
+        [name, *(_fresh_cell(figure[place]) for place in FRESH)] for name, figure in found.confirmed["fresh"].items()
     ]
     note = f"Means over seeds {', '.join(map(str, found.confirmed['seeds']))}, which no trial had, with 95% intervals."
     return [Table(["figure", *FRESH.values()], rows, f"{found.label}: with fresh seeds", note)]
+
+
+def _fresh_cell(figure: Mapping[str, float | None] | None) -> Cell:
+    return Cell(f"{figure['value']:.4f}", _interval(figure)) if figure else Cell(NONE)
 
 
 def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:

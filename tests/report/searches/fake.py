@@ -89,7 +89,7 @@ def _trial(fake: Fake, number: int, steps: int, rate: float) -> Record:
     return made
 
 
-def fake_confirmed(root: Path, search: Record, difference: tuple[float, float, float]) -> Entry:
+def fake_confirmed(root: Path, search: Record, difference: tuple[float, float, float], seeds: int = 6) -> Entry:
     """With fresh seeds."""
     value, low, high = difference
     fresh = {
@@ -102,7 +102,7 @@ def fake_confirmed(root: Path, search: Record, difference: tuple[float, float, f
     }
     metrics = {
         "values": {},
-        "seeds": [7, 8, 9],
+        "seeds": list(range(7, 7 + seeds)),
         "fresh": fresh,
         "apparent": 0.04,
         "gained": value,

@@ -1,5 +1,6 @@
 """Searches in the report: what was gained, the trials, which field mattered, and how trials went."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from adapt.report.searches.figures import parallel_coordinates
 from adapt.report.searches.found import searches_of
 from adapt.report.searches.section import search_blocks, search_verdicts
 from adapt.report.write import write_report
-from adapt.show.blocks import Block, Figures, Folded, Table, TextBlock
+from adapt.show.blocks import NONE, Block, Figures, Folded, Table, TextBlock
 from adapt.statistics import importance
+from tests.report.fake import finished
 from tests.report.searches.fake import fake_confirmed, fake_search
 
 pytestmark = pytest.mark.heavy
@@ -94,6 +96,10 @@ def test_what_was_gained_is_what_fresh_seeds_say(
     fresh = next(table for table in shown if table.header[0] == "figure")
     assert [row[0] for row in fresh.rows] == ["dev_score", "test_score"]
     assert fresh.rows[0][3].text == f"{difference[0]:.4f}"  # type: ignore[union-attr]
+    few = [entry, fake_confirmed(tmp_path, entry.record, difference, seeds=5)]
+    (finding,) = search_verdicts(searches_of(Study("one", "base", few)))
+    assert finding.tone == "open"
+    assert "Five seeds or fewer cannot show a significant difference." in finding.text
     (without,) = search_verdicts(searches_of(Study("one", "base", [entry])))
     assert without.tone == "plain"
     assert "seeds that no trial had" in without.text
@@ -120,3 +126,18 @@ def test_a_field_that_the_configuration_leaves_open_is_still_a_number(tmp_path: 
     drawing, _ = parallel_coordinates(found, "0")
     assert ">None<" not in drawing
     assert not any(isinstance(block, TextBlock) and "too few" in block.text for block in search_blocks([found]))
+
+
+def test_a_best_trial_that_nothing_is_compared_with_is_said_to_be(tmp_path: Path) -> None:
+    entry = fake_search(tmp_path)
+    confirmed = fake_confirmed(tmp_path, entry.record, (0.0, 0.0, 0.0))
+    alone = {
+        name: {**of, "as_it_is": None, "difference": None} for name, of in confirmed.record.metrics["fresh"].items()
+    }
+    metrics = {**confirmed.record.metrics, "fresh": alone, "gained": None, "apparent": None, "selection": None}
+    known = replace(confirmed, finished=finished(replace(confirmed.record, metrics=metrics)))
+    (found,) = searches_of(Study("one", "base", [entry, known]))
+    (finding,) = search_verdicts([found])
+    assert "The configuration as it is failed, so what 6 fresh seeds say is compared with nothing." in finding.text
+    fresh = next(table for table in tables(search_blocks([found])) if table.header[0] == "figure")
+    assert [cell.text for cell in fresh.rows[0][2:]] == [NONE, NONE]  # type: ignore[union-attr]
