@@ -139,6 +139,7 @@ CLEANED = {
     "prepare",
     "dedup",
     "select",
+    "target",
     "evidence",
     "embedder",
     "embed",

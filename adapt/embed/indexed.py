@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from adapt.embed.written import read_vectors, rows_in, vector_files
-from adapt.index.build import IndexFacts, index_parts
+from adapt.index.build import CENTRE_FILE, IndexFacts, index_parts
 from adapt.index.part import PART_VECTORS, VectorBatch, write_parts
+from adapt.index.rows import centred, scaled
+from adapt.runner.files import file_aside
 from adapt.runtime import user_errors
 
 T = TypeVar("T")
@@ -24,6 +28,8 @@ class WritePart:
     folder: Path
     dimension: int
     part_vectors: int
+    centre: np.ndarray
+    """Is taken from all vectors."""
 
     def __call__(self, number: int) -> int:
         """Returns how many it has."""
@@ -35,7 +41,19 @@ class WritePart:
             if begin < last and end > first:
                 ids, vectors = read_vectors(file)
                 inside = slice(max(first - begin, 0), last - begin)
-                yield ids[inside], vectors[inside]
+                yield ids[inside], centred(vectors[inside], self.centre)
+
+
+@dataclass(frozen=True)
+class SumUp:
+    """Sums the vectors of a file."""
+
+    files: Sequence[Path]
+
+    def __call__(self, number: int) -> tuple[np.ndarray, int]:
+        """The sum of the vectors, scaled to length 1, float64 [d], and how many are not 0."""
+        vectors = read_vectors(self.files[number])[1]
+        return scaled(vectors).sum(0), int(vectors.any(1).sum())
 
 
 def over_tasks(function: Callable[[int], T], numbers: Sequence[int]) -> list[T]:
@@ -65,6 +83,10 @@ def build_on_cluster(
 ) -> IndexFacts:
     """Builds an index, on the cluster this process is connected to.
 
+    The mean of all vectors is taken from each. What they have in common says nothing, and where it is most of them, as
+    in many models, all documents are near to each other: then the nearest are those of the same length, and plans of
+    transport reach all of the pool.
+
     Args:
         embedded: folder of the vectors; see `adapt.embed.written`.
         folder: for the index, in a file system that all nodes see.
@@ -82,5 +104,10 @@ def build_on_cluster(
     for file in files:
         begins.append(begins[-1] + rows_in(file))
     parts = range(max(1, -(-begins[-1] // part_vectors)))
-    sizes = over_tasks(WritePart(files, begins, folder, dimension, part_vectors), parts)
+    sums = over_tasks(SumUp(files), range(len(files)))
+    count = sum(known for _, known in sums)
+    centre = sum((each for each, _ in sums), np.zeros(dimension)) / max(count, 1)
+    with file_aside(folder / CENTRE_FILE) as aside, aside.open("wb") as opened:
+        np.save(opened, centre)
+    sizes = over_tasks(WritePart(files, begins, folder, dimension, part_vectors, centre), parts)
     return index_parts(folder, sizes, embedder, dimension, memory_bytes, queries, kind, over_tasks)

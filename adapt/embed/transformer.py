@@ -11,6 +11,9 @@ from adapt.config.fields import PositiveInt, how
 from adapt.embed.base import EmbeddedTexts, Embedder
 from adapt.embed.tokens import TextTokens
 
+LENGTHS = {"mean": 32, "first": 512}
+"""Tokens of a piece, where none are set."""
+
 
 @dataclass(frozen=True)
 class TransformerOptions:
@@ -22,8 +25,10 @@ class TransformerOptions:
     """The layer whose states are taken: 0 is the embeddings, -1 the last layer."""
     pooling: Literal["mean", "first"] = "mean"
     """`mean`: over all tokens of the text; `first`: the first token alone."""
-    sequence_length: PositiveInt = 512
-    """Longer texts pass in pieces of this many tokens, or of as many as the model takes."""
+    sequence_length: PositiveInt | None = None
+    """Longer texts pass in pieces of this many tokens, or of as many as the model takes. null is 32 for `mean`, since
+    states depend on the length of what passes: only so is a long document like a sentence on the same subject. For
+    `first`, which sees the first piece alone, null is 512."""
     texts_at_once: PositiveInt = how(32)
     """Texts or pieces that pass through a device at once, packed without padding, those of about one length together.
     """
@@ -56,7 +61,8 @@ class TransformerMean(Embedder):
         check_layer(model, self.options.layer, "layer of the embedder transformer")
         self._model = torch.nn.Module.to(model, self._device)
         longest = max_sequence_length(self.pretrained.model)
-        self._length = min(self.options.sequence_length, longest or self.options.sequence_length)
+        length = self.options.sequence_length or LENGTHS[self.options.pooling]
+        self._length = min(length, longest or length)
 
     def embed(self, texts: Sequence[str]) -> EmbeddedTexts:
         """Passes the texts."""

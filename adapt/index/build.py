@@ -16,6 +16,8 @@ from adapt.index.propose import add_candidates, train_candidates, training_posit
 from adapt.runner.files import write_atomically
 
 INDEX_FILE = "index.json"
+CENTRE_FILE = "centre.npy"
+"""What was taken from all vectors, scaled to length 1, before they were indexed: their mean."""
 MEMORY_BYTES = 8 * 2**30
 T = TypeVar("T")
 Spread = Callable[[Callable[[int], T], Sequence[int]], list[T]]
@@ -131,6 +133,12 @@ class AddCandidates:
     def __call__(self, number: int) -> None:
         """Writes its file."""
         add_candidates(VectorPart.open(self.folder, number), self.folder)
+
+
+def centre_in(folder: Path) -> np.ndarray | None:
+    """What is to be taken from vectors that are compared with those of an index, float64 [d]; None for nothing."""
+    file = folder / CENTRE_FILE
+    return np.load(file, allow_pickle=False) if file.exists() else None
 
 
 def rows_at(folder: Path, positions: np.ndarray) -> np.ndarray:

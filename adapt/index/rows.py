@@ -42,6 +42,18 @@ def scaled(vectors: np.ndarray) -> np.ndarray:
     return found
 
 
+def centred(vectors: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Finite vectors, scaled to length 1, less a centre, float64 [n, d]; those of length 0 stay 0.
+
+    Args:
+        vectors: [n, d].
+        centre: float64 [d].
+    """
+    known = vectors.any(1, keepdims=True)
+    found: np.ndarray = np.where(known, scaled(vectors) - centre, 0.0)
+    return found
+
+
 def distances_to(row: np.ndarray, others: np.ndarray) -> np.ndarray:
     """1 - cosine, from 0 to 2, without error, float64 [m].
 

@@ -14,7 +14,7 @@ from adapt.select.table import steps_of, way_of
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select
 from adapt.stage.selecting.target import Target
-from adapt.stage.text.listing import listed_files
+from adapt.stage.text.listing import Files, listed_files
 from adapt.stage.text.prepare import Prepare, Prepared
 from adapt.stage.text.prepare_texts import PrepareTexts
 from adapt.stage.text.task_texts import TaskSplit, TaskTexts
@@ -58,7 +58,8 @@ def select_documents(context: Context, general: Prepare | None, like: Select | N
     name = f"{config.name}-{way_of(steps)}"
     tasks = tasks_with_text(config)
     paths = dict.fromkeys(path for step in steps for path in step.selection.models())
-    pool, target = listed_files(context, selection_pool(config), f"{config.name}-pool"), target_of(context, tasks)
+    pool = listed_files(context, selection_pool(config), f"{config.name}-pool")
+    target = target_of(context, tasks, pool)
     unseen, measured = unseen_texts(context, tasks), (general,) if general else ()
     return Select(
         name=name,
@@ -89,13 +90,15 @@ def tasks_with_text(config: Config) -> list[TaskConfig]:
     return [task for task in (config.task, *config.tasks) if task.train]
 
 
-def target_of(context: Context, tasks: Sequence[TaskConfig]) -> Target:
-    """The text that documents should resemble: that of the tasks' train split, unless other text is given."""
+def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Target:
+    """The text that documents of a pool should resemble: that of the tasks' train split, unless other text is given."""
     config = context.config
     if config.select.target_paths:
-        return Target(listed_files(context, selection_target(config), f"{config.name}-target"))
+        name = f"{config.name}-target"
+        return Target(name, listed_files(context, selection_target(config), name), pool)
     hidden = () if config.tapt.transductive else tasks
-    return Target(split_texts(context, tasks, ["train"], hidden))
+    texts = split_texts(context, tasks, ["train"], hidden)
+    return Target(texts.name, texts, pool)
 
 
 def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:

@@ -57,7 +57,7 @@ def vector_stages(
     )
     embedding = Embedding.of(context, select.embedder, select.embedder_options)
     documents = PoolTexts(held_out(pool, 0.0), unseen, measured)
-    wanted = PoolTexts(held_out(target.text, 0.0)) if isinstance(target.text, Files) else StageTexts(target.text)
+    wanted = StageTexts(target)
     learnt = LearnEmbedder(name, embedding, (documents, wanted), resources) if embedding.learns else None
     index = BuildIndex(
         name=f"{name}-pool",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from adapt.report.entry import Entry
 from adapt.report.selection_map import selection_map
 from adapt.select.judge.nearness import Nearness
-from adapt.show.blocks import Block, Folded
+from adapt.show.blocks import Block, FindingBlock, Findings, Folded
 from adapt.stage.selecting.selection import example_table, nearness_table
 
 OPEN, MOST = 3, 12
@@ -30,7 +30,9 @@ def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
     chosen = [entry for entry in entries if entry.result.random][:MOST]
     maps = [drawn for entry in chosen if (drawn := selection_map(entry.label, entry.record))]
     read = [table for entry in entries if (table := example_table(entry.label, entry.record.path))]
+    warned = [FindingBlock(entry.label, line, "warning") for entry in entries for line in entry.result.markup]
     return [
+        *([Findings(warned)] if warned else []),
         nearness_table(judged),
         *maps[:OPEN],
         *([Folded("More maps", maps[OPEN:])] if maps[OPEN:] else []),

@@ -13,8 +13,9 @@ manifest, from 0, and `record`, the number of the record in that file, from 1. W
 - `near`: no two near copies of a text.
 - `tokens`: how many tokens texts have.
 - `choose`: from the pool to what is taken.
+- `markup`: signs of the target that the pool lacks.
 - `chunks`: texts a few at a time.
-- `grams`: texts as hashed n-grams.
+- `grams`: texts as hashed n-grams; `known_grams`: those of a target that occur in the pool.
 - `random`, `dsir`, `classifier`, `perplexity`: a selection each.
 - `vectors/`: those that compare the vectors of documents.
 - `judge/`: what a selection is beside a random one.

@@ -2,6 +2,8 @@
 
 A gram is a run of 1 to `longest` words of a text, in lower case and without punctuation. The range of hashes is cut
 into equal parts, which are the buckets. Texts are hashed many at a time.
+
+A bucket holds many grams, so a bucket that occurs in a pool does not say that a gram does: see `known_grams`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,15 +12,20 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from adapt.corpus.shingles import all_ngrams
 from adapt.corpus.word_hashes import word_hashes
 from adapt.select.chunks import chunks
+from adapt.select.known_grams import KnownGrams, gram_hashes, hashes_of_runs
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Buckets = Annotated[int, Field(gt=0, le=2**32)]
 """A number of them."""
+WINDOW = 10
+"""Words of a window, about. A text of more words is cut into windows of equal length."""
+UNIT = 2**30
+"""What the grams of one text weigh together where every text weighs the same. A whole number, so that sums are exact in
+any order."""
 _HALF = np.uint64(32)
 
 
@@ -68,7 +75,7 @@ class Grams(NamedTuple):
 
     def _different(self, buckets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The buckets that each text has, plus its number x buckets; the grams of each; where those of a text end."""
-        together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(self.texts * buckets))
+        together = (self.owners * buckets + self.buckets).astype(np.min_scalar_type(max(self.texts, 1) * buckets))
         together.sort()  # numbers of fewer bytes take less time
         starts = _starts(together)
         different = together[starts]
@@ -89,21 +96,64 @@ def _starts(sorted_parts: np.ndarray) -> np.ndarray:
     return np.append(0, np.flatnonzero(is_other) + 1) if len(sorted_parts) else np.zeros(0, np.int64)
 
 
-def grams(texts: Sequence[str], longest: int, buckets: int) -> Grams:
+class Windows(NamedTuple):
+    """Texts cut into windows of about WINDOW words."""
+
+    grams: Grams
+    """The grams of each window; the `owners` are the numbers of windows."""
+    texts: np.ndarray
+    """The text that each window is of, rising, int64 [windows]. Every text has a window, also one without words."""
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """The mean of the values of each text's windows, float64 [texts]."""
+        found: np.ndarray = np.bincount(self.texts, values) / np.bincount(self.texts)
+        return found
+
+
+def grams(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None) -> Grams:
     """The grams of some texts.
 
     Args:
         texts: any.
         longest: words of the longest grams.
         buckets: number of them, at most 2^32.
+        known: others than these are left out; None for none.
+    """
+    return in_buckets(*gram_hashes(texts, longest), len(texts), buckets, known)
+
+
+def windows(texts: Sequence[str], longest: int, buckets: int, known: KnownGrams | None = None) -> Windows:
+    """The grams of the windows of some texts. No gram reaches across the end of a window.
+
+    Args:
+        texts: any.
+        longest: words of the longest grams.
+        buckets: number of them, at most 2^32.
+        known: others than these are left out; None for none.
     """
     hashes, owners = word_hashes(texts)
-    kept, kept_owners = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    for n, runs in all_ngrams(hashes, range(1, longest + 1)):
-        is_inside = owners[n - 1 :] == owners[: len(runs)] if n > 1 else slice(None)
-        kept.append(_bucket_of(runs, buckets)[is_inside])
-        kept_owners.append(owners[: len(runs)][is_inside])
-    return Grams(np.concatenate(kept).view(np.int64), np.concatenate(kept_owners), len(texts))
+    words = np.bincount(owners, minlength=len(texts))
+    counts = np.maximum(np.rint(words / WINDOW).astype(np.int64), 1)
+    places = np.arange(len(owners)) - (np.cumsum(words) - words)[owners]
+    inside = places * counts[owners] // words[owners]
+    numbers = (np.cumsum(counts) - counts)[owners] + inside
+    found = in_buckets(*hashes_of_runs(hashes, numbers, longest), int(counts.sum()), buckets, known)
+    return Windows(found, np.repeat(np.arange(len(texts)), counts))
+
+
+def window_grams(longest: int) -> int:
+    """How many grams a window of WINDOW words has."""
+    return sum(max(WINDOW - n + 1, 0) for n in range(1, longest + 1))
+
+
+def in_buckets(
+    hashes: np.ndarray, owners: np.ndarray, texts: int, buckets: int, known: KnownGrams | None = None
+) -> Grams:
+    """Grams from their hashes, see `gram_hashes`; without those that are not known, where some are named."""
+    if known is not None:
+        is_known = known.have(hashes)
+        hashes, owners = hashes[is_known], owners[is_known]
+    return Grams(_bucket_of(hashes, buckets).view(np.int64), owners, texts)
 
 
 def _bucket_of(hashes: np.ndarray, buckets: int) -> np.ndarray:
@@ -125,9 +175,61 @@ def gram_matrix(texts: Sequence[str], longest: int, buckets: int) -> "csr_array"
     return vstack(parts or [grams([], longest, buckets).matrix(buckets)], format="csr")
 
 
+def window_matrix(
+    texts: Sequence[str], longest: int, buckets: int, most: int, known: KnownGrams | None = None
+) -> "tuple[csr_array, np.ndarray]":
+    """Windows of texts as rows of length 1, and the text of each, rising, int64 [windows].
+
+    Args:
+        texts: any.
+        longest: words of the longest grams.
+        buckets: number of them.
+        most: windows of a text; of a longer one they are taken evenly from all over.
+        known: other grams than these are left out; None for none.
+
+    Returns:
+        float64 [windows, buckets], and numbers of texts.
+    """
+    from scipy.sparse import vstack
+
+    parts, owners, first = [grams([], longest, buckets).matrix(buckets)], [np.zeros(0, np.int64)], 0
+    for some in chunks(texts, len):
+        found = windows(some, longest, buckets, known)
+        counts = np.bincount(found.texts)[found.texts]
+        places = np.arange(len(found.texts)) - np.searchsorted(found.texts, found.texts)
+        begins, ends = ((2 * (places + n) * most + counts) // (2 * counts) for n in (0, 1))
+        taken = (counts <= most) | (begins != ends)  # `most` of them, evenly
+        parts.append(found.grams.matrix(buckets)[np.flatnonzero(taken)])
+        owners.append(found.texts[taken] + first)
+        first += len(some)
+    return vstack(parts, format="csr"), np.concatenate(owners)
+
+
 def gram_counts(texts: Iterable[str], longest: int, buckets: int) -> np.ndarray:
     """How often each bucket stands in all texts together, float64 [buckets]."""
     counts = np.zeros(buckets)
     for some in gram_chunks(texts, longest, buckets):
         counts += np.bincount(some.buckets, minlength=buckets)
     return counts
+
+
+def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGrams | None = None) -> np.ndarray:
+    """The grams in each bucket, each text weighing the same whatever its length, about UNIT: int64 [buckets].
+
+    Args:
+        texts: any.
+        longest: words of the longest grams.
+        buckets: number of them.
+        known: other grams than these are left out, and do not count in the length of a text; None for none.
+    """
+    shares = np.zeros(buckets, np.int64)
+    for some in chunks(texts, len):
+        shares += shares_of(grams(some, longest, buckets, known), buckets)
+    return shares
+
+
+def shares_of(found: Grams, buckets: int) -> np.ndarray:
+    """The same for the grams of some texts."""
+    weights = UNIT // np.maximum(found.sizes(), 1)
+    counted: np.ndarray = np.bincount(found.buckets, weights[found.owners], buckets).astype(np.int64)
+    return counted

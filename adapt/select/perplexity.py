@@ -8,7 +8,9 @@ With a `reference`, the score is
     L_reference(x) - L_model(x)    [nats a predicted token]
 
 where the model was adapted to the target, and the reference was not (Moore and Lewis, P10-2041): documents come first
-that the adaptation has made likelier. Both predict the same tokens in the same contexts.
+that the adaptation has made likelier. Both predict the same tokens in the same contexts. The mean over a few
+predictions is chance, and the highest of many such means would be short documents; so a document with fewer than FEWEST
+predictions counts as if the missing ones had no difference.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 BAND, WITHIN = 3, 4
 """The streams that draw the documents which the band's ends are found on, and those of the band that are taken."""
+FEWEST = 16
+"""Predictions by which a sum of differences is divided at least."""
 AT_ONCE = 256
 """Documents that are tokenized, and sorted by length, together."""
 
@@ -97,19 +101,20 @@ class ByPerplexity(Selection):
         """Differences of losses; in a band, random numbers."""
         waiting = iter(pool)
         while some := list(islice(waiting, AT_ONCE)):
-            losses = [of(some) for of in self._losses]
+            found = [of(some) for of in self._losses]
+            losses, counts = [losses for losses, _ in found], found[0][1]
             if self.options.reference is None:
                 drawn = draws_at([document.id for document in some], self.seed, WITHIN)
                 scores = np.where((losses[0] >= self.low) & (losses[0] <= self.high), drawn, NEVER)
             else:
-                scores = losses[1] - losses[0]
+                scores = (losses[1] - losses[0]) * np.minimum(counts / FEWEST, 1.0)
             yield from np.where(np.isnan(losses[0]), NEVER, scores).tolist()
 
     def known_losses(self, documents: "Iterable[Document]") -> np.ndarray:
         """The losses of the job's model on some documents, without those that have none, float64."""
         waiting, found = iter(documents), [np.zeros(0)]
         while some := list(islice(waiting, AT_ONCE)):
-            found.append(self._losses[0](some))
+            found.append(self._losses[0](some)[0])
         losses = np.concatenate(found)
         known: np.ndarray = losses[~np.isnan(losses)]
         return known
@@ -138,8 +143,10 @@ class Losses:
         self._special = self._ready.tokenizer.all_special_ids
         self._quick = QuickTokenizer(load_text_tokenizer(pretrained).backend_tokenizer)
 
-    def __call__(self, documents: "Sequence[Document]") -> np.ndarray:
-        """The mean loss of each document [nats a predicted token], float64 [n]; NaN where nothing can be predicted.
+    def __call__(self, documents: "Sequence[Document]") -> tuple[np.ndarray, np.ndarray]:
+        """The mean loss of each document [nats a predicted token], float64 [n], and the number of predictions, [n].
+
+        The loss is NaN where nothing can be predicted.
 
         Args:
             documents: texts; their ids decide their masks.
@@ -156,7 +163,7 @@ class Losses:
         has_tokens = [not np.isin(ids, self._special).all() for ids in tokens]
         known = (counts > 0) & np.array(has_tokens, bool)
         found: np.ndarray = np.divide(losses, counts, out=np.full(len(documents), np.nan), where=known)
-        return found
+        return found, np.asarray(counts)
 
 
 @lru_cache(maxsize=2)

@@ -27,7 +27,7 @@ def states(folder: Path, texts: list[str], layer: int) -> list[np.ndarray]:
 def test_vectors_are_those_of_transformers(tiny_bert: Path, tmp_path: Path, layer: int, pooling: str) -> None:
     each = states(tiny_bert, TEXTS, layer)
     expected = [one.mean(0) if pooling == "mean" else one[0] for one in each]
-    found = loaded("transformer", tmp_path, tiny_bert, layer=layer, pooling=pooling).embed(TEXTS)
+    found = loaded("transformer", tmp_path, tiny_bert, layer=layer, pooling=pooling, sequence_length=128).embed(TEXTS)
     np.testing.assert_allclose(found.vectors, expected, atol=2e-5)
 
 
@@ -47,7 +47,7 @@ def test_a_long_text_has_the_mean_over_all_its_pieces(tiny_bert: Path, tmp_path:
     assert len(ids) > 256
     with torch.inference_mode():
         expected = torch.cat([model(input_ids=part[None]).last_hidden_state[0] for part in ids.split(128)]).mean(0)
-    found = loaded("transformer", tmp_path, tiny_bert).embed([text]).vectors[0]
+    found = loaded("transformer", tmp_path, tiny_bert, sequence_length=512).embed([text]).vectors[0]
     np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
@@ -59,3 +59,10 @@ def test_a_layer_that_is_not_there_is_refused(tiny_bert: Path, tmp_path: Path) -
 def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         loaded("transformer", tmp_path, tmp_path)
+
+
+def test_by_default_a_long_text_is_like_the_sentences_that_it_repeats(tiny_bert: Path, tmp_path: Path) -> None:
+    """It passes in pieces as short as a sentence."""
+    embedder = loaded("transformer", tmp_path, tiny_bert)
+    assert embedder._length == 32
+    assert loaded("transformer", tmp_path, tiny_bert, pooling="first")._length == 128  # all that the model takes

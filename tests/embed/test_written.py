@@ -48,7 +48,7 @@ def test_parts_of_an_index_are_ranges_of_all_vectors(tmp_path: Path, part: int) 
     begins = np.concatenate([[0], np.cumsum(sizes)]).tolist()
     for chunk, (begin, end) in enumerate(pairwise(begins)):
         write_vectors(tmp_path / chunk_file(0, chunk), np.arange(begin, end), vectors[begin:end], {})
-    write = WritePart(vector_files(tmp_path), begins, tmp_path, 2, part)
+    write = WritePart(vector_files(tmp_path), begins, tmp_path, 2, part, np.zeros(2))
     numbers = range(-(-14 // part))
     assert sum(write(number) for number in reversed(numbers)) == 14
     parts = [VectorPart.open(tmp_path, number) for number in numbers]

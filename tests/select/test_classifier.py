@@ -13,8 +13,18 @@ from adapt.select.random import draws_at, sampled
 from tests.samples import sentences
 from tests.select.pools import given, numbered, ranked
 
-TARGET = [f"gradient layer {text}" for text in sentences(30, seed=5, shortest=4, longest=9)]
-POOL = [*sentences(150, shortest=4, longest=12), *(f"gradient layer {text}" for text in sentences(20, seed=7))]
+TARGET = [f"gradient layer {text}" for text in sentences(30, seed=5, shortest=4, longest=30)]
+POOL = [*sentences(150, shortest=4, longest=35), *(f"gradient layer {text}" for text in sentences(20, seed=7))]
+
+
+def windows(text: str) -> list[str]:
+    """About ten words each."""
+    words = text.rstrip(".").split()
+    count = max(1, round(len(words) / 10))
+    return [
+        " ".join(word for place, word in enumerate(words) if place * count // len(words) == number)
+        for number in range(count)
+    ]
 
 
 def features(texts: list[str], longest: int, names: list[tuple[str, ...]]) -> np.ndarray:
@@ -25,7 +35,7 @@ def features(texts: list[str], longest: int, names: list[tuple[str, ...]]) -> np
         for run, count in runs(text, longest).items():
             if run in place:
                 row[place[run]] = count
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
 
 
 def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
@@ -33,18 +43,40 @@ def runs(text: str, longest: int) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[n : n + size]) for size in range(1, longest + 1) for n in range(len(words) - size + 1))
 
 
-BUCKETS = 2**20 + 86
+BUCKETS = 2**22 + 1
 """In so many no two runs of the texts here share one."""
 
 
-def log_odds(positive: list[str], negative: list[str], pool: list[str], longest: int) -> np.ndarray:
-    """Of the texts of a pool, by scikit-learn on counts by name."""
-    names = sorted({run for text in [*positive, *negative, *pool] for run in runs(text, longest)})
-    x = features([*positive, *negative], longest, names)
-    model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=5000, tol=1e-8)
-    model.fit(x, np.arange(len(x)) < len(positive))
-    found: np.ndarray = model.decision_function(features(pool, longest, names))
-    return found
+def log_odds(
+    positive: list[str], negative: list[str], pool: list[str], longest: int, target: int | None = None
+) -> np.ndarray:
+    """Of the texts of a pool, by scikit-learn on counts by name in windows; all windows of a text weigh 1.
+
+    Args:
+        positive: texts, those of the target first.
+        negative: texts.
+        pool: texts.
+        longest: words of the longest runs.
+        target: how many of the positive texts; None for all.
+    """
+    cut = [windows(text) for text in (*positive, *negative)]
+    weights = np.concatenate([[1 / len(some)] * len(some) for some in cut])
+    is_positive = np.repeat(np.arange(len(cut)) < len(positive), [len(some) for some in cut])
+    names = sorted(
+        {run for text in (*positive, *negative, *pool) for some in windows(text) for run in runs(some, longest)}
+    )
+    in_pool = {run for text in pool for run in runs(text, longest)}
+    of_target = sum(len(some) for some in cut[: len(positive) if target is None else target])
+    x = features([some for each in cut for some in each], longest, names)
+    known = [name for name in names if name in in_pool]
+    x[:of_target] = features([some for each in cut for some in each][:of_target], longest, known) @ np.array(
+        [[name == other for other in names] for name in known]
+    )
+    for side in (is_positive, ~is_positive):
+        weights[side] *= len(cut) / 2 / weights[side].sum()
+    model = LogisticRegression(C=10.0, max_iter=5000, tol=1e-8)
+    model.fit(x, is_positive, weights)
+    return np.array([model.decision_function(features(windows(text), longest, names)).mean() for text in pool])
 
 
 @pytest.fixture
@@ -99,7 +131,7 @@ def test_a_further_round_finds_what_only_shares_words_with_the_best(to_the_end: 
 
     first = log_odds(target, pool, pool, 1)
     recalled = [pool[place] for place in np.argsort(-first, kind="stable")[:40]]
-    second = log_odds([*target, *recalled], [text for text in pool if text not in recalled], pool, 1)
+    second = log_odds([*target, *recalled], [text for text in pool if text not in recalled], pool, 1, len(target))
     for rounds, expected in ((1, first), (2, second)):
         options = ClassifierOptions(ngram=1, buckets=BUCKETS, rounds=rounds, recalled=1.0)
         found = sorted(ranked(ByClassifier(options, 0), numbered(pool), target))
@@ -120,3 +152,14 @@ def test_rounds_read_the_pool_once_each_and_once_for_the_sample() -> None:
 def test_too_few_texts_are_refused(pool: list[str], target: list[str], which: str) -> None:
     with pytest.raises(DataError, match=f"the {which} of the selection has 1 texts, too few"):
         ByClassifier(ClassifierOptions(), 0).learn(given(numbered(pool), target))
+
+
+def test_grams_that_never_occur_in_the_pool_change_nothing() -> None:
+    """Else a classifier would tell the target by its markup, and learn nothing of its words."""
+    # the signs stand in the middle of no run of the pool, so that no run of the target is cut
+    target = [text for text in TARGET if len(text.split()) == 9]
+    marked = [f"{text.rstrip('.')} ENTITYEND" for text in target]
+    plain, with_marks = (
+        dict(ranked(ByClassifier(ClassifierOptions(), 0), numbered(POOL), each)) for each in (target, marked)
+    )
+    np.testing.assert_allclose([with_marks[id] for id in plain], list(plain.values()), atol=1e-9)

@@ -2,7 +2,8 @@
 
 - KL divergence of the target's hashed n-grams from the selection's; its reduction against the random documents is the
   measure of DSIR (arXiv 2302.03169, section 5), which predicts how well what is trained on them does.
-- AUC of a fresh classifier that tells the selection from the target; .5 is a selection that cannot be told.
+- AUC of a fresh classifier that tells the selection from the target; .5 is a selection that cannot be told. It sees
+  windows of a few words, else it would tell long documents from short texts.
 - Shared words, as between domains (Don't Stop Pretraining, section 3.1).
 - Distinct n-grams: the share of word pairs that were not there before, in samples of as many words.
 - Mean pairwise distance, and a map of all (`adapt.select.judge.layout`).
@@ -16,8 +17,8 @@ import numpy as np
 from adapt.config import Config
 from adapt.corpus.shingles import hashed, ngrams, normalised, words
 from adapt.model.locate import Pretrained
-from adapt.select.classifier import regression
-from adapt.select.grams import gram_counts, gram_matrix
+from adapt.select.classifier import MOST_WINDOWS, equal_text_weights, regression
+from adapt.select.grams import gram_counts, gram_matrix, window_matrix
 
 NGRAM, BUCKETS = 2, 10_000
 FEATURES = 2**18
@@ -65,16 +66,18 @@ def separability(target: Sequence[str], texts: Sequence[str], seed: int) -> floa
     sides = [in_random_order(side, seed)[:MOST] for side in (target, texts)]
     if min(map(len, sides)) < FEWEST:
         return None
-    features = gram_matrix([text for side in sides for text in side], NGRAM, FEATURES)
-    of_target = np.arange(features.shape[0]) < len(sides[0])
+    texts_of_both = [text for side in sides for text in side]
+    features, owners = window_matrix(texts_of_both, NGRAM, FEATURES, MOST_WINDOWS)
+    of_target = np.arange(len(texts_of_both)) < len(sides[0])
     places = np.concatenate([np.arange(len(side)) for side in sides])
+    weights = equal_text_weights(owners)
     areas = []
     for fold in (0, 1):
-        seen = np.flatnonzero(places % 2 == fold)
-        other = np.flatnonzero(places % 2 != fold)
-        order = np.argsort(~of_target[seen], kind="stable")  # `regression` wants the target first
-        weights, _ = regression(features[seen[order]], int(of_target[seen].sum()), 1.0)
-        areas.append(roc_auc_score(of_target[other], features[other] @ weights))
+        rows = np.flatnonzero(places[owners] % 2 == fold)  # those of the target come first
+        found, _ = regression(features[rows], int(of_target[owners[rows]].sum()), 1.0, weights[rows])
+        scores = np.bincount(owners, (features @ found) * weights)  # the mean over a text's windows
+        other = places % 2 != fold
+        areas.append(roc_auc_score(of_target[other], scores[other]))
     return float(np.mean(areas))
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from adapt.errors import DataError
-from adapt.index.build import IndexFacts
+from adapt.index.build import IndexFacts, centre_in
 from adapt.index.merge import Nearest
 from adapt.index.recall import Searchable, Width, width_for
+from adapt.index.rows import centred
 from adapt.select.base import Given, Room
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ def target_rows(given: Given) -> TargetRows:
     assert given.vectors.target is not None, "Selection.vectors names what is read"
     rows = np.concatenate([vectors for _, vectors in stored_vectors(given.vectors.target)])
     known = rows.any(1)
+    if (centre := centre_in(given.vectors.pool)) is not None:
+        rows = centred(rows, centre)
     if not known.any():
         what = f"the embedder {given.config.select.embedder} knows nothing of the {len(rows)} texts of the target"
         raise DataError(what, "choose another select.embedder, or check the texts of the target")

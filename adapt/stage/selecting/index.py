@@ -33,6 +33,7 @@ class BuildIndex(Stage[Indexed]):
     """An index of the vectors of some texts."""
 
     kind = "index"
+    version = 2  # the mean of the vectors is taken from each
 
     name: str
     vectors: Embed

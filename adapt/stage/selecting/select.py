@@ -53,7 +53,7 @@ class Select(Stage[Selected]):
     """Documents of a pool up to a budget."""
 
     kind = "select"
-    version = 7  # buckets of n-grams by other hashes of words
+    version = 8  # neither the length of documents nor markup of the target decides
 
     name: str
     config: Config
@@ -94,7 +94,6 @@ class Select(Stage[Selected]):
             **({"keep": select.keep} if len(steps) > 1 else {}),
             "budget": {name: getattr(select, name) for name in ("per_example", "documents", "tokens")},
             "corpus": self.pool.reading,
-            **self.target.what(),
             "near": dedup_identity(replace(config.corpus, deduplicate="near")),
             "tokens": {**self.tokens.tokenizer, "ends": self.tokens.form.ends},
             "seed": config.seed,

@@ -15,7 +15,7 @@ from adapt.runner.packages import deciding
 from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
 from adapt.select.judge.nearness import Nearness
-from adapt.show.blocks import Block, Table, TextBlock
+from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock
 from adapt.show.cells import formatted
 from adapt.stage.context import Tokens
 from adapt.stage.selecting.select import Select, measuring_what
@@ -46,13 +46,19 @@ class SelectionJudged:
     random: Nearness | None
     """Figures of random documents of the pool, of as many tokens; None where the selection is random itself."""
     target: Nearness
+    markup: list[str]
+    """Warnings of what the target often has and the pool lacks."""
     kl_reduction: More[float | None]
     """How much nearer the target the selection is than the random documents [nats a gram]."""
 
     def blocks(self, record: Record) -> list[Block]:
         """What was selected next to random documents and the target, and the best documents to read."""
         judged = {self.way: self.selection, "random": self.random, "target": self.target}
-        blocks: list[Block] = [nearness_table({name: of for name, of in judged.items() if of})]
+        warned = [FindingBlock("Markup", line, "warning") for line in self.markup]
+        blocks: list[Block] = [
+            *([Findings(warned)] if warned else []),
+            nearness_table({name: of for name, of in judged.items() if of}),
+        ]
         if self.kl_reduction is not None:
             blocks.append(TextBlock(f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"))
         if best := example_table("The best documents, and the text of the target most like each", record.path):
@@ -114,7 +120,7 @@ class JudgeSelection(Stage[SelectionJudged]):
     """A selection beside a random one."""
 
     kind = "selection"
-    version = 4  # the map's sample of the pool leaves out the texts of evaluation sets
+    version = 5  # the AUC is that of windows; the map's sample of the pool leaves out the texts of evaluation sets
 
     name: str
     config: Config
@@ -128,9 +134,9 @@ class JudgeSelection(Stage[SelectionJudged]):
     """Those that texts are counted in."""
 
     def what(self) -> Mapping[str, Any]:
-        """Model and seed; and how the target is read."""
+        """Model and seed."""
         by_model = {"model": self.start.digest, **measuring_what(self.config)} if self.start else {}
-        return {**self.target.what(), "seed": self.config.seed, **by_model, **deciding("scikit-learn")}
+        return {"seed": self.config.seed, **by_model, **deciding("scikit-learn")}
 
     def needs(self) -> Mapping[str, float]:
         """It takes one CPU."""
@@ -140,6 +146,7 @@ class JudgeSelection(Stage[SelectionJudged]):
         """Links the texts and measures."""
         from adapt.select.judge.gain import examples, in_random_order
         from adapt.select.judge.layout import map_places
+        from adapt.select.markup import markup_warnings
 
         chosen, target = done[self.chosen], self.target.texts(done)
         link_or_copy(chosen.path / TEXTS_FILE, folder / TEXTS_FILE)
@@ -168,6 +175,7 @@ class JudgeSelection(Stage[SelectionJudged]):
                 selection=selection,
                 random=random,
                 target=figures["target"],
+                markup=markup_warnings(done[self.target].result.markup),
                 kl_reduction=_reduction(random, selection),
             )
         )

@@ -104,9 +104,11 @@ def test_so_many_tokens_are_taken_and_random_documents_of_as_many(config: Config
 
 def test_each_kind_takes_what_is_like_the_target(config: Config, tmp_path: Path) -> None:
     """Words of the train texts stand in some documents of the pool only."""
-    train = write(tmp_path / "train.jsonl", with_labels([f"gradient of layer {text}" for text in sentences(30, 1)]))
-    like = [f"gradient of layer {text}" for text in sentences(12, 2)]
-    pool = write(tmp_path / "pool.jsonl", [{"text": text} for text in [*sentences(60, 3), *like]])
+    train = write(
+        tmp_path / "train.jsonl", with_labels([f"gradient of layer {text}" for text in sentences(30, 1, longest=9)])
+    )
+    like = [f"gradient of layer {text}" for text in sentences(12, 2, longest=9)]
+    pool = write(tmp_path / "pool.jsonl", [{"text": text} for text in [*sentences(60, 3, longest=12), *like]])
     for kind in ("dsir", "classifier", ["dsir", {"classifier": {"ngram": 1}}]):
         options = {"noise": 0.0, "weight": "mean"} if kind == "dsir" else {}
         given = SelectConfig(kind=kind, options=options, pool_paths=pool, documents=10)
@@ -230,6 +232,7 @@ def test_a_selection_sees_the_train_texts_as_they_were_listed(config: Config, tm
     assert len(select(alike)[0]) == 15
     stage, store = built(replace(alike, seed=1, corpus=replace(config.corpus, near_ngram=4))), Context.of(config).store
     shutil.rmtree(store.root / "texts")
+    shutil.rmtree(store.root / "target")
     write(tmp_path / "train.jsonl", with_labels(["quite another text"] * 3))
     with pytest.raises(DataError, match=r"train\.jsonl has changed since this job looked at it first"):
         ensure(stage, store)

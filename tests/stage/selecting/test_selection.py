@@ -13,7 +13,7 @@ from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
 from adapt.select.judge.gain import kl_divergence, sample_losses, separability
-from adapt.show.blocks import Figures, Folded, Table
+from adapt.show.blocks import Figures, Findings, Folded, Table
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
 from tests.samples import sentences, with_labels, write
@@ -147,3 +147,23 @@ def test_terminal_and_report_show_it(judged: Finished[SelectionJudged], capsys: 
 
 def _without_random(record: Record) -> Record:
     return replace(record, key="other", metrics={**record.metrics, "random": None, "kl_reduction": None})
+
+
+def test_markup_that_the_pool_lacks_is_in_record_terminal_and_report(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the target is compared without it."""
+    marked = [text.replace("layer", "<< layer >>") for text in TARGET]
+    task = replace(config.task, train=write(tmp_path / "train.jsonl", with_labels(marked)))
+    context = Context.of(replace(config, task=task))
+    done = ensure(select(context), context.store)
+    (warning,) = done.result.markup
+    assert "<< (100% of its texts), >> (100% of its texts)" in warning
+    assert "warning: the target has markup that the pool lacks" in capsys.readouterr().err
+    show_result(done)
+    assert "<< (100%" in capsys.readouterr().err
+    findings = selection_blocks([Entry("dsir", "select", {}, done)])[0]
+    assert isinstance(findings, Findings)
+    assert findings.items[0].text == warning
+    examples = json.loads((done.path / "examples.json").read_text())
+    assert all("<<" not in example["nearest"] for example in examples)

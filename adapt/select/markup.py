@@ -1,0 +1,122 @@
+"""Markup of a target that a pool lacks: signs around entities, tags, placeholders.
+
+A task's text may mark what the label is about, as `<< gefitinib >>` or `@GENE$`. Documents of a pool have no such
+signs. Whatever compares texts as they are, as the mean of token embeddings, would find the documents that are most like
+the signs. So signs that a target often has and a pool hardly ever are taken out of the target before it is compared.
+
+Words are not taken out, since a word may be the very subject of the target. Where most texts of the target have a word
+that the pool lacks, the user is told. Selections by n-grams leave out whatever never occurs in the pool (`grams`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+LEAST_SHARE, LEAST_TEXTS = 0.05, 2
+"""A sign counts that this share of the target's texts has, and this many of them."""
+WORD_SHARE, WORD_TEXTS = 0.5, 10
+"""The same for words."""
+RARER = 0.01
+"""The pool lacks what this share, or less, of as many of its documents has."""
+SIGN = re.compile(
+    r"</?[^\W\d_][\w-]*(?:\s[^<>]*)?/?>"  # tags: <e1>, </e1>, <br />
+    r"|\[/?[A-Z][A-Z0-9_]*\]"  # [CLS], [/E1]
+    r"|@[^\W\d_]\w*\$"  # @GENE$
+    r"|&#?\w{2,8};"  # &lt;
+    r"|([^\w\s])\1+"  # [[ << ## **
+    r"|[<>\[\]{}|#@^~*$\u00a7\u00b6\u2020\u2021\u2022]"
+)
+_ATTRIBUTES = re.compile(r"\s[^<>]*")
+_WORD = re.compile(r"[^\W_]\w*")
+_SPACES = re.compile(" {2,}")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A sign or a word of a target that the pool lacks."""
+
+    text: str
+    share: float
+    """Share of the target's texts that have it."""
+    pool_share: float
+    """Share of the documents of a sample of the pool that have it."""
+    is_word: bool
+    """Words stay in the target, signs are taken out."""
+
+
+def foreign_marks(target: Sequence[str], pool: Sequence[str]) -> list[Mark]:
+    """The signs and words that a target often has and a pool lacks, the most frequent first.
+
+    Args:
+        target: texts.
+        pool: documents, a sample of the pool.
+    """
+    found = []
+    for is_word, parts, least, texts in (
+        (False, _signs, LEAST_SHARE, LEAST_TEXTS),
+        (True, _words, WORD_SHARE, WORD_TEXTS),
+    ):
+        mine, theirs = _shares(target, parts), _shares(pool, parts)
+        found += [
+            Mark(part, share, theirs.get(part, 0.0), is_word)
+            for part, share in mine.items()
+            if share >= least and share * len(target) >= texts and theirs.get(part, 0.0) <= RARER * share
+        ]
+    return sorted(found, key=lambda mark: (mark.is_word, -mark.share, mark.text))
+
+
+def without_marks(texts: Iterable[str], marks: Iterable[Mark]) -> list[str]:
+    """Texts without some signs; a text that has nothing else stays as it is.
+
+    Args:
+        texts: any.
+        marks: of which words are not taken out.
+    """
+    signs = {mark.text for mark in marks if not mark.is_word}
+    if not signs:
+        return list(texts)
+
+    def left(match: re.Match[str]) -> str:
+        return " " if _sign(match) in signs else match[0]
+
+    return [_SPACES.sub(" ", SIGN.sub(left, text)).strip() or text for text in texts]
+
+
+def markup_warnings(marks: Sequence[Mark]) -> list[str]:
+    """What to tell the user of them: a sentence for signs, one for words."""
+    signs, words = (_listed([mark for mark in marks if mark.is_word == is_word]) for is_word in (False, True))
+    lines = []
+    if signs:
+        lines.append(f"the target has markup that the pool lacks, and is compared without it: {signs}")
+    if words:
+        lines.append(
+            f"most texts of the target have words that a sample of the pool lacks: {words}; if they are markup, take"
+            " them out of the text (n-grams that never occur in the pool do not count in dsir and classifier)"
+        )
+    return lines
+
+
+def _listed(marks: Sequence[Mark], most: int = 8) -> str:
+    shown = ", ".join(f"{mark.text} ({mark.share:.0%} of its texts)" for mark in marks[:most])
+    return shown + (f", and {len(marks) - most} more" if len(marks) > most else "")
+
+
+def _shares(texts: Sequence[str], parts: Callable[[str], set[str]]) -> dict[str, float]:
+    """The share of texts that have each part."""
+    counts = Counter(part for text in texts for part in parts(text))
+    return {part: count / len(texts) for part, count in counts.items()}
+
+
+def _signs(text: str) -> set[str]:
+    return {_sign(match) for match in SIGN.finditer(text)}
+
+
+def _sign(match: re.Match[str]) -> str:
+    """A tag goes by its name, whatever its attributes."""
+    return _ATTRIBUTES.sub("", match[0]) if match[0].startswith("<") else match[0]
+
+
+def _words(text: str) -> set[str]:
+    """Words that are part of no sign."""
+    return {match[0].casefold() for match in _WORD.finditer(SIGN.sub(" ", text))}
