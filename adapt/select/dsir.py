@@ -33,10 +33,10 @@ from adapt.select.base import Given, Selection
 from adapt.select.chunks import chunks
 from adapt.select.grams import (
     Buckets,
+    equal_shares,
     gram_chunks,
     gram_shares,
     in_buckets,
-    shares_of,
     window_grams,
 )
 from adapt.select.known_grams import KnownGrams, gram_hashes
@@ -128,7 +128,7 @@ class CountPool:
         for some in chunks(documents, len):
             hashes, owners = gram_hashes(some, ngram)
             self.known.mark(hashes, found)
-            shares += shares_of(in_buckets(hashes, owners, len(some), buckets), buckets)
+            shares += equal_shares(in_buckets(hashes, owners, len(some), buckets), buckets)
         return shares, found
 
 

@@ -224,11 +224,11 @@ def gram_shares(texts: Iterable[str], longest: int, buckets: int, known: KnownGr
     """
     shares = np.zeros(buckets, np.int64)
     for some in chunks(texts, len):
-        shares += shares_of(grams(some, longest, buckets, known), buckets)
+        shares += equal_shares(grams(some, longest, buckets, known), buckets)
     return shares
 
 
-def shares_of(found: Grams, buckets: int) -> np.ndarray:
+def equal_shares(found: Grams, buckets: int) -> np.ndarray:
     """The same for the grams of some texts."""
     weights = UNIT // np.maximum(found.sizes(), 1)
     counted: np.ndarray = np.bincount(found.buckets, weights[found.owners], buckets).astype(np.int64)

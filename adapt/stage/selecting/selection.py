@@ -60,7 +60,8 @@ class SelectionJudged:
             nearness_table({name: of for name, of in judged.items() if of}),
         ]
         if self.kl_reduction is not None:
-            blocks.append(TextBlock(f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"))
+            text = f"KL reduction against random documents: {self.kl_reduction:+.3f} nats per n-gram"
+            blocks.append(TextBlock(text))
         if best := example_table("The best documents, and the text of the target most like each", record.path):
             blocks.append(best)
         files = f"selected: {record.path / TEXTS_FILE}; to read: {record.path / EXAMPLES_FILE}"

@@ -187,10 +187,12 @@ def test_evaluation_sets_are_no_target_either(config: Config, tmp_path: Path) ->
     corpus = replace(config.corpus, decontaminate=[EvaluationSet("questions", questions)])
     paths = write(tmp_path / "target.jsonl", [{"text": text} for text in wanted])
     config = choosing(replace(config, corpus=corpus), target_paths=paths)
-    assert built(config).target.texts(Done({})) == [*wanted[:2], *wanted[3:]]
+    store = Context.of(config).store
+    written = lines_of(ensure(built(config).target, store).path)
+    assert [line["text"] for line in written] == [*wanted[:2], *wanted[3:]]
     write(tmp_path / "target.jsonl", [{"text": wanted[2]}])
     with pytest.raises(DataError, match="without the texts of corpus"):
-        built(config).target.texts(Done({}))
+        ensure(built(config).target, store)
 
 
 def test_a_text_that_comes_twice_is_taken_once(config: Config, tmp_path: Path) -> None:
