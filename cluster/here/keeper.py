@@ -35,6 +35,7 @@ def keep(starter: int, command: list[str]) -> int:
     code = 128 + signal.SIGKILL
     try:
         leader = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C is for the command, and for who started this
         while os.getppid() == starter:
             ended, status = os.waitpid(-1, os.WNOHANG)
             if ended == leader:

@@ -1,5 +1,6 @@
 """A command of jobs/chain.py as a user gives it to a cluster, followed while it runs."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from adapt.console import log
 from adapt.errors import ClusterError
+from cluster.here.keeper import MODULE
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOOK_S = 0.1
@@ -28,7 +30,7 @@ class Submission:
         self.said: list[str] = []
         self._name = name
         self._process = subprocess.Popen(
-            [sys.executable, "jobs/chain.py", "submit", *arguments],
+            [sys.executable, "-m", MODULE, str(os.getpid()), sys.executable, "jobs/chain.py", "submit", *arguments],
             cwd=ROOT,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -84,7 +86,7 @@ class Submission:
 
     def stop(self) -> None:
         """Ends following."""
-        self._process.kill()
+        self._process.terminate()  # its keeper, which kills it
         self._process.wait()
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -267,3 +268,36 @@ def test_a_story_is_told_twice(capsys: pytest.CaptureFixture[str]) -> None:
     story.retell()
     assert next(line for line in capsys.readouterr().err.splitlines() if "it rains" in line) == "== it rains"
     assert capsys.readouterr().err == ""
+
+
+FOLLOWING = """
+import os, sys, time
+from cluster.here import submission
+submission.ROOT = sys.argv[1]  # where `jobs/chain.py` waits
+submission.Submission([], dict(os.environ), "one")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ended", ["stopped", "killed"])
+def test_a_submission_ends_with_whoever_follows_it(ended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "chain.py").write_text(
+        "import os, time; open('part', 'w').write(str(os.getpid())); os.rename('part', 'pid'); time.sleep(600)"
+    )
+
+    def follower() -> psutil.Process:
+        while not (tmp_path / "pid").exists():
+            time.sleep(0.01)
+        return psutil.Process(int((tmp_path / "pid").read_text()))
+
+    if ended == "stopped":
+        monkeypatch.setattr("cluster.here.submission.ROOT", tmp_path)
+        submission = Submission([], dict(os.environ), "one")
+        follows = follower()
+        submission.stop()
+    else:
+        with subprocess.Popen([sys.executable, "-c", FOLLOWING, str(tmp_path)]) as starter:
+            follows = follower()
+            starter.kill()
+    assert gone(follows)
