@@ -121,7 +121,7 @@ def test_an_unreadable_record_is_named(
 BROKEN: list[tuple[str, bytes, str]] = [
     ("corpus.jsonl", b'{"body": "a text", "id": 1}\n', "has no field 'text'; it has 'body', 'id'"),
     ("corpus.jsonl.gz", gzip.compress(b'{"text": "a text"}\n' * 100)[:40], "corpus.jsonl.gz is broken"),
-    ("corpus.jsonl.zst", b"no zstd", "corpus.jsonl.zst is broken"),
+    ("corpus.jsonl.zst", b"no zstd", "corpus.jsonl.zst is not compressed with zstd"),
     ("corpus.parquet", b"no parquet", "corpus.parquet is broken"),
 ]
 

@@ -21,6 +21,8 @@ _FIXES = {
     "a comma follows the object": "write one object on each line, without commas between them",
     "names in single quotes": "write JSON, with json.dumps in place of str or repr",
     "zero bytes": "copy or download the file again: zeros stand where a part of it was not written",
+    "text follows a closing quote": 'double the quotes inside of cells (programs that write \\" have an option for it)',
+    "another number of columns": "put values with the mark between columns into quotes, without a blank before these",
     "malformed JSON": "write one JSON object on each line, or give it a name that says its format",
     "text is not a string": "name the field that holds the text as a string (text_field)",
     "no text": "name the field that holds the text (text_field)",

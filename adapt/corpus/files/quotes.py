@@ -102,22 +102,23 @@ class _Survey:
         """Rows of which most lines have the right number of cells by themselves, with these cells."""
         self._count_like_rows = 0
 
-    def add(self, row: RawRow) -> None:
+    def add(self, row: bytes | RawRow) -> None:
         """Looks at the next row."""
-        has_quotes = bool(row.enclosed or row.is_bare or row.is_open or row.height > 1)
         is_header = not self._columns
         if is_header:
-            self._columns = row.cells
-            self._values = [set() for _ in range(row.cells)]
-            self._are_numbers = [True] * row.cells
-            self.shows_enclosing = row.enclosed > 0 and not row.fault
+            self._columns = row.count(self._mark) + 1 if isinstance(row, bytes) else row.cells
+            self._values = [set() for _ in range(self._columns)]
+            self._are_numbers = [True] * self._columns
+        if isinstance(row, bytes):
+            if not is_header and self._rows < _SAMPLED_ROWS:
+                self._learn(row.split(self._mark), 0)
+            return
+        self.shows_enclosing |= is_header and row.enclosed > 0 and not row.fault
         if row.height > 1 or row.fault == UNCLOSED:
             self._tall += 1
             self.first_tall = self.first_tall or row
-        if row.fault or (has_quotes and not row.is_too_long):
+        if row.fault or not row.is_too_long:
             self._compare(row, is_header)
-        elif row.lines and not is_header:
-            self._learn(row)
 
     def _compare(self, row: RawRow, is_header: bool) -> None:
         """Looks at a row with quotes."""
@@ -132,8 +133,8 @@ class _Survey:
                 self._keep_if_like_rows(row)
             else:
                 self.shows_enclosing |= row.lines[0].count(self._mark) + 1 != row.cells
-            if not is_header:
-                self._learn(row)
+            if not is_header and self._rows < _SAMPLED_ROWS:
+                self._learn(self._parsed(row), row.enclosed)
         self.shows_enclosing |= row.is_doubled
 
     def _keep_if_like_rows(self, row: RawRow) -> None:
@@ -147,21 +148,26 @@ class _Survey:
             kept = [[_value(cell) for cell in cells] for cells in whole[:_MOST_LINES]]
             self._like_rows.append((RawRow(row.line, height=row.height), kept))
 
-    def _learn(self, row: RawRow) -> None:
-        """Learns the values of columns from a row, read as if quotes enclosed cells."""
-        if self._rows == _SAMPLED_ROWS or row.cells != self._columns:
+    def _parsed(self, row: RawRow) -> list[bytes]:
+        """The cells of a row, read as if quotes enclosed them; none where the csv library cannot read it."""
+        try:
+            cells = enclosed_cells([line.decode("utf-8", "surrogateescape") for line in row.lines], self._mark)
+        except csv.Error:
+            return []
+        return [cell.encode("utf-8", "surrogateescape") for cell in cells]
+
+    def _learn(self, cells: list[bytes], enclosed: int) -> None:
+        """Learns the values of columns from a row, and whether all its cells but numbers are in quotes.
+
+        Args:
+            cells: of the row.
+            enclosed: how many of them are in quotes.
+        """
+        if len(cells) != self._columns:
             return
-        if row.enclosed:
-            try:
-                read = enclosed_cells([line.decode("utf-8", "surrogateescape") for line in row.lines], self._mark)
-            except csv.Error:
-                return
-            cells = [cell.encode("utf-8", "surrogateescape") for cell in read]
-        else:
-            cells = row.lines[0].rstrip(b"\r\n").split(self._mark)
         self._rows += 1
         numbers = sum(map(bool, map(_NUMBER.fullmatch, cells)))
-        self._are_all_enclosed &= row.cells - row.enclosed <= numbers
+        self._are_all_enclosed &= len(cells) - enclosed <= numbers
         for number, cell in enumerate(cells):
             values = self._values[number]
             if values is not None:

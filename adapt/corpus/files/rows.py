@@ -16,9 +16,9 @@ _LONGEST_CELL = 2**31 - 1
 """For the csv library, whose limit is not to apply: `raw_rows` has a limit of its own [characters]."""
 
 
-@dataclass
+@dataclass(slots=True)
 class RawRow:
-    """A row as it is in the file: one line, or several where an enclosed cell contains line ends."""
+    """A row with quotes as it is in the file: one line, or several where an enclosed cell contains line ends."""
 
     line: int
     """Number of its first line, from 1."""
@@ -62,9 +62,6 @@ class RawRow:
             self.lines.append(line)
 
     def _scan(self, line: bytes, mark: bytes) -> None:
-        if not self.is_open and b'"' not in line:
-            self.cells = line.count(mark) + 1
-            return
         end = len(line.rstrip(b"\r\n"))
         position = 0
         while True:
@@ -95,20 +92,30 @@ class RawRow:
             position += 1
 
 
-def raw_rows(lines: Iterable[bytes | Bad], mark: bytes, limit: int) -> Iterator[RawRow]:
+def raw_rows(
+    lines: Iterable[bytes | Bad], mark: bytes, limit: int, are_checked: bool = False
+) -> Iterator[bytes | RawRow]:
     """The rows of a file whose quotes enclose cells, without blank lines. A row ends with the line that closes it.
+
+    A row without quotes is given as its line, without the line's end: most are such, and need no more.
 
     Args:
         lines: of the file, from its beginning.
         mark: the byte between cells.
         limit: of a row [bytes]; the lines of longer ones are not kept.
+        are_checked: the quotes of the file are known to be consistent, so a line with an even number of them is a row
+            of its own, and is given as its line, too.
     """
     row: RawRow | None = None
     for number, line in enumerate(lines, start=1):
         if row is None:
             if isinstance(line, bytes):
                 line = line.removeprefix(_MARK)
-                if not line.rstrip(b"\r\n"):
+                content = line.rstrip(b"\r\n")
+                quotes = content.count(b'"')
+                if len(content) <= limit and (not quotes or (are_checked and quotes % 2 == 0)):
+                    if content:
+                        yield content
                     continue
             row = RawRow(number)
         row.add(line, mark, limit)
@@ -126,5 +133,6 @@ def enclosed_cells(lines: list[str], mark: bytes) -> list[str]:
     Raises:
         csv.Error: a quote or a carriage return is where none may be.
     """
-    csv.field_size_limit(_LONGEST_CELL)
+    if csv.field_size_limit() < _LONGEST_CELL:
+        csv.field_size_limit(_LONGEST_CELL)
     return next(csv.reader(lines, delimiter=mark.decode(), strict=True))

@@ -25,29 +25,28 @@ def header_of(lines: Iterable[bytes | Bad], kind: str, path: str) -> list[str]:
     Raises:
         DataError: two columns have one name, or the file has other marks between its values.
     """
-    mark = DELIMITERS[kind].encode()
-    row = next(raw_rows(lines, mark, MIB), None)
+    mark = DELIMITERS[kind]
+    row = next(raw_rows(lines, mark.encode(), MIB), None)
     if row is None:
         return []
-    names = _cells(row, mark, True)
+    names = _cells(row, mark)
     if isinstance(names, Bad):
-        raise DataError(
-            f"{path}: the header, line {row.line}, cannot be read: {names}", "write the names of the columns"
-        )
-    if row.lines[0].lower().startswith(b"sep="):
-        raise DataError(f"{path} begins with a line for Excel, {row.lines[0].strip().decode()!r}", "remove that line")
+        raise DataError(f"{path}: the header cannot be read: {names}", "write the names of the columns on one line")
+    line = row if isinstance(row, bytes) else row.lines[0]
+    if line.lower().startswith(b"sep="):
+        raise DataError(f"{path} begins with a line for Excel, {line.decode()!r}", "remove that line")
     twice = next((name for number, name in enumerate(names) if name and name in names[:number]), None)
     if twice is not None:
         raise DataError(f"{path} has two columns named {twice!r}", "give each column a name of its own")
-    if any("\r" in name for name in names) and not row.enclosed:
+    if b"\r" in line and isinstance(row, bytes):
         raise DataError(
             f"{path} is broken: a carriage return without a line feed in its header", "end all lines with line feeds"
         )
-    other = next((mark for mark in _OTHER_MARKS if mark in row.lines[0]), None)
+    other = next((other for other in _OTHER_MARKS if other in line), None)
     if len(names) == 1 and other and all(len(name) <= _LONGEST_NAME for name in names[0].split(other.decode())):
         raise DataError(
             f"{path} has {_OTHER_MARKS[other]} between its values, but a .{kind} file has"
-            f" {_OTHER_MARKS[DELIMITERS[kind].encode()]}; its first line is {names[0]!r}",
+            f" {_OTHER_MARKS[mark.encode()]}; its first line is {names[0]!r}",
             _fix_of_mark(other, kind),
         )
     return names
@@ -72,8 +71,8 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
         limit: of a row [bytes].
         are_enclosing: whether quotes enclose cells (see `adapt.corpus.files.quotes.are_enclosing`) or are letters.
     """
-    mark = DELIMITERS[kind].encode()
-    found = raw_rows(lines, mark, limit) if are_enclosing else _line_rows(lines, limit)
+    mark = DELIMITERS[kind]
+    found = raw_rows(lines, mark.encode(), limit, are_checked=True) if are_enclosing else _line_rows(lines, limit)
     header: list[str] | None = None
     for row in found:
         cells = _cells(row, mark, are_enclosing)
@@ -87,27 +86,33 @@ def rows(lines: Iterable[bytes | Bad], kind: str, limit: int, are_enclosing: boo
             yield dict(zip(header, cells, strict=True))
 
 
-def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[RawRow]:
+def _line_rows(lines: Iterable[bytes | Bad], limit: int) -> Iterator[bytes | RawRow]:
     """The rows of a file whose quotes are letters: its lines."""
     for number, line in enumerate(lines, start=1):
         if isinstance(line, Bad) or len(line) > limit:
             yield RawRow(number, is_too_long=True)
         elif content := line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n"):
-            yield RawRow(number, [content])
+            yield content
 
 
-def _cells(row: RawRow, mark: bytes, are_enclosing: bool) -> list[str] | Bad:
-    if row.is_too_long:
-        return TOO_LONG
-    if row.fault:
-        return Bad(f"malformed CSV: {row.fault}")
+def _cells(row: bytes | RawRow, mark: str, are_enclosing: bool = True) -> list[str] | Bad:
+    """The cells of a row, or the reason why it cannot be read."""
     try:
+        if isinstance(row, bytes) and (not are_enclosing or b'"' not in row):
+            return row.decode().split(mark)
+        if isinstance(row, bytes):
+            try:
+                return enclosed_cells([row.decode()], mark.encode())
+            except csv.Error:
+                line, row = row, RawRow(0)
+                row.add(line, mark.encode(), len(line))
+        if row.is_too_long:
+            return TOO_LONG
+        if row.fault:
+            return Bad(f"malformed CSV: {row.fault}")
         lines = [line.decode() for line in row.lines]
+        return enclosed_cells(lines, mark.encode()) if row.enclosed else lines[0].rstrip("\r\n").split(mark)
     except UnicodeDecodeError:
         return Bad(NOT_UTF8)
-    if not (are_enclosing and row.enclosed):
-        return lines[0].rstrip("\r\n").split(mark.decode())
-    try:
-        return enclosed_cells(lines, mark)
     except csv.Error:
         return Bad("malformed CSV")
