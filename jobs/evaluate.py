@@ -1,15 +1,13 @@
-"""Compares models: held-out loss on several domains and on general text, and, where asked, features and perplexity.
+"""Compares models: held-out loss on several domains and on general text.
 
-python jobs/evaluate.py --config my.yaml [--section.field VALUE ...]
-
-It leaves a table, matrix.json and matrix.png. The first model is model.path; the others are comparison.models.
+`ray job submit --working-dir . -- python jobs/evaluate.py ...` runs it on a cluster. The arguments are those of
+`dontstop evaluate`.
 """
 
 import sys
 
-from adapt.console import run_job
-from adapt.job.evaluate import JOB
-from adapt.job.run import carry_out
-
 if __name__ == "__main__":
-    run_job(lambda: carry_out(JOB, sys.argv[1:]))
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    from adapt.cli.main import main
+
+    main(["evaluate", *sys.argv[1:]])

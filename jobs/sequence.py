@@ -1,14 +1,13 @@
-"""Adapts a model to one domain after another without forgetting: each of `corpus.sources` is a domain with its tasks.
+"""Adapts a model to one domain after another without forgetting.
 
-python jobs/sequence.py --config jobs/recipes/sequence.yaml [--section.field VALUE ...]
-ray job submit --working-dir . -- python jobs/sequence.py --config my.yaml
+`ray job submit --working-dir . -- python jobs/sequence.py ...` runs it on a cluster. The arguments are those of
+`dontstop sequence`.
 """
 
 import sys
 
-from adapt.console import run_job
-from adapt.job.run import carry_out
-from adapt.job.sequence import JOB
-
 if __name__ == "__main__":
-    run_job(lambda: carry_out(JOB, sys.argv[1:]))
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    from adapt.cli.main import main
+
+    main(["sequence", *sys.argv[1:]])

@@ -1,15 +1,13 @@
-"""Measures how similar the domains of `corpus.sources` are: by shared words, and by each model's loss on each domain.
+"""Measures how similar the domains of `corpus.sources` are.
 
-python jobs/similarity.py --config my.yaml [--section.field VALUE ...]
-
-It leaves a table, similarity.json and similarity.png.
+`ray job submit --working-dir . -- python jobs/similarity.py ...` runs it on a cluster. The arguments are those of
+`dontstop similarity`.
 """
 
 import sys
 
-from adapt.console import run_job
-from adapt.job.run import carry_out
-from adapt.job.similarity import JOB
-
 if __name__ == "__main__":
-    run_job(lambda: carry_out(JOB, sys.argv[1:]))
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    from adapt.cli.main import main
+
+    main(["similarity", *sys.argv[1:]])

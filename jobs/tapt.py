@@ -1,14 +1,13 @@
-"""Task-adaptive pre-training: adapts a language model to the text of a labelled task, whose labels it does not see.
+"""Task-adaptive pre-training: adapts a language model to the text of a labelled task, without its labels.
 
-python jobs/tapt.py --model.path runs/export/dapt-1234abcd5678ef90 --task.train train.jsonl --task.dev dev.jsonl \
-    --task.test test.jsonl [--config FILE] [--section.field VALUE ...]
+`ray job submit --working-dir . -- python jobs/tapt.py ...` runs it on a cluster. The arguments are those of
+`dontstop tapt`.
 """
 
 import sys
 
-from adapt.console import run_job
-from adapt.job.run import carry_out
-from adapt.job.tapt import JOB
-
 if __name__ == "__main__":
-    run_job(lambda: carry_out(JOB, sys.argv[1:]))
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    from adapt.cli.main import main
+
+    main(["tapt", *sys.argv[1:]])

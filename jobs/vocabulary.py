@@ -1,15 +1,13 @@
-"""Measures how the model's tokenizer breaks a domain's words: pieces a word, broken words, what more tokens would save.
+"""Analyzes, extends, trims or builds a vocabulary.
 
-python jobs/vocabulary.py analyze --config my.yaml [--section.field VALUE ...]
-
-It writes a table, and the curves as a picture.
+`ray job submit --working-dir . -- python jobs/vocabulary.py ...` runs it on a cluster. The arguments are those of
+`dontstop vocabulary`.
 """
 
 import sys
 
-from adapt.console import run_job
-from adapt.job.run import carry_out
-from adapt.job.vocabulary import JOB, told
-
 if __name__ == "__main__":
-    run_job(lambda: carry_out(JOB, told(sys.argv[1:])))
+    sys.path[0] = sys.path[0].removesuffix("/jobs")  # else jobs/select.py is taken for the standard library's select
+    from adapt.cli.main import main
+
+    main(["vocabulary", *sys.argv[1:]])

@@ -12,7 +12,7 @@ from adapt.chain.file import read_chain
 from adapt.config import Config
 from adapt.corpus.entities import tagged
 from adapt.embed.table import embedder_of
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.method.table import method_of
 from adapt.parse import parse
 from adapt.stage.context import Context
@@ -91,7 +91,7 @@ def test_method_block_and_objective_of_the_page_are_parsed_with_their_options(co
 
 def test_what_they_do_enters_the_key_with_their_options_and_their_source(config_file, mine):
     def key(*more: str) -> str:
-        return dapt(Context.of(configured(config_file, *more))).training.key
+        return dapt_stages(Context.of(configured(config_file, *more))).training.key
 
     first = key()
     assert key() == first

@@ -31,9 +31,9 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.job.registry import JOBS
-from adapt.job.tapt import tapt
+from adapt.job.tapt import tapt_stages
 from adapt.job.vocabulary import ACTIONS, change_vocabulary
 from adapt.method.lora.method import LoraOptions
 from adapt.runner import Stage, packages
@@ -225,6 +225,7 @@ FOLLOWING = {
     *("threadpoolctl", "psutil"),  # the same
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
+    *("aiohttp", "requests"),  # what talks to a cluster raises
 }
 """Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
 
@@ -313,7 +314,7 @@ def corpora_keys(config: Config) -> dict[str, str]:
     """Of what reads files of any kind: corpora, evaluation sets, and the text of tasks."""
     context = Context.of(config)
     splits = {split: TaskSplit.of(config.task, split, context.digests) for split in ("train", "dev", "test")}
-    training, general = dapt(context).training, dapt(context).general
+    training, general = dapt_stages(context).training, dapt_stages(context).general
     assert training.replay
     assert general
     return {
@@ -322,7 +323,7 @@ def corpora_keys(config: Config) -> dict[str, str]:
         "questions": training.corpora["a"].key,
         "replay": training.replay.key,
         "general": general.key,
-        "pool": next(_ways(tapt(context), "select")).key,
+        "pool": next(_ways(tapt_stages(context), "select")).key,
         **{name: TaskTexts(name, (split,)).key for name, split in splits.items()},
     }
 

@@ -61,7 +61,11 @@ ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
 ALLOWED["tuning"] = GROUND | {"evaluate", "parse", "job", "stage", "statistics", "runtime", "train", "summary", "task"}
-ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "tuning"}
+ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "summary", "tuning"}
+ALLOWED["library"] = frozenset()
+ALLOWED["api"] = GROUND | {"advise", "evaluate", "job", "library", "model", "parse", "stage"}
+ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "runtime", "stage", "summary"}
+ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "summary", "tuning"}
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
 # `run`; the hooks that train know neither, and `train` is above them.
@@ -69,25 +73,16 @@ INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "runtime", "
 
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
-    "jobs": (
-        frozenset(
-            {"job", "chain", "tuning", "stage", "config", "parse", "runner", "console", "summary", "errors", "report"}
-            | {"streams"}
-        ),
-        frozenset({"tune_spaces", "cluster"}),
-    ),
+    "jobs": (frozenset({"cli"}), frozenset()),
     "tune_spaces": (BASE, frozenset()),
-    "cluster": (
-        BASE | {"runner", "runtime", "preflight", "stage", "job", "parse", "chain", "summary", "model"},  # the demo's
-        frozenset(),
-    ),
+    "cluster": (BASE | {"runner", "runtime", "preflight", "stage", "submit", "model"}, frozenset()),  # the demo's model
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/checkpoints/reshape.py")  # which knows its files
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
-LIGHT = GROUND | {"parse", "summary", "stage", "job", "chain"}
+LIGHT = GROUND | {"parse", "summary", "stage", "job", "chain", "api", "cli"}
 DRAWS = "adapt/show/drawing.py"  # loaded when a drawing is made
 HEAVY = frozenset(
     {
@@ -251,7 +246,7 @@ PASSED = [
     ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.runtime import start"),
     ("adapt/job/a.py", "from adapt.stage.train import Train\nfrom adapt.parse import parse"),
     ("adapt/chain/a.py", "from adapt.job.registry import JOBS\nfrom adapt.report.entry import Entry"),
-    ("jobs/dapt.py", "import adapt\nfrom adapt.job import a\nfrom jobs import shared\nimport tune_spaces.tapt"),
+    ("jobs/dapt.py", "import adapt\nfrom adapt.cli.main import main\nfrom jobs import shared"),
 ]
 
 

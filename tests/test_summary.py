@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from adapt.evaluate.results import Estimate, LossChange
+from adapt.job.plan import plan_table
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
-from adapt.runner import Done, Outcome, Stage, Store, ensure, plan
+from adapt.runner import Done, Outcome, Stage, Store, ensure, plan_stages
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
 from adapt.show.terminal import show_blocks
 from adapt.stage.export import Adapted
 from adapt.summary.chain import _state
-from adapt.summary.planned import show_forecast, show_plan
 from tests.runner.test_record import record
 
 ADAPTED = Adapted(
@@ -112,13 +112,6 @@ def test_a_table_without_rows_is_not_shown(capsys: pytest.CaptureFixture[str], t
     assert "loss on the domain: fewer than two documents are held out (corpus.heldout_fraction" in shown
 
 
-def test_a_forecast_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    show_forecast({"memory a device": "1.0 GiB of 2.0 GiB", "refused": "[/x] does not fit"})
-    shown = capsys.readouterr().err
-    assert row(shown, "memory a device", "1.0 GiB of 2.0 GiB")
-    assert row(shown, "refused", "[/x] does not fit")
-
-
 def test_examples_are_shown_as_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     example = {"text": STRANGE, "answer": "[/x]", "guesses": [["[/x]", 0.5], ["\\", 0.2], ["]", 0.1]]}
     shown = shown_result(capsys, tmp_path, example)
@@ -134,15 +127,15 @@ def test_a_plan_shows_each_stage_with_its_reason(capsys: pytest.CaptureFixture[s
         return Toy(name, values)
 
     store = Store(tmp_path)
-    show_plan(plan(stage("first", paths=["a"]), store))
+    show_blocks([plan_table(plan_stages(stage("first", paths=["a"]), store))])
     made = ensure(stage("first", paths=["a"]), store)
-    show_plan(plan(stage("first", paths=["a"]), store))
+    show_blocks([plan_table(plan_stages(stage("first", paths=["a"]), store))])
     out, shown = capsys.readouterr()
     assert out == ""
     assert row(shown, "train", "run", f"train/{made.path.name}", "first of its kind")
     assert row(shown, "train", "done", f"train/{made.path.name}", "")
     changed = stage("[red]", paths=["[/b]"])
-    show_plan(plan(changed, store))
+    show_blocks([plan_table(plan_stages(changed, store))])
     shown = capsys.readouterr().err
     assert row(shown, "train", "run", f"train/[red]-{changed.key[:DIGITS]}", 'paths: ["a"] -> ["[/b]"]')
     assert f"(against {made.path.name})" in shown

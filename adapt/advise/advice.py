@@ -89,7 +89,7 @@ class Advice:
             lines.append("every recipe is above advice.budget_device_hours; if you raise it, begin with this one:")
         lines.append(f"run first ({first.name}): {first.command}")
         if first.name == BOTH:
-            lines.append("then jobs/tapt.py in the same way, with --model.path set to the model that this writes")
+            lines.append("then dontstop tapt in the same way, with --model.path set to the model that this writes")
         remarks = Table(
             ["speaks", "because", "source"], [remark.cells() for remark in self.remarks], "Rules", words=True
         )
@@ -152,14 +152,14 @@ def _order(recipe: Recipe) -> tuple[bool, int, float]:
 def _command(recipe: str, case: Case, arguments: Sequence[str]) -> str:
     """The first job to run for a recipe: DAPT+TAPT begins with DAPT."""
     one_pass = [] if is_limited(case.config.training) else ["--training.epochs=1"]
-    script, more = {
+    job, more = {
         AS_IT_IS: ("finetune", []),
         TAPT: ("tapt", [*_of_tapt(case), *_unselected(case)]),
         SELECTED: ("tapt", _of_selection(case)),
         DAPT: ("dapt", [*one_pass, *_unselected(case)]),
         BOTH: ("dapt", [*one_pass, *_unselected(case)]),
     }[recipe]
-    return shlex.join(["python", f"jobs/{script}.py", *arguments, *more])
+    return shlex.join(["dontstop", job, *arguments, *more])
 
 
 def _unselected(case: Case) -> list[str]:

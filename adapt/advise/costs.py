@@ -20,7 +20,7 @@ from adapt.train.schedule import length_of
 AS_IT_IS, TAPT, SELECTED, DAPT, BOTH = "fine-tuning", "TAPT", "TAPT on a selection", "DAPT", "DAPT+TAPT"
 """The recipes. If there are tasks, each recipe ends with fine-tuning."""
 TAPT_EPOCHS = TAPT_LENGTH["training.epochs"]
-"""Passes over the task's text (Don't Stop Pretraining, section 4; the default of jobs/tapt.py)."""
+"""Passes over the task's text (Don't Stop Pretraining, section 4; the default of dontstop tapt)."""
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ def cheap_answers_first(case: Case) -> Finding | None:
     before = "any method" if method == "plain" else f"method.kind {method}"
     return Finding(
         f"before {before} against forgetting, try learning rates, replay and interpolation with the base in one report:"
-        " python jobs/chain.py run jobs/recipes/forgetting.yaml (--corpus, --general, --model and --steps name yours)"
+        " dontstop chain run forgetting (--corpus, --general, --model and --steps name yours)"
     )
 
 
@@ -165,11 +165,11 @@ def words_are_cut(case: Case) -> Finding | None:
         return None
     pieces = f"{corpus.fertility:.2f} pieces a word in the corpus, {general.fertility:.2f} in general text"
     if corpus.extension is None:
-        return Finding(f"{pieces}: an extended vocabulary is worth a look (python jobs/vocabulary.py analyze)")
+        return Finding(f"{pieces}: an extended vocabulary is worth a look (dontstop vocabulary analyze)")
     words = (
         f"{corpus.extension.tokens:,} of its words as tokens would make the sample {corpus.extension.length_saved:.1%}"
     )
-    return Finding(f"{pieces}; {words} shorter: see python jobs/vocabulary.py analyze, then extend")
+    return Finding(f"{pieces}; {words} shorter: see dontstop vocabulary analyze, then extend")
 
 
 def task_is_small(case: Case) -> Finding | None:

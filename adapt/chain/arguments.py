@@ -1,4 +1,4 @@
-"""The command line of jobs/chain.py."""
+"""The command line of dontstop chain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from adapt.parse.yaml_file import load_yaml
 
 VERBS = ("run", "plan", "report")
 USAGE = (
-    "jobs/chain.py run|plan|status|report|submit|logs|stop FILE [--only set=member,member] [--NAME VALUE]"
+    "dontstop chain run|plan|status|report|submit|logs|stop FILE [--only set=member,member] [--NAME VALUE]"
     " [--section.field VALUE]"
 )
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command line of jobs/chain.py asks for."""
+    """What a command line of dontstop chain asks for."""
 
     verb: str
     file: str

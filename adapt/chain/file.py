@@ -87,7 +87,7 @@ def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[
         if key not in _KEYS and "stages" not in content and key.split(".")[0] in Config.__dataclass_fields__:
             raise ConfigError(
                 f"{path} is the configuration of a single job, not a chain file",
-                f"plan it with `jobs/chain.py plan --job … --config {path}`, or put its fields below `stages:`",
+                f"plan it with `dontstop chain plan --job … --config {path}`, or put its fields below `stages:`",
             )
         if key not in _KEYS:
             raise unknown(f"{key} in {path}", key, _KEYS)

@@ -11,7 +11,7 @@ from adapt.config.fields import OpenFraction, how, how_list
 
 @dataclass(frozen=True)
 class SequenceConfig:
-    """A sequence of domains (jobs/sequence.py): each of corpus.sources is a domain; each task has one as `domain`."""
+    """A sequence of domains (dontstop sequence): each of corpus.sources is a domain; each task has one as `domain`."""
 
     order: list[str] = how_list()
     """Names of corpus.sources in the order in which they are learnt; an empty list keeps the order of corpus.sources.
@@ -40,7 +40,7 @@ class MethodConfig:
     """What is done against forgetting while training."""
 
     kind: str = "plain"
-    """`plain` does nothing (NCL in jobs/sequence.py). Every other method has the name of the section below that holds
+    """`plain` does nothing (NCL in dontstop sequence). Every other method has the name of the section below that holds
     its options (docs/methods.md). `package.module:Class` takes your own method (docs/extension.md); the section of its
     options is called like the class, in snake_case."""
 

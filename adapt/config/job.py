@@ -38,7 +38,7 @@ class Config:
     """Job."""
 
     name: str = "dapt"
-    """A readable name for the output folders; it is not part of their identity. jobs/sequence.py stops if a sequence
+    """A readable name for the output folders; it is not part of their identity. dontstop sequence stops if a sequence
     of this name was begun with another order of domains, or with other text."""
     seed: int = 0
     """Seed of data order, masks and dropout."""
@@ -52,8 +52,8 @@ class Config:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     task: TaskConfig = field(default_factory=TaskConfig)
     tasks: list[TaskConfig] = how_list()
-    """Further tasks, a list of sections like `task`. jobs/tapt.py trains on the text of all tasks, jobs/evaluate.py
-    compares models on them, and jobs/sequence.py takes them as end tasks, each with its `domain`."""
+    """Further tasks, a list of sections like `task`. dontstop tapt trains on the text of all tasks, dontstop evaluate
+    compares models on them, and dontstop sequence takes them as end tasks, each with its `domain`."""
     tapt: TaptConfig = field(default_factory=TaptConfig)
     select: SelectConfig = field(default_factory=SelectConfig)
     finetune: FinetuneConfig = field(default_factory=FinetuneConfig)

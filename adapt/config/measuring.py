@@ -33,7 +33,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class SimilarityConfig:
-    """The comparison of domains (jobs/similarity.py); each of corpus.sources is a domain."""
+    """The comparison of domains (dontstop similarity); each of corpus.sources is a domain."""
 
     max_documents: PositiveInt = 50_000
     """At most this many documents of a domain are looked at."""
@@ -54,7 +54,7 @@ class NamedModel:
 
 @dataclass(frozen=True)
 class ComparisonConfig:
-    """The comparison of models (jobs/evaluate.py) on the held-out text of every one of corpus.sources."""
+    """The comparison of models (dontstop evaluate) on the held-out text of every one of corpus.sources."""
 
     models: list[NamedModel] = how_list()
     """Models to compare with model.path, a list of {name, path}. Where one's tokenizer makes other ids than that of
@@ -71,7 +71,7 @@ class ComparisonConfig:
 
 @dataclass(frozen=True)
 class AdviceConfig:
-    """The advice on what to run first (jobs/advise.py)."""
+    """The advice on what to run first (dontstop advise)."""
 
     budget_device_hours: PositiveFloat | None = None
     """Device-hours that may be spent; recipes above it are not advised."""

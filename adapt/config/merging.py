@@ -10,7 +10,7 @@ from adapt.config.fields import Fraction, how_list
 
 @dataclass(frozen=True)
 class MergeConfig:
-    """A model made of others without training (jobs/merge.py). The base is model.path."""
+    """A model made of others without training (dontstop merge). The base is model.path."""
 
     kind: Literal["interpolate", "average", "task_arithmetic", "ties", "dare", "residual"] = "interpolate"
     """`interpolate` lies between the base and one model, `average` is the mean of several, such as the checkpoints of a

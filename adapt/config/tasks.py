@@ -41,7 +41,7 @@ class TaskConfig:
     id_field: str | None = None
     """Field that holds an example's id; null numbers the examples. No two examples may have the same id."""
     domain: str | None = how(None)
-    """jobs/sequence.py: the name of the source (corpus.sources) that the task belongs to; null is the task's name."""
+    """dontstop sequence: the name of the source (corpus.sources) that the task belongs to; null is the task's name."""
     metric: Literal["macro_f1", "micro_f1", "accuracy", "entity_f1"] | None = None
     """Score that models are judged by; null is macro_f1, or entity_f1 for `tokens`. The paper takes micro_f1 for
     ChemProt."""
@@ -67,7 +67,7 @@ class TaptConfig:
 
 @dataclass(frozen=True)
 class SelectConfig:
-    """Documents chosen of a pool: what jobs/select.py leaves, and TAPT, or DAPT in place of a corpus, trains on."""
+    """Documents chosen of a pool: what dontstop select leaves, and TAPT, or DAPT in place of a corpus, trains on."""
 
     kind: str | list[Any] = "random"
     """How documents are chosen: `random`, `dsir`, `classifier`, `knn`, `tsds`, `semdedup`, `perplexity`, or your own
@@ -105,8 +105,8 @@ class SelectConfig:
     """Share of the nearest documents that the index must find, measured on 200 texts of the target. It searches as
     widely as that takes, and is refused where it cannot."""
     measure_loss: bool = True
-    """jobs/select.py: also measure the model's held-out loss on what was chosen, on random documents and on the target,
-    20,000 tokens of each, on the CPUs of this machine."""
+    """dontstop select: also measure the model's held-out loss on what was chosen, on random documents and on the
+    target, 20,000 tokens of each, on the CPUs of this machine."""
 
 
 @dataclass(frozen=True)

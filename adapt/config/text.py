@@ -108,7 +108,7 @@ class CorpusConfig:
     """A document is dropped if it has this share of an evaluation text's n-grams, or if the evaluation text has this
     share of the document's n-grams."""
     deduplicate: Literal["none", "exact", "near"] = "none"
-    """Keep only one of several duplicates, over all files and sources (jobs/sequence.py: within a domain). `exact`:
+    """Keep only one of several duplicates, over all files and sources (dontstop sequence: within a domain). `exact`:
     documents with the same text, up to case, spaces and Unicode form, are duplicates; `near`: so are documents that
     share most of their n-grams (MinHash LSH)."""
     near_ngram: PositiveInt = 5

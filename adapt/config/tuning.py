@@ -10,7 +10,7 @@ from adapt.config.fields import NonNegativeInt, PositiveFloat, PositiveInt, how
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """The search for good values of fields, by trials that are measured on dev (jobs/tune.py, docs/sweeps.md)."""
+    """The search for good values of fields, by trials that are measured on dev (dontstop tune, docs/sweeps.md)."""
 
     job: str | None = None
     """The job whose fields are searched, such as `tapt`; null is the job that the file of the space is named after."""

@@ -10,14 +10,14 @@ from adapt.config.fields import NonNegativeInt, OpenFraction, PositiveFloat, Pos
 
 @dataclass(frozen=True)
 class VocabularyConfig:
-    """The model's tokens and the words of a domain (jobs/vocabulary.py), which are those of the corpus."""
+    """The model's tokens and the words of a domain (dontstop vocabulary), which are those of the corpus."""
 
     action: Literal["analyze", "extend", "trim", "scratch"] = how("analyze")
     """What is done: `analyze` measures how the tokenizer breaks the domain's words, and what more tokens would save;
     `extend` makes a model and a tokenizer that have some of the words as tokens; `trim` makes those that lack the
     tokens which neither the corpus nor general text (evaluation.general_paths) uses; `scratch` trains a tokenizer on
     the corpus, of the kind of model.path's, and makes a model of random weights. The first word after
-    jobs/vocabulary.py stands for it."""
+    dontstop vocabulary stands for it."""
     size: PositiveInt | Literal["elbow"] | None = None
     """`extend`: number of words that become tokens; `elbow` is where a further one saves less than the mean of all
     candidates; null is 1% of the vocabulary. `scratch`: tokens of the tokenizer, at most; null is as many as

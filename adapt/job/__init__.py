@@ -2,7 +2,7 @@
 
 - `job`: what a job is.
 - `registry`: all jobs, by name.
-- `run`: carries out one job from the command line.
+- `run`: carries out one job; `plan`: what it would run.
 - `text`: the text of a job, for training and for measuring.
 - `general`: the stages that a method asks for before and after a domain.
 - `vectors`: the stages that make vectors for selections.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from adapt.advise.advice import Advice
 
 
-def advise(context: Context) -> Look:
+def advise_stages(context: Context) -> Look:
     """The evidence: of samples of the corpus, of general text and of pools, and of the tasks that there are.
 
     Raises:
@@ -76,6 +76,6 @@ JOB = Job(
         corpus=False,
         defaults={"name": "advise"},
     ),
-    final=advise,
+    final=advise_stages,
     answer=advice,
 )

@@ -11,7 +11,7 @@ from adapt.stage.export import Export
 from adapt.stage.train import Train
 
 
-def dapt(context: Context) -> Export:
+def dapt_stages(context: Context) -> Export:
     """The stages, in the order in which they run: all that can fail on the data comes before the training."""
     general = general_text(context)
     chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
@@ -37,7 +37,7 @@ def dapt(context: Context) -> Export:
 
 JOB = Job(
     kind=DAPT,
-    final=dapt,
+    final=dapt_stages,
     training=lambda export: export.training,
     takes_texts=True,
 )

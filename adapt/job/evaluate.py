@@ -24,7 +24,7 @@ FIRST = "base"
 """The name of the model that a context begins with."""
 
 
-def evaluate(context: Context) -> Compare:
+def evaluate_stages(context: Context) -> Compare:
     """The stages, in the order in which they run.
 
     The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
@@ -131,5 +131,5 @@ JOB = Job(
         "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
         defaults={"name": "evaluate"},
     ),
-    final=evaluate,
+    final=evaluate_stages,
 )

@@ -8,7 +8,7 @@ from adapt.stage.scores import Scores
 from adapt.stage.task import task_of
 
 
-def finetune(context: Context) -> Scores:
+def finetune_stages(context: Context) -> Scores:
     """The stages, in the order in which they run: the task, a run a seed, the scores of all.
 
     Raises:
@@ -31,7 +31,7 @@ JOB = Job(
         task=True,
         defaults={"name": "finetune"},
     ),
-    final=finetune,
+    final=finetune_stages,
     parts=runs,
     is_wide=True,
 )

@@ -15,7 +15,7 @@ from adapt.stage.context import Context
 from adapt.stage.merge import Merge, check_alike, merged_from
 
 
-def merge(context: Context) -> Merge:
+def merge_stages(context: Context) -> Merge:
     """The one stage: what it is made of is looked at before anything is read.
 
     Raises:
@@ -73,7 +73,7 @@ JOB = Job(
         corpus=False,
         defaults={"name": "merge"},
     ),
-    final=merge,
+    final=merge_stages,
     training=lambda stage: stage if len(stage.merging.shares) == 1 else None,
     tokens=lambda stage: stage.tokens,
 )

@@ -87,6 +87,6 @@ def merging_of_domains(config: Config, models: int) -> Merging:
     if len(merging.shares) > 1:
         raise ConfigError(
             f"merge.shares is {list(merging.shares)}, but a sequence hands on one model",
-            "give one share; jobs/merge.py makes a model for each of several",
+            "give one share; dontstop merge makes a model for each of several",
         )
     return merging

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from adapt.console import finish
+from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
@@ -31,6 +33,25 @@ class JobRun:
         if self.job.answer:
             return self.job.answer(self.context, self.finished, self.arguments)
         return self.finished.result
+
+    def model_folder(self, share: float | None = None) -> Path:
+        """The folder of the model that the job made.
+
+        Args:
+            share: of a merge with several shares, the one whose model is meant.
+
+        Raises:
+            ConfigError: the job makes no model, or none with this share, or several.
+        """
+        made = getattr(self.result, "models_made", None)
+        if made is None:
+            raise ConfigError(f"job {self.job.name} makes no model here", "read its result, or run dapt, tapt or merge")
+        folders: dict[str, Path] = made(self.finished.record)
+        name = "" if share is None else f"{share:g}"
+        if name not in folders:
+            known = ", ".join(folders) or "none"
+            raise ConfigError(f"there is no model of share {name or '(none given)'}", f"give one of: {known}")
+        return folders[name]
 
     def figures(self) -> Mapping[str, Any]:
         """The result as plain values, for the line that machines read."""
@@ -70,6 +91,6 @@ def carry_out(job: Job, arguments: Sequence[str]) -> None:
     """
     from adapt.show.terminal import show_blocks
 
-    run = run_stages_of(job, Context.of(parse(arguments, f"jobs/{job.name}.py", job.kind)), arguments)
+    run = run_stages_of(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
     show_blocks(run.blocks())
     finish(job.name, run.finished.path, dict(run.figures()))

@@ -8,7 +8,7 @@ from adapt.stage.context import Context
 from adapt.stage.selecting.selection import JudgeSelection
 
 
-def select(context: Context) -> JudgeSelection:
+def select_stages(context: Context) -> JudgeSelection:
     """The stages, in the order in which they run. In a chain, `from` may name a selection to take as many tokens as.
 
     Raises:
@@ -34,7 +34,7 @@ JOB = Job(
         corpus=False,
         defaults={"name": "select"},
     ),
-    final=select,
+    final=select_stages,
     texts=lambda judged: judged.chosen,
     takes_texts=True,
 )

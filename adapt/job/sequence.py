@@ -28,7 +28,7 @@ from adapt.stage.task import task_of
 from adapt.stage.train import Train
 
 
-def sequence(context: Context) -> SequenceStage:
+def sequence_stages(context: Context) -> SequenceStage:
     """The stages of all domains.
 
     For each: what the method wants to know before, training, what it wants to know after, export, held-out losses, and
@@ -122,7 +122,7 @@ JOB = Job(
             "finetune.learning_rate": 3e-5,
         },
     ),
-    final=sequence,
+    final=sequence_stages,
     training=lambda stage: stage.model,
     first=lambda stage: stage.data,
     is_wide=True,

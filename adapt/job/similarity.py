@@ -10,7 +10,7 @@ from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.similarity import Similarity
 
 
-def similarity(context: Context) -> Similarity:
+def similarity_stages(context: Context) -> Similarity:
     """The domains of `corpus.sources`, compared by their words, and by the losses of models where there are some.
 
     Raises:
@@ -31,5 +31,5 @@ def similarity(context: Context) -> Similarity:
 
 JOB = Job(
     kind=Kind("similarity", "Measures how similar domains are (Don't Stop Pretraining, section 3.1)."),
-    final=similarity,
+    final=similarity_stages,
 )

@@ -24,7 +24,7 @@ POOL, SELECTION = "(pool)", "(selection)"
 """The names that a pool, and what was selected of one, have among the sources of a training."""
 
 
-def tapt(context: Context) -> Export:
+def tapt_stages(context: Context) -> Export:
     """The stages, in the order in which they run.
 
     The text is that of the tasks' train split, and, where it is configured, of a pool (Curated-TAPT) or what is
@@ -90,6 +90,6 @@ JOB = Job(
         defaults={"name": "tapt", **TAPT_LENGTH},
     ),
     takes_texts=True,
-    final=tapt,
+    final=tapt_stages,
     training=lambda export: export.training,
 )

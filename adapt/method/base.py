@@ -97,7 +97,7 @@ class Method:
     that become steeper towards the end, or a window of the last steps. Only such a method is given `Setting.steps`, and
     its trainings never start from the state of a shorter one (`adapt.train.checkpoints.branch`)."""
     past_fraction: float = 0.0
-    """Share of the rows of a training that are text of the domains before (jobs/sequence.py)."""
+    """Share of the rows of a training that are text of the domains before (dontstop sequence)."""
     general_growth: float = 0.0
     """What is added to the share of general text (`mixture.replay_fraction`) for each domain after the first."""
 

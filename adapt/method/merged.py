@@ -33,6 +33,6 @@ class MergedAfter(Method):
         if len(config.corpus.sources) < 2:
             raise ConfigError(
                 "method.kind is merge, but there is one domain, so there are no models to merge",
-                "list the domains as corpus.sources and use jobs/sequence.py; jobs/merge.py merges models that are"
+                "list the domains as corpus.sources and use dontstop sequence; dontstop merge merges models that are"
                 " there",
             )

@@ -54,7 +54,7 @@ class Replay(Method):
         if not config.corpus.sources and not general:
             raise ConfigError(
                 "method.kind is replay, but there is no domain before, and no general text to replay",
-                "name general text in mixture.replay_paths with a mixture.replay_fraction, or use jobs/sequence.py",
+                "name general text in mixture.replay_paths with a mixture.replay_fraction, or use dontstop sequence",
             )
 
     def _check_growth(self, config: Config) -> None:

@@ -110,7 +110,7 @@ def _section(kind: Kind, method: str, has_length: bool, name: str, content: str)
         name: of the section or field.
         content: what is given of it, as JSON; empty for nothing.
     """
-    parser = _parser(f"jobs/{kind.name}.py", kind, method, has_length, frozenset([name]))
+    parser = _parser(f"dontstop {kind.name}", kind, method, has_length, frozenset([name]))
     given = {name: json.loads(content)} if content else {}
     return _instantiated(parser, lambda: _over_defaults(parser, parser.parse_object(given, defaults=False)))
 

@@ -70,8 +70,8 @@ def check_several(corpus: CorpusConfig) -> None:
     """
     if not corpus.sources:
         raise ConfigError(
-            "corpus.sources is empty: jobs/sequence.py learns one source after another",
-            "list the domains there, each {name: …, paths: …}; for a single corpus use jobs/dapt.py",
+            "corpus.sources is empty: dontstop sequence learns one source after another",
+            "list the domains there, each {name: …, paths: …}; for a single corpus use dontstop dapt",
         )
 
 

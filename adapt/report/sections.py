@@ -133,8 +133,8 @@ def _curves(study: Study, results: Results) -> list[Block]:
         ]
         blocks += [Figures(drawings, _legend(results, results.recipes))]
     exports = trainings.exports_of(study)
-    if drawings := [drawing for export in exports if (drawing := figures.training_curve(export, export.label))]:
-        blocks.append(Folded("Pre-training: loss by step", [Figures(drawings)]))
+    if trained := [curve for export in exports if (curve := figures.training_curve(export, export.label))]:
+        blocks.append(Folded("Pre-training: loss by step", [Figures(trained)]))
     return blocks
 
 

@@ -142,7 +142,7 @@ class Planned:
     """The fields and inputs in which this stage and `nearest` differ."""
 
 
-def plan(stage: Stage[Any], store: Store) -> list[Planned]:
+def plan_stages(stage: Stage[Any], store: Store) -> list[Planned]:
     """What `ensure` would skip and run, inputs first, each stage once.
 
     Raises:

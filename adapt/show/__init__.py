@@ -2,8 +2,9 @@
 
 - `blocks`: sections of plain blocks.
 - `cells`: how values become the text of cells.
-- `terminal`: tables on stderr, sentences as log lines.
+- `terminal`: tables on stderr, sentences as log lines; `text`: both as plain text.
+- `curves`: the loss of a training.
 - `drawing`: SVG that takes its colours from the page.
-- `html`: one file that needs nothing else, by the `templates/`.
+- `html`: one file that needs nothing else, and what a notebook shows, by the `templates/`.
 - `markdown`: the same blocks without the drawings.
 """

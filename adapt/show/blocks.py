@@ -44,6 +44,11 @@ class FindingBlock:
     tone: str = "plain"
     """`better`, `worse`, `open` (undecided), `warning` or `plain`."""
 
+    @property
+    def sentence(self) -> str:
+        """Head and text as one sentence."""
+        return f"{self.head}: {self.text}" if self.head else self.text
+
 
 @dataclass(frozen=True)
 class Findings:

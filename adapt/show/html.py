@@ -1,14 +1,18 @@
 """The report as HTML that needs nothing else: one file without script, or a page that follows a chain."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from adapt.show.blocks import Cell, Section, filled
+from adapt.show.blocks import Block, Cell, Figures, Section, Table, filled
 
 TEMPLATES = Path(__file__).parent / "templates"
+FIT = "this.style.height = (this.contentDocument.documentElement.scrollHeight + 8) + 'px'"
+"""Makes a frame as high as its content."""
 
 
 def render_html(name: str, subtitle: str, sections: list[Section], follows: bool = False) -> str:
@@ -20,6 +24,34 @@ def render_html(name: str, subtitle: str, sections: list[Section], follows: bool
         sections: in the order in which they are read.
         follows: whether it is served, and its script brings it up to date.
     """
+    shown = [replace(section, blocks=filled(section.blocks)) for section in sections]
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(name=name, subtitle=subtitle, sections=shown, follows=follows)
+    )
+
+
+def render_notebook(blocks: Sequence[Block]) -> str:
+    """Blocks as HTML that a notebook shows below a cell. It needs no network and no widgets.
+
+    It is a frame, so that the styles of the notebook and of the blocks stay apart.
+    """
+    shown = filled(blocks)
+    page = _environment().get_template("notebook.html.j2").render(blocks=shown)
+    return (
+        f'<iframe srcdoc="{escape(page)}" onload="{FIT}" sandbox="allow-same-origin" '
+        f'style="width: 100%; height: {_height(shown)}px; border: 0"></iframe>'
+    )
+
+
+def _height(blocks: Sequence[Block]) -> int:
+    """About how high the blocks are [pixels], until the frame has been told."""
+    rows = sum(len(block.rows) + 3 for block in blocks if isinstance(block, Table))
+    return 60 + 34 * rows + 260 * sum(isinstance(block, Figures) for block in blocks) + 24 * len(blocks)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -27,9 +59,6 @@ def render_html(name: str, subtitle: str, sections: list[Section], follows: bool
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = [replace(section, blocks=filled(section.blocks)) for section in sections]
     environment.filters["cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
     environment.globals["style"] = Markup((TEMPLATES / "style.css").read_text(encoding="utf-8"))
-    return environment.get_template("report.html.j2").render(
-        name=name, subtitle=subtitle, sections=shown, follows=follows
-    )
+    return environment

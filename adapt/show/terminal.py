@@ -22,7 +22,7 @@ def show_blocks(blocks: Sequence[Block]) -> None:
                 log(block.text)
             case Findings():
                 for finding in block.items:
-                    log(f"{finding.head}: {finding.text}" if finding.head else finding.text)
+                    log(finding.sentence)
             case Table():
                 _show_table(block)
             case Figures() | Folded():
@@ -37,17 +37,31 @@ def show_sections(sections: Sequence[Section]) -> None:
 
 
 def _show_table(table: Table) -> None:
-    """Prints a table; a cell's second line stands beside the first in brackets where there is room, else below it."""
     from rich.console import Console
 
     console = Console(stderr=True)
     console = console if console.is_terminal else Console(stderr=True, width=WIDTH)
-    shown = _rich_table(table, is_inline=True)
-    if _natural_width(shown, console) > console.width:
-        shown = _rich_table(table, is_inline=False)
-    console.print(shown)
+    console.print(rich_table(table, console))
     if table.note:
         log(table.note)
+
+
+def drawn_table(table: Table) -> "RichTable":
+    """A table for the terminal that stderr is."""
+    from rich.console import Console
+
+    return rich_table(table, Console(stderr=True))
+
+
+def rich_table(table: Table, console: "Console") -> "RichTable":
+    """A table for a console. A cell's second line stands next to the first in brackets if there is room, else below it.
+
+    Args:
+        table: with at least one row.
+        console: that it is to be printed on.
+    """
+    shown = _rich_table(table, is_inline=True)
+    return shown if _natural_width(shown, console) <= console.width else _rich_table(table, is_inline=False)
 
 
 def _natural_width(table: "RichTable", console: "Console") -> int:

@@ -12,8 +12,9 @@ from adapt.corpus.shared import FEWEST_DOCUMENTS
 from adapt.evaluate.results import NOT_MEASURED, LossChange, Text
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, FindingBlock, Findings, Table, TextBlock
+from adapt.show.blocks import Block, Cell, Figures, FindingBlock, Findings, Table, TextBlock
 from adapt.show.cells import TRANSDUCTIVE, formatted
+from adapt.show.curves import METRICS_LINES, loss_curve
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
 from adapt.stage.train import Train, Trained
@@ -35,9 +36,14 @@ class Adapted(Trained):
             *self._losses(record.name),
             *([Findings(faults)] if faults else []),
             *_guesses(record),
+            *_curve(record),
             TextBlock(self._cost(record)),
-            _where(record),
+            TextBlock(f"model: {record.path}"),
         ]
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
 
     def _losses(self, name: str) -> list[Block]:
         names = {"domain": "domain, held out", "general": "general"}
@@ -71,8 +77,11 @@ def _per_byte(of: LossChange) -> list[str]:
     return [formatted(value, "{:.4f}") for value in (of.per_byte_before, of.per_byte_after)]
 
 
-def _where(record: Record) -> TextBlock:
-    return TextBlock(f"model: {record.path}")
+def _curve(record: Record) -> list[Block]:
+    """The loss of the training, step by step."""
+    made = record.inputs.get("training")
+    drawing = loss_curve(Path(made["path"]) / METRICS_LINES, record.key[:12], "Training loss") if made else None
+    return [Figures([drawing])] if drawing else []
 
 
 def _guesses(record: Record) -> list[Block]:

@@ -41,6 +41,11 @@ class MadeOf:
     new_tokens: int = 0
     """Tokens that models have and the base has not."""
 
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of each model, by its share; under an empty name where there is one."""
+        folders = {share: record.path / folder for share, folder in self.shares.items()}
+        return folders if len(folders) > 1 else {"": next(iter(folders.values()))}
+
     def blocks(self, record: Record) -> list[Block]:
         """How the models were made, and where each one is."""
         parts = [f"{self.kind} of {self.tensors} tensors"]

@@ -1,14 +1,12 @@
 """What a chain file has done, and what is ahead."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
-from adapt.console import log
 from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage
 from adapt.runner.store import Store
-from adapt.summary.tables import show
+from adapt.show.blocks import Table
 
 START = "start.training"
 """The input that is another entry's training; see `adapt.model.start.Start`."""
@@ -32,22 +30,14 @@ class ShownGoal(Protocol):
         """The stage that is to be finished."""
 
 
-def show_goals(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
-    """One row an entry of the file: how many of its stages are finished, are being worked on, wait.
+def goals_table(goals: Sequence[ShownGoal], store: Store) -> Table:
+    """One row for each entry of the file: how many of its stages are finished, are being worked on, wait."""
+    return Table(ENTRY_COLUMNS, [entry_row(name, of) for name, of in states_by_entry(goals, store).items()], words=True)
 
-    Returns:
-        The same counts over all entries.
-    """
-    from rich.table import Table
-    from rich.text import Text
 
-    table = Table()
-    for column in ENTRY_COLUMNS:
-        table.add_column(column, overflow="fold")
+def goal_states(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
+    """How many goals are finished, running, waiting."""
     states = states_by_entry(goals, store)
-    for name, members in states.items():
-        table.add_row(*map(Text, entry_row(name, members)))
-    show(table)
     return {state: sum(len(members[state]) for members in states.values()) for state in STATES}
 
 
@@ -86,50 +76,19 @@ def _works_for(stage: Stage[Any], store: Store) -> bool:
     )
 
 
-def show_trainings(trainings: Sequence[tuple[str, int | None, float | None, float | None]]) -> None:
+def trainings_table(trainings: Sequence[tuple[str, int | None, float | None, float | None]]) -> Table | None:
     """Label, tokens, device-hours and price of the trainings ahead, and their sum where all are known."""
-    from rich.table import Table
-    from rich.text import Text
-
     if not trainings:
-        return
-    table = Table(title="the trainings ahead; '?' until their text is prepared", title_justify="left")
-    for column in ("training", "tokens", "device-hours", "cost"):
-        table.add_column(column)
+        return None
     columns = list(zip(*trainings, strict=True))[1:]
     sums = (None if None in column else sum(column) for column in columns)
-    for label, tokens, hours, cost in (*trainings, ("all", *sums)):
-        table.add_row(Text(str(label)), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f"))
-    show(table)
+    rows = [
+        [str(label), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f")]
+        for label, tokens, hours, cost in (*trainings, ("all", *sums))
+    ]
+    note = "A question mark: not known before the text is prepared."
+    return Table(["training", "tokens", "device-hours", "cost"], rows, "The trainings ahead", note)
 
 
 def _figure(value: Any, form: str) -> str:
     return "?" if value is None else format(value, form)
-
-
-def show_ahead(counts: Mapping[str, int], later: int = 0) -> None:
-    """How many stages of each kind are to run.
-
-    Args:
-        counts: by kind.
-        later: entries, each with its members of sets, whose stages are known when searches have finished.
-    """
-    if counts:
-        log(f"to run: {', '.join(f'{number} {kind}' for kind, number in counts.items())}")
-    else:
-        log("everything is finished")
-    if later:
-        log(f"and then {later} of the chain's stages with the best values that the searches find")
-
-
-def show_verdict(page: Path) -> None:
-    """What the report says first, and where it is.
-
-    Args:
-        page: the HTML file; the text beside it is in Markdown.
-    """
-    _, _, verdict = page.with_suffix(".md").read_text(encoding="utf-8").partition("## Verdict\n")
-    for line in verdict.partition("\n#")[0].partition("\n|")[0].splitlines():
-        if line.strip():
-            log(line.replace("**", "").replace("\\", ""))
-    log(f"report: {page}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adapt.summary.tables import show
+from adapt.show.blocks import Table
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,10 @@ class ShownJob:
     """Why it waits, or how it ended."""
 
 
-def show_jobs(jobs: Sequence[ShownJob]) -> None:
-    """A row a job, the oldest first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for column in ("job", "does", "status", "began", "took", "what Ray says"):
-        table.add_column(column, overflow="fold")
-    for job in jobs:
-        times = job.times.get("began", ""), job.times.get("took", "")
-        table.add_row(Text(job.name), Text(job.part), job.status, *times, Text(job.message[:200]))
-    show(table)
+def jobs_table(jobs: Sequence[ShownJob]) -> Table:
+    """A row for each job, the oldest first."""
+    rows = [
+        [job.name, job.part, job.status, job.times.get("began", ""), job.times.get("took", ""), job.message[:200]]
+        for job in jobs
+    ]
+    return Table(["job", "does", "status", "began", "took", "what Ray says"], rows, words=True)

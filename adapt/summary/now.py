@@ -10,7 +10,11 @@ from adapt.runner.reach import everything
 from adapt.runner.stage import Stage
 from adapt.runner.stage_log import logged_lines
 from adapt.runner.store import Store
-from adapt.summary.chain import STATES, ShownGoal, entry_row, states_by_entry
+from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock
+from adapt.show.curves import loss_curve
+from adapt.show.html import render_notebook
+from adapt.show.text import render_text
+from adapt.summary.chain import ENTRY_COLUMNS, ShownGoal, entry_row, goal_states, states_by_entry
 from adapt.summary.running import last_said, unmade
 from adapt.summary.trials import TrialsNow
 from adapt.summary.waiting import reasons_of, spent, spent_lines
@@ -50,6 +54,50 @@ class ChainNow:
     """Labels of what follows when searches have finished."""
     searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
     """Searches under way, each with its trials."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """`seconds` of work, `device_hours` and `cost` of all that is finished."""
+
+    def blocks(self) -> list[Block]:
+        """What runs, with its loss as it falls, what waits and why, and what has been spent."""
+        total = sum(self.counts.values())
+        counts = f"{self.counts['finished']} of {total} stages finished, {self.counts['running']} running."
+        later = f" {len(self.later)} more follow when the searches are finished." if self.later else ""
+        blocks: list[Block] = [TextBlock(counts + later), Table(ENTRY_COLUMNS, self.entries, words=True)]
+        if self.running:
+            rows = [[stage, dotted(said)] for stage, said in self.running]
+            blocks.append(Table(["stage", "what it said last"], rows, "Running now", words=True))
+        for name, trials in self.searches:
+            blocks.append(trials.table(f"search {name}"))
+        if drawings := [drawing for training in self.trainings[:MOST_CURVES] if (drawing := _curve(training))]:
+            blocks.append(Figures(drawings))
+        if self.waiting:
+            blocks.append(TextBlock("What waits, and why:"))
+            blocks.append(Findings([FindingBlock(what, why, _tone(why)) for what, why in self.waiting]))
+        return [*blocks, *(TextBlock(line) for line in self.costs)]
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+MOST_CURVES = 12
+"""Drawings at most; those of running trainings come first."""
+
+
+def _curve(training: TrainingNow) -> Drawing | None:
+    told = "" if training.state == "running" else f", {training.state}: {dotted(training.said)}"
+    return loss_curve(training.metrics, f"now-{training.key[:12]}", training.name + told)
+
+
+def dotted(said: str) -> str:
+    """A report whose parts stay apart where a page joins two blanks."""
+    return said.replace("  ", " \N{MIDDLE DOT} ")
+
+
+def _tone(why: str) -> str:
+    return "warning" if "failed: " in why else "open"
 
 
 def chain_now(
@@ -67,17 +115,17 @@ def chain_now(
         later: labels of what is not known before searches have finished.
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
-    states = states_by_entry(goals, store)
-    counts = {state: sum(len(members[state]) for members in states.values()) for state in STATES}
+    taken = spent(stages, store)
     return ChainNow(
-        counts,
-        [entry_row(name, members) for name, members in states.items()],
+        goal_states(goals, store),
+        [entry_row(name, members) for name, members in states_by_entry(goals, store).items()],
         [(f"{stage.kind} {stage.name}", _said(store, stage)) for stage in _under_way(stages, store)],
         _trainings(stages, store),
         reasons_of(goals, store),
-        spent_lines(spent(stages, store), ahead),
+        spent_lines(taken, ahead),
         list(later),
         _searches(stages, store),
+        taken,
     )
 
 

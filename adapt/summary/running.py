@@ -1,35 +1,14 @@
-"""How far the trainings and searches are that run now."""
+"""What is not finished of a chain, and what its trainings reported last."""
 
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adapt.console import log
-from adapt.runner.lock import is_held
 from adapt.runner.stage import Stage
 from adapt.runner.store import Store
-from adapt.summary.tables import show
-from adapt.summary.trials import TrialsNow, trials_table
 from adapt.train.job import METRICS_FILE
 from adapt.train.tracking.watch import describe
-
-
-def show_running(stages: Iterable[Stage[Any]], store: Store) -> None:
-    """A line for each training under way, its last report, and a table for each search, its trials.
-
-    Args:
-        stages: the last ones of a chain.
-        store: of the chain.
-    """
-    for stage in unmade(stages, store, set()):
-        folder = store.folder(stage.kind, stage.name, stage.key)
-        if not is_held(folder):
-            continue
-        if said := last_said(folder):
-            log(f"{stage.kind} {stage.name}: {said}")
-        if trials := TrialsNow.load(folder):
-            show(trials_table(trials, f"{stage.kind} {stage.name}"))
 
 
 def last_said(folder: Path) -> str:

@@ -1,15 +1,11 @@
 """The trials of a search that runs: what it writes down of them as they begin and end, and the table made of that."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from adapt.runner.files import write_atomically
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from adapt.show.blocks import Table
 
 TRIALS_FILE = "trials.json"
 """In the folder of a search while it runs; the record has the trials of one that has finished."""
@@ -46,17 +42,22 @@ class TrialsNow:
         said = f"{self.ended} of {self.count} trials have ended"
         return f"{said}, {self.failed} failed" if self.failed else said
 
-    def columns(self) -> Sequence[str]:
-        """The header of the table."""
-        return ("trial", "", *self.objectives, "values")
-
-    def rows(self) -> list[list[str]]:
+    def _rows(self) -> list[list[str]]:
         """The cells of the table."""
         blank = [""] * len(self.objectives)
         return [
             [str(trial.number), trial.state, *([f"{value:.4f}" for value in trial.figures] or blank), trial.values]
             for trial in self.trials
         ]
+
+    def table(self, name: str = "") -> Table:
+        """The trials as a table.
+
+        Args:
+            name: of the search, where several are shown.
+        """
+        title = f"{name}: {self.title}" if name else self.title
+        return Table(["trial", "", *self.objectives, "values"], self._rows(), title, words=True)
 
     def save(self, folder: Path) -> None:
         """Writes it into the folder of its search."""
@@ -70,21 +71,3 @@ class TrialsNow:
             return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})
         except (OSError, ValueError, TypeError, KeyError):  # TypeError: another version wrote it
             return None
-
-
-def trials_table(now: TrialsNow, name: str = "") -> "Table":
-    """The trials of a search as a table.
-
-    Args:
-        now: how far the search is.
-        name: of the search, where several are shown.
-    """
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(f"{name}: {now.title}" if name else now.title), title_justify="left")
-    for column in now.columns():
-        table.add_column(column, overflow="fold")
-    for row in now.rows():
-        table.add_row(*map(Text, row))
-    return table

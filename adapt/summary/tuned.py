@@ -1,6 +1,5 @@
 """The result of a search."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from adapt.console import log
@@ -37,21 +36,6 @@ def show_search(record: Record) -> None:
         f" another has, too; {metrics['device_hours']:.3g} device-hours"
     )
     log(f"best on dev: trial {metrics['best']}; its configuration: {record.path / 'best.yaml'}")
-
-
-def show_ahead_of_search(rows: Sequence[tuple[str, ...]], total: str, name: str = "") -> None:
-    """The trials of a search before they run: number, values, stages to run and found, device-hours."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    title = f"{escape(name)}: " if name else ""
-    table = Table(title=f"{title}trials ahead; a stage counts for the first trial that needs it", title_justify="left")
-    for column in ("trial", "values", "stages to run", "stages found", "device-hours"):
-        table.add_column(column, overflow="fold")
-    for row in rows[:SHOWN]:
-        table.add_row(*row)
-    show(table)
-    log(total)
 
 
 def in_order(metrics: dict[str, Any]) -> list[dict[str, Any]]:

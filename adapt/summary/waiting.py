@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from adapt.console import duration, log
+from adapt.console import duration
 from adapt.runner.lock import is_held
 from adapt.runner.reach import everything
 from adapt.runner.stage import Stage
@@ -13,12 +13,6 @@ from adapt.summary.chain import ShownGoal
 
 NAMED = 10
 """The most goals whose reasons are told."""
-
-
-def show_waiting(goals: Sequence[ShownGoal], store: Store) -> None:
-    """A line for each goal that waits: for which stage, and how far that is."""
-    for labels, reason in reasons_of(goals, store):
-        log(f"{labels}: {reason}")
 
 
 def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
@@ -69,12 +63,6 @@ def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
             for name in total:
                 total[name] += record.cost.get(name) or 0.0
     return {name: round(value, 6) for name, value in total.items()}
-
-
-def show_spent(taken: dict[str, float], ahead: Sequence[tuple[str, int | None, float | None, float | None]]) -> None:
-    """What has been spent so far, and what the trainings ahead will take, as far as that is known."""
-    for line in spent_lines(taken, ahead):
-        log(line)
 
 
 def spent_lines(

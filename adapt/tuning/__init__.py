@@ -17,5 +17,5 @@
 - `confirm`: the stage that runs the best of them with fresh seeds, and tests it.
 - `values`: the values of a trial in names and files.
 - `front`: the trials that none is better than.
-- `command`: the command line of jobs/tune.py.
+- `command`: the command line of dontstop tune.
 """

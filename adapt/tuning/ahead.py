@@ -9,11 +9,14 @@ from typing import Any
 from adapt.errors import AdaptError, ConfigError
 from adapt.runner import Stage, Store
 from adapt.runner.reach import everything
+from adapt.show.blocks import Block, Table, TextBlock
 from adapt.stage.train import Train
 from adapt.tuning.propose import Proposals, Values
 from adapt.tuning.search import SUMS, Search
 from adapt.tuning.values import shown
 
+SHOWN = 40
+"""Trials that a table has at most."""
 DEVICE_KINDS = ("finetune", "importance")
 """Kinds whose records say what they took of devices, beside trainings."""
 
@@ -63,17 +66,27 @@ class SearchAhead:
         """Stages to run of the trials that are told."""
         return sum(trial.to_run for trial in self.trials)
 
-    def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Number, values, stages to run and found, and device-hours of each trial, for people."""
+    def blocks(self, name: str = "") -> list[Block]:
+        """The trials with what each takes, and what all of them take.
+
+        Args:
+            name: of the search, where several are shown.
+        """
+        header = ["trial", "values", "stages to run", "stages found", "device-hours"]
+        title = f"{name}: trials ahead" if name else "Trials ahead"
+        note = "A stage counts for the first trial that needs it."
+        return [Table(header, self._rows(), title, note, words=True), TextBlock(self.total())]
+
+    def _rows(self) -> list[list[str]]:
         return [
-            (
+            [
                 str(each.number),
                 ", ".join(f"{name} {shown(value)}" for name, value in each.values.items()) or "as it is",
                 each.refused or str(each.to_run),
                 str(each.found),
                 "not known" if each.device_hours is None else f"{each.device_hours:.3g}",
-            )
-            for each in self.trials
+            ]
+            for each in self.trials[:SHOWN]
         ]
 
     def total(self) -> str:

@@ -1,4 +1,4 @@
-"""The command line of jobs/tune.py, as the search that it asks for."""
+"""The command line of dontstop tune, as the search that it asks for."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from adapt.tuning.check import Configure
 from adapt.tuning.search import Search
 from adapt.tuning.trial import on_dev, trial_of
 
-PROGRAM = "jobs/tune.py"
+PROGRAM = "dontstop tune"
 SHORT = {"--space": "--tune.space", "--job": "--tune.job"}
 """Options with a shorter name here."""
 

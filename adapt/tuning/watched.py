@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from adapt.redact import redact
 from adapt.runner import Stage
 from adapt.runner.reach import everything
-from adapt.summary.trials import TRIALS_FILE, TrialNow, TrialsNow, trials_table
+from adapt.show.terminal import drawn_table
+from adapt.summary.trials import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.tuning.search import TrialRow
 from adapt.tuning.values import shown
 
@@ -47,7 +48,7 @@ class Watched:
             return
         now = trials_now(self._trials, self._count)
         if self._draw:
-            self._draw(trials_table(now))
+            self._draw(drawn_table(now.table()))
         if is_due and now != self._written:
             now.save(self._folder)
             self._written, self._written_at = now, time.monotonic()

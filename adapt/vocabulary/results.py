@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from adapt.better import Less, More
 from adapt.runner.record import Record
@@ -219,3 +220,7 @@ class Extended:
         if self.left_out:
             lines.append(f"{self.left_out:,} words were left out: other texts would change, or no word contains them")
         return [TextBlock(line) for line in [*lines, f"model and tokenizer: {record.path}"]]
+
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}

@@ -60,13 +60,13 @@ def test_commands_take_over_the_arguments() -> None:
     found = {recipe.name: recipe.command for recipe in recommend(case(), arguments).recipes}
     given = "--config 'my file.yaml' --seed=3"
     assert found == {
-        AS_IT_IS: f"python jobs/finetune.py {given}",
-        TAPT: f"python jobs/tapt.py {given} --training.epochs=100 --training.learning_rate=0.0001",
-        DAPT: f"python jobs/dapt.py {given} --training.epochs=1",
-        BOTH: f"python jobs/dapt.py {given} --training.epochs=1",
+        AS_IT_IS: f"dontstop finetune {given}",
+        TAPT: f"dontstop tapt {given} --training.epochs=100 --training.learning_rate=0.0001",
+        DAPT: f"dontstop dapt {given} --training.epochs=1",
+        BOTH: f"dontstop dapt {given} --training.epochs=1",
     }
     limited = replace(case().config, training=TrainingConfig(max_steps=5))
-    assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "python jobs/dapt.py"
+    assert recommend(case({DAPT: cost(1)}, config=limited), []).recipes[0].command == "dontstop dapt"
 
 
 def test_a_selection_is_proposed_and_other_recipes_leave_the_pool_alone() -> None:
@@ -76,7 +76,7 @@ def test_a_selection_is_proposed_and_other_recipes_leave_the_pool_alone() -> Non
     found = recommend(case(recipes, config, whole_pool=cost(1e5), candidates=pool, corpus=None), ["--config=x.yaml"])
     commands = {recipe.name: recipe.command for recipe in found.recipes}
     assert commands[SELECTED] == (
-        "python jobs/tapt.py --config=x.yaml --select.kind=classifier --select.tokens=20000000 --training.epochs=10"
+        "dontstop tapt --config=x.yaml --select.kind=classifier --select.tokens=20000000 --training.epochs=10"
         " --training.learning_rate=0.0001 --training.max_steps=null"
     )
     assert all("'--select.pool_paths=[]'" in commands[name] for name in (TAPT, DAPT, BOTH))
@@ -90,4 +90,4 @@ def test_tapt_does_not_take_over_the_length_of_dapt() -> None:
     config = Config(training=TrainingConfig(max_steps=500))
     found = {recipe.name: recipe.command for recipe in recommend(case(config=config), ["--config=x.yaml"]).recipes}
     assert found[TAPT].endswith("--training.epochs=100 --training.learning_rate=0.0001 --training.max_steps=null")
-    assert found[DAPT] == "python jobs/dapt.py --config=x.yaml"
+    assert found[DAPT] == "dontstop dapt --config=x.yaml"

@@ -9,6 +9,7 @@ import yaml
 from adapt.advise.costs import BOTH, DAPT, SELECTED, TAPT
 from adapt.advise.findings import Case
 from adapt.advise.rules import RULES, VOTES
+from adapt.cli.shipped import recipe_file
 from adapt.config import Config, FinetuneConfig, MethodConfig
 from tests.advise.cases import RECIPES, case, cost, task, text
 
@@ -97,8 +98,8 @@ def test_the_default_experiment_comes_before_any_method() -> None:
         found = BY_NAME["cheap_answers_first"].judge(case(config=config, general=text()))
         assert found
         assert before in found.reason
-        (recipe,) = re.findall(r"jobs/recipes/\w+\.yaml", found.reason)
-        named = yaml.safe_load((Path(__file__).resolve().parents[2] / recipe).read_text())["let"]
+        (recipe,) = re.findall(r"dontstop chain run (\w+)", found.reason)
+        named = yaml.safe_load(Path(recipe_file(recipe)).read_text())["let"]
         assert all(name in named for name in re.findall(r"--(\w+)", found.reason))
 
 

@@ -12,6 +12,7 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.errors import ConfigError, DataError
 from adapt.runner import Record
+from adapt.show.blocks import Table, TextBlock
 from adapt.stage.finetune import Finetune
 from adapt.stage.train import Train
 from adapt.tuning.ahead import SearchAhead, check_search
@@ -184,11 +185,14 @@ def test_the_plan_shows_the_trials_and_nothing_is_seen_of_test(content: dict[str
     Path("space.yaml").write_text("finetune.learning_rate: [1.0e-3, 3.0e-3]\n")
     chain = chain_of({**content, "stages": {"search": {"job": "finetune", "tune": {"space": "space.yaml"}}}})
     trials = SearchAhead.of(chain.searches[0], chain.store)
-    assert [row[:2] for row in trials.rows()] == [
-        ("0", "as it is"),
-        ("1", "finetune.learning_rate 0.001"),
-        ("2", "finetune.learning_rate 0.003"),
+    table, total = trials.blocks()
+    assert isinstance(table, Table)
+    assert [row[:2] for row in table.rows] == [
+        ["0", "as it is"],
+        ["1", "finetune.learning_rate 0.001"],
+        ["2", "finetune.learning_rate 0.003"],
     ]
+    assert total == TextBlock(trials.total())
     assert "3 trials will take" in trials.total()
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from adapt.errors import ClusterError
 from adapt.runner.record import Record
+from adapt.submit.limits import limits_in
+from adapt.submit.order import order_of
 from cluster.here import autoscaler
 from cluster.here.demo import STEPS, arguments
 from cluster.here.node import FOLDER, Node
@@ -23,8 +25,6 @@ from cluster.here.processes import end_all, free_port, processes, wait_for_line
 from cluster.here.story import Story
 from cluster.here.submission import Submission
 from cluster.here.training import Reports, exported
-from cluster.limits import limits_in
-from cluster.order import order_of
 
 pytestmark = pytest.mark.heavy
 

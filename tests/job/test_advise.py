@@ -12,10 +12,10 @@ import pytest
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.errors import ConfigError
-from adapt.job.advise import JOB, advice, advise
+from adapt.job.advise import JOB, advice, advise_stages
 from adapt.job.run import carry_out
 from adapt.job.tapt import JOB as TAPT_JOB
-from adapt.job.tapt import tapt
+from adapt.job.tapt import tapt_stages
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
@@ -58,7 +58,7 @@ def config(arguments: list[str], told: None) -> Config:
 
 def looked(config: Config) -> Finished[Evidence]:
     context = Context.of(config)
-    return ensure(advise(context), context.store)
+    return ensure(advise_stages(context), context.store)
 
 
 def advised(config: Config) -> Mapping[str, Any]:
@@ -134,11 +134,11 @@ def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path)
     tokens = evidence.candidates.tokens
     assert tokens
     assert parsed.select.tokens == round(45 / 900 * tokens)  # a twentieth, which ten passes make half of a pass
-    assert tapt(Context.of(parsed)).training
+    assert tapt_stages(Context.of(parsed)).training
     (command,) = (recipe["command"] for recipe in found["recipes"] if recipe["name"] == "TAPT")
     assert not parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind).select.pool_paths
 
 
 def test_nothing_to_advise_on(config: Config) -> None:
     with pytest.raises(ConfigError, match="nothing to advise on"):
-        advise(Context.of(replace(config, corpus=CorpusConfig(), task=TaskConfig())))
+        advise_stages(Context.of(replace(config, corpus=CorpusConfig(), task=TaskConfig())))

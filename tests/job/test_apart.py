@@ -22,9 +22,9 @@ from adapt.config import (
 from adapt.corpus.dedup.minhash import estimated_jaccard, signatures
 from adapt.corpus.screening.heldout import Measured
 from adapt.corpus.shards.tokens import TokenStream
-from adapt.job.dapt import dapt
-from adapt.job.sequence import sequence
-from adapt.job.tapt import tapt
+from adapt.job.dapt import dapt_stages
+from adapt.job.sequence import sequence_stages
+from adapt.job.tapt import tapt_stages
 from adapt.runner import Stage, Store, ensure
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.stage.context import Context
@@ -88,12 +88,12 @@ def near(one: set[tuple[int, ...]], other: set[tuple[int, ...]]) -> int:
 
 Build = Callable[[Context], Stage[Any]]
 JOBS: dict[str, tuple[Build, dict[str, Any]]] = {
-    "general text is replayed": (dapt, {}),
-    "general text is replayed, near copies": (dapt, {"deduplicate": "near"}),
-    "general text by itself": (dapt, {}),
-    "domains in sequence": (sequence, {}),
-    "domains in sequence, near copies": (sequence, {"deduplicate": "near"}),
-    "a task and a pool": (tapt, {}),
+    "general text is replayed": (dapt_stages, {}),
+    "general text is replayed, near copies": (dapt_stages, {"deduplicate": "near"}),
+    "general text by itself": (dapt_stages, {}),
+    "domains in sequence": (sequence_stages, {}),
+    "domains in sequence, near copies": (sequence_stages, {"deduplicate": "near"}),
+    "a task and a pool": (tapt_stages, {}),
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from adapt.config import Config, MixtureConfig, SourceConfig
 from adapt.errors import ConfigError, DataError, ModelError, StorageError
-from adapt.job.dapt import dapt
-from adapt.runner import ensure, plan
+from adapt.job.dapt import dapt_stages
+from adapt.runner import ensure, plan_stages
 from adapt.runner.store import DIGITS
 from adapt.stage.context import Context
 from adapt.stage.export import Export
@@ -28,7 +28,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config) -> Export:
-    return dapt(Context.of(config))
+    return dapt_stages(Context.of(config))
 
 
 # --- plans
@@ -37,12 +37,12 @@ def built(config: Config) -> Export:
 def finish(config: Config) -> None:
     """Records for all stages, as if the job had run."""
     context = Context.of(config)
-    ensure(pretend(dapt(context)), context.store)
+    ensure(pretend(dapt_stages(context)), context.store)
 
 
 def planned(config: Config) -> dict[str, Any]:
     context = Context.of(config)
-    found = plan(dapt(context), context.store)
+    found = plan_stages(dapt_stages(context), context.store)
     names = [f"{line.folder.parent.name}/{line.folder.name[: -DIGITS - 1]}" for line in found]
     return {name: "done" if line.record else line.changed for name, line in zip(names, found, strict=True)}
 
@@ -62,7 +62,7 @@ def test_nothing_is_left_to_do_after_a_run(config: Config) -> None:
     finish(config)
     assert planned(config) == dict.fromkeys(NAMES, "done")
     context = Context.of(changed(config, "name", "renamed"))
-    renamed = plan(dapt(context), context.store)
+    renamed = plan_stages(dapt_stages(context), context.store)
     assert all(line.record and line.folder.name.startswith("dapt") for line in renamed)
 
 
@@ -96,7 +96,7 @@ def test_a_byte_of_the_corpus_is_named_as_the_reason(config: Config, tmp_path: P
 
 def test_the_first_stage_lists_the_files_and_their_digests(config: Config, tmp_path: Path) -> None:
     context = Context.of(config)
-    domain = dapt(context).domain
+    domain = dapt_stages(context).domain
     assert isinstance(domain, Prepare)
     found = ensure(domain.files.listing, context.store)
     files = [tmp_path / "data" / "a.jsonl", tmp_path / "data" / "b.jsonl"]

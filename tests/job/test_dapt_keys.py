@@ -12,7 +12,7 @@ import pytest
 
 from adapt.config import Config, EvaluationSet, flat
 from adapt.config.kinds import DAPT
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
@@ -168,7 +168,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def keys(config: Config) -> dict[str, str]:
-    export = dapt(Context.of(config))
+    export = dapt_stages(Context.of(config))
     found = {"export": export.key}
     for name, stage in export.inputs.items():
         found[name] = stage.key

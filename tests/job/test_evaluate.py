@@ -20,9 +20,9 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt
-from adapt.job.evaluate import evaluate
-from adapt.job.similarity import similarity
+from adapt.job.dapt import dapt_stages
+from adapt.job.evaluate import evaluate_stages
+from adapt.job.similarity import similarity_stages
 from adapt.runner import ensure
 from adapt.stage.compare import Compare
 from adapt.stage.context import Context
@@ -62,7 +62,7 @@ def task(folder: Path, name: str = "toy", kind: str = "single_label") -> TaskCon
 
 
 def built(config: Config) -> Compare:
-    return evaluate(Context.of(config))
+    return evaluate_stages(Context.of(config))
 
 
 def test_each_model_is_measured_on_every_domain(config: Config) -> None:
@@ -80,15 +80,15 @@ def test_measurements_are_shared_with_other_jobs(config: Config) -> None:
     similar = replace(config.similarity, models=[config.model.path, config.comparison.models[0].path])
     context = Context.of(replace(config, similarity=similar))
     losses = {model.losses for model in built(config).models.values()}
-    assert losses == set(similarity(context).evaluations.values())
+    assert losses == set(similarity_stages(context).evaluations.values())
 
 
 def test_a_model_that_the_chain_makes_is_measured_once_it_is_there(config: Config) -> None:
     context = Context.of(config)
-    training = dapt(context).training
+    training = dapt_stages(context).training
     made = Context.of(config, made={config.comparison.models[0].path: context.start.after(training)})
-    assert evaluate(made).models["DAPT"].losses.start.training == training
-    assert evaluate(made).models["base"].losses == built(config).models["base"].losses
+    assert evaluate_stages(made).models["DAPT"].losses.start.training == training
+    assert evaluate_stages(made).models["base"].losses == built(config).models["base"].losses
 
 
 def test_perplexity_is_measured_where_it_is_asked_for(config: Config) -> None:
@@ -153,7 +153,7 @@ def test_pseudo_perplexities_of_different_tokens_are_refused(config: Config) -> 
 @pytest.mark.usefixtures("ray_cluster")
 def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
     context = Context.of(with_another_tokenizer(config))
-    done = ensure(evaluate(context), context.store)
+    done = ensure(evaluate_stages(context), context.store)
     assert done.result.unit == "byte"
     base = done.result.loss[0]
     assert all(0.2 < loss < 4 for loss in base)  # about log(154) a token of some 4 letters
@@ -168,7 +168,7 @@ def test_losses_of_different_tokens_are_compared_by_bytes(config: Config, capsys
 def test_the_whole_job(config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     comparison = replace(config.comparison, pseudo_perplexity=True, pseudo_perplexity_documents=3, neighbours=1)
     context = Context.of(replace(config, comparison=comparison, task=task(tmp_path)))
-    done = ensure(evaluate(context), context.store)
+    done = ensure(evaluate_stages(context), context.store)
     found = done.result
     assert found.models == ["base", "DAPT"]
     assert [len(row) for row in found.loss] == [3, 3]

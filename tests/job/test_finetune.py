@@ -8,8 +8,8 @@ import pytest
 
 from adapt.config import Config, FinetuneConfig, TaskConfig
 from adapt.errors import ConfigError
-from adapt.job.finetune import JOB, finetune, runs
-from adapt.job.tapt import tapt
+from adapt.job.finetune import JOB, finetune_stages, runs
+from adapt.job.tapt import tapt_stages
 from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
@@ -94,7 +94,7 @@ def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: P
 
 def test_each_seed_is_a_stage_and_the_scores_are_of_them_all(config: Config) -> None:
     context = Context.of(replace(config, finetune=FinetuneConfig(seeds=[4, 7])))
-    scores = finetune(context)
+    scores = finetune_stages(context)
     assert list(scores.inputs) == ["runs.4", "runs.7"]
     assert scores.runs == runs(context)  # a chain's parts are the same stages
     assert scores.runs["4"] != scores.runs["7"]
@@ -103,7 +103,7 @@ def test_each_seed_is_a_stage_and_the_scores_are_of_them_all(config: Config) -> 
 
 def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(config: Config) -> None:
     context = Context.of(config)
-    training = tapt(context).training
+    training = tapt_stages(context).training
     run = Finetune.of(context.starting_from(training), 0)
     assert run.inputs["start.training"] is training
     assert run.what()["model"] is None

@@ -12,7 +12,7 @@ import torch
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.merge import JOB, merge
+from adapt.job.merge import JOB, merge_stages
 from adapt.job.run import carry_out
 from adapt.model.instruct import warn_of_instruct
 from adapt.model.load import load_model
@@ -47,7 +47,7 @@ def asking(config: Config, **fields: Any) -> Config:
 
 
 def key(config: Config) -> str:
-    return merge(Context.of(config)).key
+    return merge_stages(Context.of(config)).key
 
 
 def test_a_model_for_each_share_that_loads_with_a_card(
@@ -90,7 +90,7 @@ def test_a_model_for_each_share_that_loads_with_a_card(
 def test_one_share_makes_the_folder_itself_a_model(config: Config, models: list[Path]) -> None:
     config = asking(config, kind="ties", models=[*map(str, models)], weights=[2.0, 1.0])
     context = Context.of(config)
-    finished = ensure(merge(context), context.store)
+    finished = ensure(merge_stages(context), context.store)
     assert load_model(finished.path).num_parameters() > 0
     assert finished.result.weights == [2.0, 1.0]
     assert finished.result.density == 0.2
@@ -98,7 +98,7 @@ def test_one_share_makes_the_folder_itself_a_model(config: Config, models: list[
     again = Context.of(
         replace(config, model=ModelConfig(path=str(finished.path)), merge=MergeConfig(models=[str(models[0])]))
     )
-    assert merge(again).start.digest  # and can be merged again
+    assert merge_stages(again).start.digest  # and can be merged again
 
 
 def test_the_key_is_that_of_what_decides(config: Config, tmp_path: Path, models: list[Path]) -> None:
@@ -144,7 +144,7 @@ def test_the_residual_is_dressed_as_the_instruct_model(
     with pytest.raises(ConfigError, match="the instruct model comes second"):
         key(swapped)
     context = Context.of(asking(config, kind="residual", models=[*map(str, models)]))
-    finished = ensure(merge(context), context.store)
+    finished = ensure(merge_stages(context), context.store)
     assert (finished.path / "chat_template.jinja").read_text() == "{{ messages }}"
     assert (finished.path / "generation_config.json").exists()
     assert "is an instruct model" not in capsys.readouterr().err
@@ -162,7 +162,7 @@ def test_a_base_takes_the_words_of_a_model_and_keeps_the_rest_in_part(
     """What comes out loads with the model's tokens, whose rows are the model's."""
     model = extended(tmp_path / "more", tiny_bert, ["qubit", "gluon"])
     context = Context.of(asking(config, models=[str(model)], shares=[0.25]))
-    finished = ensure(merge(context), context.store)
+    finished = ensure(merge_stages(context), context.store)
     assert finished.result.new_tokens == 2
     ids = load_tokenizer(finished.path).get_vocab()
     assert ids == load_tokenizer(model).get_vocab()
@@ -187,7 +187,7 @@ def test_the_residual_teaches_an_extended_model_to_follow_instructions(
     written = template if place.endswith("jinja") else json.dumps({**settings, "chat_template": template})
     (instruct / place).write_text(written)
     context = Context.of(asking(config, kind="residual", models=[str(adapted), str(instruct)]))
-    finished = ensure(merge(context), context.store)
+    finished = ensure(merge_stages(context), context.store)
     tokenizer = load_tokenizer(finished.path)
     assert tokenizer.chat_template == template
     assert "qubit" in tokenizer.get_vocab()

@@ -8,8 +8,8 @@ import pytest
 
 from adapt.config import Config, MergeConfig, MethodConfig
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt
-from adapt.job.sequence import JOB, sequence
+from adapt.job.dapt import dapt_stages
+from adapt.job.sequence import JOB, sequence_stages
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence
 from adapt.stage.merge import Merge
@@ -23,7 +23,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 def built(config: Config, method: str = "merge", **merge: Any) -> Sequence:
     section = MergeConfig(**{"kind": "ties", **merge})
-    return sequence(Context.of(replace(config, method=MethodConfig(method), merge=section)))
+    return sequence_stages(Context.of(replace(config, method=MethodConfig(method), merge=section)))
 
 
 def merges(stage: Sequence) -> list[Merge]:
@@ -83,7 +83,7 @@ def test_each_domain_has_its_weight(config: Config) -> None:
 )
 def test_what_cannot_merge_the_domains_is_refused(config: Config, section: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sequence(
+        sequence_stages(
             Context.of(replace(config, method=MethodConfig("merge"), merge=MergeConfig(**{"kind": "ties", **section})))
         )
 
@@ -92,4 +92,4 @@ def test_one_domain_is_refused(config: Config) -> None:
     alone = replace(config, method=MethodConfig("merge"), tasks=[])
     alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
     with pytest.raises(ConfigError, match="there is one domain"):
-        dapt(Context.of(alone))
+        dapt_stages(Context.of(alone))

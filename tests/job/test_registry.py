@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from adapt.chain.arguments import read_job
 from adapt.chain.build import build_chain
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
+from adapt.cli.chain import main
 from adapt.config import Config, flat
 from adapt.config.kinds import DAPT, Kind
 from adapt.console import attempt
@@ -26,9 +27,10 @@ from adapt.job.registry import JOBS, job_of
 from adapt.job.run import carry_out
 from adapt.parse import parse, parse_values
 from adapt.runner import Finished, Stage, ensure
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, TextBlock
 from adapt.stage.context import Context
 from adapt.stage.text.listing import Listing, listed_files
-from jobs.chain import main
 from tests.samples import labelled, sentences, write
 
 pytestmark = pytest.mark.heavy
@@ -201,9 +203,8 @@ def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def run(*given: str) -> tuple[Any, str]:
-        monkeypatch.setattr(sys, "argv", ["jobs/chain.py", "plan", *given])
         capfd.readouterr()
-        code = attempt(main)
+        code = attempt(lambda: main(["plan", *given]))
         out, err = capfd.readouterr()
         return (None if code else json.loads(out.splitlines()[-1])), err
 
@@ -216,7 +217,7 @@ def plan(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 def test_every_job_can_be_planned(name: str, fields: dict[str, Any], tmp_path: Path, plan: Plan) -> None:
     line, err = plan(f"--job={name}", *arguments(given(name, fields)))
     assert line is not None, err
-    assert f"as jobs/{name}.py would run it (--job: another)" in err
+    assert f"as `dontstop {name}` would run it (--job: another)" in err
     final = JOBS[name].final(Context.of(parse_values(given(name, fields), JOBS[name].kind, "here")))
     stages: dict[str, Stage[Any]] = {}
     waiting: list[Stage[Any]] = [final]
@@ -242,11 +243,22 @@ def toy_final(context: Context) -> Listing:
     return listed_files(context, context.config.corpus, context.config.name).listing
 
 
-def toy_show(context: Context, finished: Finished[Any], given: Any) -> dict[str, Any]:
-    return {"parts": finished.result.parts, "given": list(given)}
+@dataclass(frozen=True)
+class Counted:
+    """What the toy answers."""
+
+    parts: int
+    given: list[str]
+
+    def blocks(self, record: Record) -> list[Block]:
+        return [TextBlock(f"{self.parts} parts of {record.name}")]
 
 
-TOY = Job(Kind("count", "Counts the files of a corpus.", defaults={"name": "counted", "seed": 7}), toy_final, toy_show)
+def counted(context: Context, finished: Finished[Any], given: Any) -> Counted:
+    return Counted(finished.result.parts, list(given))
+
+
+TOY = Job(Kind("count", "Counts the files of a corpus.", defaults={"name": "counted", "seed": 7}), toy_final, counted)
 
 
 @pytest.fixture
@@ -266,7 +278,7 @@ def test_a_job_more_is_a_line_more(
     values = {name: value for name, value in fields.items() if name != "task"}
     values["corpus.paths"] = ["one.jsonl", "two.jsonl"]
     assert plan("--job=count", *arguments(values))[0]["metrics"] == {"done": 0, "stages": 1}
-    assert "as jobs/count.py would run it" in plan("--job=count", *arguments(values))[1]
+    assert "as `dontstop count` would run it" in plan("--job=count", *arguments(values))[1]
     file = tmp_path / "chain.yaml"
     file.write_text(yaml.safe_dump({"stages": {"mine": {"job": "count", **values}}}))
     chain = build_chain(expand_chain(read_chain(str(file))))

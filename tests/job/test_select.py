@@ -12,10 +12,10 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.config import Config, CorpusConfig, SelectConfig, TaptConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.job.registry import JOBS
-from adapt.job.select import JOB, select
-from adapt.job.tapt import SELECTION, tapt
+from adapt.job.select import JOB, select_stages
+from adapt.job.tapt import SELECTION, tapt_stages
 from adapt.parse import parse
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select
@@ -33,7 +33,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def chosen(config: Config, **changes: Any) -> Select:
-    return select(Context.of(replace(config, select=replace(config.select, **changes)))).chosen
+    return select_stages(Context.of(replace(config, select=replace(config.select, **changes)))).chosen
 
 
 def selected(text: Any) -> Select:
@@ -43,7 +43,7 @@ def selected(text: Any) -> Select:
 
 
 def test_a_random_selection_stands_beside_every_other(config: Config) -> None:
-    judged = select(Context.of(config))
+    judged = select_stages(Context.of(config))
     control = judged.control
     assert control
     assert (judged.chosen.way, control.way) == ("dsir", "random")
@@ -54,7 +54,7 @@ def test_a_random_selection_stands_beside_every_other(config: Config) -> None:
         judged.chosen.unseen,
     )
     assert control.what()["budget"] == {"per_example": None, "documents": None, "tokens": None}
-    assert select(Context.of(replace(config, select=SelectConfig(**POOL, documents=2)))).control is None
+    assert select_stages(Context.of(replace(config, select=SelectConfig(**POOL, documents=2)))).control is None
 
 
 def test_the_target_is_the_train_text_without_that_of_dev_and_test(config: Config) -> None:
@@ -89,7 +89,7 @@ def test_the_models_that_score_count_by_their_content(config: Config, tmp_path: 
 
 
 def test_what_tapt_selects_is_what_the_job_selects(config: Config) -> None:
-    assert selected(tapt(Context.of(config)).training.corpora[SELECTION]) == chosen(config)
+    assert selected(tapt_stages(Context.of(config)).training.corpora[SELECTION]) == chosen(config)
 
 
 def test_dapt_trains_on_a_selection_in_place_of_a_corpus(config: Config) -> None:
@@ -99,7 +99,7 @@ def test_dapt_trains_on_a_selection_in_place_of_a_corpus(config: Config) -> None
         *("--training.sequence_length=64", "--evaluation.sequence_length=64"),
     ]
     given = parse(arguments, "x", JOBS["dapt"].kind)
-    export = dapt(Context.of(given))
+    export = dapt_stages(Context.of(given))
     (text,) = export.training.corpora.values()
     assert selected(text).way == "random"
     assert text == export.domain
@@ -214,17 +214,19 @@ def test_a_selection_without_target_is_refused(config: Config) -> None:
 def test_a_pool_is_taken_whole_or_in_part(config: Config) -> None:
     both = replace(config, tapt=TaptConfig(pool_paths="data/pool.jsonl"))
     with pytest.raises(ConfigError, match=r"tapt\.pool_paths and select\.pool_paths are both set"):
-        tapt(Context.of(both))
+        tapt_stages(Context.of(both))
 
 
 def test_a_budget_without_pool_is_refused_where_text_is_trained_on(config: Config) -> None:
     lost = replace(config, select=SelectConfig(documents=3))
     with pytest.raises(ConfigError, match=r"select\.documents is set, but select\.pool_paths is not"):
-        tapt(Context.of(lost))
+        tapt_stages(Context.of(lost))
 
 
 def test_a_corpus_goes_before_a_section_that_is_for_other_jobs(config: Config) -> None:
-    (text,) = dapt(Context.of(replace(config, corpus=CorpusConfig(paths="data/more.jsonl")))).training.corpora.values()
+    (text,) = dapt_stages(
+        Context.of(replace(config, corpus=CorpusConfig(paths="data/more.jsonl")))
+    ).training.corpora.values()
     assert not isinstance(text, PrepareTexts)
 
 

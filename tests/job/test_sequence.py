@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, MethodConfig, ResourcesConfig, SequenceConfig, SourceConfig
-from adapt.job.dapt import dapt
-from adapt.job.sequence import sequence
+from adapt.job.dapt import dapt_stages
+from adapt.job.sequence import sequence_stages
 from adapt.method.adapters import AdaptersOptions
 from adapt.runner import Stage
 from adapt.runner.reach import everything
@@ -29,7 +29,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, **changes: Any) -> Sequence:
-    return sequence(Context.of(replace(config, sequence=SequenceConfig(**changes))))
+    return sequence_stages(Context.of(replace(config, sequence=SequenceConfig(**changes))))
 
 
 def plain(config: Config) -> Config:
@@ -173,7 +173,7 @@ def test_plain_training_on_one_domain_after_another_is_dapt_after_dapt(config: C
     assert not first.past
     assert not second.past
     alone = replace(plain(config), corpus=replace(config.corpus, sources=[], paths="data/cs.jsonl"), tasks=[])
-    assert dapt(Context.of(alone)).training == first
+    assert dapt_stages(Context.of(alone)).training == first
 
 
 def test_separate_domains_start_from_the_same_model_and_know_their_own_tasks(config: Config) -> None:

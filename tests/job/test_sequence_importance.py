@@ -9,9 +9,9 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.dapt import dapt
-from adapt.job.sequence import sequence
-from adapt.job.tapt import tapt
+from adapt.job.dapt import dapt_stages
+from adapt.job.sequence import sequence_stages
+from adapt.job.tapt import tapt_stages
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance
 from adapt.runner import Stage
@@ -27,7 +27,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, **options: Any) -> Sequence:
-    return sequence(Context.of(replace(config, method_options=DasOptions(**options))))
+    return sequence_stages(Context.of(replace(config, method_options=DasOptions(**options))))
 
 
 def importance(past: Any) -> MeasureImportance:
@@ -79,11 +79,11 @@ def test_injected_dropout_is_in_the_contrast_too(config: Config) -> None:
 
 def test_importance_is_measured_on_the_sources_themselves(config: Config) -> None:
     """Of a corpus of several, and of all tasks: what gathers them holds what is held out alone."""
-    training = dapt(Context.of(replace(config, tasks=[]))).training
+    training = dapt_stages(Context.of(replace(config, tasks=[]))).training
     assert importance(training.past).texts == tuple(training.corpora[name] for name in DOMAINS)
     both = [replace(config.tasks[0], name=name) for name in ("one", "two")]
     adapted = replace(config, corpus=CorpusConfig(), task=both[0], tasks=both[1:])
-    training = tapt(Context.of(adapted)).training
+    training = tapt_stages(Context.of(adapted)).training
     assert importance(training.past).texts == tuple(training.corpora[name] for name in ("one", "two"))
 
 
@@ -128,10 +128,10 @@ def test_a_model_whose_units_are_not_known_is_refused(config: Config) -> None:
     file.write_text(json.dumps({"model_type": "ernie", "max_position_embeddings": 128}))
     with pytest.raises(ModelError, match="the units of ernie models are not known"):
         built(config)
-    assert sequence(Context.of(replace(config, method=MethodConfig("plain")))).steps
+    assert sequence_stages(Context.of(replace(config, method=MethodConfig("plain")))).steps
 
 
 def test_importance_cannot_be_measured_on_streamed_text(config: Config) -> None:
     corpus = CorpusConfig(paths="data/cs.jsonl", streaming=True)
     with pytest.raises(ConfigError, match=r"corpus\.streaming is set, but importance is measured on prepared text"):
-        dapt(Context.of(replace(config, tasks=[], corpus=corpus)))
+        dapt_stages(Context.of(replace(config, tasks=[], corpus=corpus)))

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig, SequenceConfig, SourceConfig
 from adapt.errors import ConfigError
-from adapt.job.sequence import JOB, sequence
+from adapt.job.sequence import JOB, sequence_stages
 from adapt.parse import check_config
 from adapt.runner import Done
 from adapt.stage import train
@@ -26,7 +26,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, **changes: Any) -> Sequence:
-    return sequence(Context.of(replace(config, sequence=SequenceConfig(**changes))))
+    return sequence_stages(Context.of(replace(config, sequence=SequenceConfig(**changes))))
 
 
 def with_sources(config: Config, *sources: SourceConfig) -> Config:

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from adapt.config import Config
-from adapt.job.sequence import JOB, sequence
+from adapt.job.sequence import JOB, sequence_stages
 from adapt.model.additions.domains import domains_of, sets_of
 from adapt.model.load import load_model
 from adapt.parse import parse_values
@@ -94,7 +94,7 @@ def run(config: Config, trained: Ran | None = None, **changes: Any) -> Ran:
         changes: of `sequence`.
     """
     context = Context.of(replace(config, sequence=replace(config.sequence, **changes)))
-    stage = sequence(context)
+    stage = sequence_stages(context)
     if trained:
         for step in stage.steps:
             stand_in(trained, step.training)
@@ -247,7 +247,9 @@ def test_a_second_domain_with_what_another_method_knows_of_the_first(
     changed = {**given, "method": {"kind": method}, method: options, "resources": resources, "tasks": []}
     if method == "ewc":
         changed["ewc"] = {**options, "general": "none"}
-    stage = sequence(Context.of(parse_values({**changed, "sequence": {"order": ["one", "two"]}}, JOB.kind, "test")))
+    stage = sequence_stages(
+        Context.of(parse_values({**changed, "sequence": {"order": ["one", "two"]}}, JOB.kind, "test"))
+    )
     first, second = (step.training for step in stage.steps)
     stand_in(das, first)
     (record,) = run_stages([second], das.store, second.config.resources)

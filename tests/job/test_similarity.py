@@ -17,7 +17,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.errors import ConfigError, ModelError
-from adapt.job.similarity import similarity
+from adapt.job.similarity import similarity_stages
 from adapt.stage.context import Context
 from adapt.stage.text.similarity import Similarity
 from tests.model.checkpoints import exchange_tokens
@@ -42,7 +42,7 @@ def config(tmp_path: Path, tiny_bert: Path) -> Config:
 
 def built(config: Config, *models: Path) -> Similarity:
     named = SimilarityConfig(models=[str(model) for model in models])
-    return similarity(Context.of(replace(config, similarity=named)))
+    return similarity_stages(Context.of(replace(config, similarity=named)))
 
 
 def test_without_models_it_needs_the_prepared_sources_alone(config: Config) -> None:

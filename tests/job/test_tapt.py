@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, SelectConfig, SourceConfig, TaptConfig
-from adapt.job.tapt import POOL, SELECTION, tapt
+from adapt.job.tapt import POOL, SELECTION, tapt_stages
 from adapt.runner import Stage
-from adapt.runner.run import plan
+from adapt.runner.run import plan_stages
 from adapt.stage.context import Context
 from adapt.stage.export import Export
 from adapt.stage.selecting.select import Select
@@ -48,7 +48,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, **changes: Any) -> Export:
-    return tapt(Context.of(replace(config, **changes)))
+    return tapt_stages(Context.of(replace(config, **changes)))
 
 
 def keys(config: Config) -> dict[str, str]:
@@ -130,14 +130,14 @@ def test_the_content_of_the_files_counts(config: Config, split: str, tmp_path: P
 def test_all_data_is_looked_at_before_training(config: Config, transductive: bool) -> None:
     evaluation = replace(config.evaluation, general_paths="data/more.jsonl")
     export = built(config, evaluation=evaluation, tapt=TaptConfig(transductive=transductive), select=DRAWN)
-    order = [line.stage.kind for line in plan(export, Context.of(config).store)]
+    order = [line.stage.kind for line in plan_stages(export, Context.of(config).store)]
     assert order[order.index("train") :] == ["train", "evaluate", "evaluate", "export"]
 
 
 def test_a_model_that_another_stage_makes_is_what_is_trained_and_measured(config: Config) -> None:
     context = Context.of(config)
-    training = tapt(context).training
-    further = tapt(context.starting_from(training).configured(replace(config, seed=1)))
+    training = tapt_stages(context).training
+    further = tapt_stages(context.starting_from(training).configured(replace(config, seed=1)))
     assert further.training.inputs["start.training"] is training
     assert further.training.what()["model"] is None
     assert further.before.inputs["start.training"] is training

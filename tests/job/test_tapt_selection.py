@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, SelectConfig
 from adapt.errors import ConfigError
-from adapt.job.tapt import JOB, SELECTION, tapt
+from adapt.job.tapt import JOB, SELECTION, tapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.select import TEXTS_FILE
@@ -77,7 +77,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
         f"--storage.root={tmp_path / 'runs'}",
     ]
     context = Context.of(parse(arguments, "jobs/tapt.py", JOB.kind))
-    done = ensure(selected(tapt(context)), context.store)
+    done = ensure(selected(tapt_stages(context)), context.store)
     lines = [json.loads(line) for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert [(line["id"], line["score"], line["text"]) for line in lines] == [(1, 3.0, POOL[1]), (4, 4.0, POOL[4])]
     assert done.record.what["steps"][0]["options"] == {"at_least": 3}
@@ -93,7 +93,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, kind: str = "own_selection:Alike", **options: object) -> Select:
-    return selected(tapt(Context.of(replace(config, select=replace(config.select, kind=kind, options=dict(options))))))
+    return selected(
+        tapt_stages(Context.of(replace(config, select=replace(config.select, kind=kind, options=dict(options)))))
+    )
 
 
 def test_its_options_and_its_source_count(config: Config, own: Path) -> None:

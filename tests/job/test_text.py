@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, SourceConfig
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export import Export
@@ -26,7 +26,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config) -> Export:
-    return dapt(Context.of(config))
+    return dapt_stages(Context.of(config))
 
 
 def keys(config: Config) -> dict[str, str]:

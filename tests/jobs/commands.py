@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adapt.evaluate.results import Estimate, LossChange
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.stage.context import Context
@@ -94,7 +94,7 @@ def finish(arguments: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """Records for all stages of a job, as if it had run. Returns the export's folder."""
     monkeypatch.chdir(folder)
     context = Context.of(parse(arguments, ""))
-    return ensure(pretend(dapt(context), **METRICS), context.store).path
+    return ensure(pretend(dapt_stages(context), **METRICS), context.store).path
 
 
 def replaced(given: Sequence[str], *more: str) -> list[str]:

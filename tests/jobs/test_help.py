@@ -6,7 +6,7 @@ from tests.jobs.commands import Run
 def test_the_chain_shows_its_usage(run: Run) -> None:
     ran = run("chain.py", "--help")
     assert ran.code == 0
-    assert "jobs/chain.py plan FILE" in ran.out
+    assert "dontstop chain plan FILE" in ran.out
 
 
 def test_debug_shows_the_stack(run: Run) -> None:

@@ -10,8 +10,8 @@ from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
 from adapt.config.kinds import DAPT
 from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt
-from adapt.job.sequence import sequence
+from adapt.job.dapt import dapt_stages
+from adapt.job.sequence import sequence_stages
 from adapt.method.replay import Replay, ReplayOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context
@@ -26,7 +26,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 def trainings(config: Config, kind: str, options: Any = None, **changes: Any) -> list[Train]:
     chosen = replace(config, method=MethodConfig(kind), method_options=options, sequence=SequenceConfig(**changes))
-    return [step.training for step in sequence(Context.of(chosen)).steps]
+    return [step.training for step in sequence_stages(Context.of(chosen)).steps]
 
 
 def test_each_training_reads_all_domains_before(config: Config) -> None:
@@ -89,7 +89,7 @@ def test_a_job_with_nothing_to_replay_is_refused(config: Config) -> None:
     alone = replace(config, method=MethodConfig("replay"), tasks=[])
     alone = replace(alone, corpus=replace(alone.corpus, sources=[], paths="data/cs.jsonl"))
     with pytest.raises(ConfigError, match="no domain before") as caught:
-        dapt(Context.of(alone))
+        dapt_stages(Context.of(alone))
     assert "mixture.replay_paths" in caught.value.fix
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import StageError
-from adapt.runner import Done, Outcome, Record, Store, ensure, hashing, outputs, plan
+from adapt.runner import Done, Outcome, Record, Store, ensure, hashing, outputs, plan_stages
 from adapt.runner.digest import Digests
 from tests.runner import toys
 from tests.runner.toys import ToyResult, part, ran, single
@@ -86,7 +86,7 @@ def test_a_plan_and_a_finished_job_read_no_content(store: Store, runs: Path, mon
     record = ensure(toys.diamond(runs), store).record
     monkeypatch.setattr(hashing, "sha256_of", pytest.fail)
     assert ensure(toys.diamond(runs), store).record == record
-    assert all(line.record for line in plan(toys.diamond(runs), store))
+    assert all(line.record for line in plan_stages(toys.diamond(runs), store))
 
 
 def without_digests(record: Record) -> None:

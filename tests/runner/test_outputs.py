@@ -10,7 +10,7 @@ import pytest
 from adapt.corpus.screening.screen import REJECTS
 from adapt.corpus.streaming.online import INDEX_FILE
 from adapt.errors import StageError, StorageError
-from adapt.runner import Done, Outcome, Record, Store, ensure, ensure_all, plan
+from adapt.runner import Done, Outcome, Record, Store, ensure, ensure_all, plan_stages
 from adapt.runner.outputs import SPARE, check_outputs, settle
 from adapt.train.checkpoints.branch import BRANCHES
 from adapt.train.job import CHECKPOINTS
@@ -26,7 +26,7 @@ def test_files_that_are_gone_stop_what_needs_them_before_anything_runs(
     record = ensure(top.inputs[damaged], store).record
     ran(runs)
     (record.path / "part-1").unlink()
-    for look in (ensure, plan, lambda stage, store: ensure_all([stage], store, None, 2)):
+    for look in (ensure, plan_stages, lambda stage, store: ensure_all([stage], store, None, 2)):
         with pytest.raises(
             StageError, match=f"{record.path} was finished, but its files have changed: part-1 is missing"
         ):

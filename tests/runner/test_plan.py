@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import DataError
-from adapt.runner import Done, Outcome, Store, ensure, plan
+from adapt.runner import Done, Outcome, Store, ensure, plan_stages
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult, part, ran, single, states
 
 
 def test_a_plan_lists_every_stage_once_inputs_first(store: Store, runs: Path) -> None:
-    planned = plan(toys.diamond(runs), store)
+    planned = plan_stages(toys.diamond(runs), store)
     assert [line.stage.kind for line in planned] == ["source", "left", "right", "top"]
     assert all(line.record is None and line.nearest is None and line.changed == [] for line in planned)
     assert [line.folder for line in planned] == [
@@ -33,7 +33,7 @@ def test_a_plan_tells_done_from_to_do(store: Store, runs: Path) -> None:
 def test_a_plan_is_what_then_runs(store: Store, runs: Path) -> None:
     ensure(toys.diamond(runs).inputs["left"], store)
     ran(runs)
-    expected = [line.stage.kind for line in plan(toys.diamond(runs), store) if not line.record]
+    expected = [line.stage.kind for line in plan_stages(toys.diamond(runs), store) if not line.record]
     ensure(toys.diamond(runs), store)
     assert ran(runs) == expected
 
@@ -52,7 +52,7 @@ def test_a_plan_says_which_field_and_which_input_changed(store: Store, runs: Pat
         "right": "done",
         "top": [f"input left: {old}… -> {new}…"],
     }
-    assert plan(second, store)[-1].nearest == done
+    assert plan_stages(second, store)[-1].nearest == done
 
 
 def test_a_plan_says_that_an_input_is_new(store: Store, runs: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_plan_says_that_the_version_changed(store: Store, monkeypatch: pytest.
 def test_a_plan_compares_with_the_stage_that_is_most_alike(store: Store) -> None:
     for name, rate, seed in (("a", 1, 1), ("b", 2, 0), ("c", 3, 3)):
         ensure(single(name=name, rate=rate, seed=seed), store)
-    (line,) = plan(single(name="d", rate=2, seed=5), store)
+    (line,) = plan_stages(single(name="d", rate=2, seed=5), store)
     assert (line.nearest and line.nearest.name, line.changed) == ("b", ["seed: 0 -> 5"])
 
 
@@ -82,5 +82,5 @@ def test_a_half_done_stage_is_not_compared_with(store: Store) -> None:
 
     with pytest.raises(DataError):
         ensure(single(fail, rate=1), store)
-    (line,) = plan(single(rate=2), store)
+    (line,) = plan_stages(single(rate=2), store)
     assert (line.record, line.nearest) == (None, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import DataError, StageError, StorageError
-from adapt.runner import Done, Outcome, Store, ensure, plan
+from adapt.runner import Done, Outcome, Store, ensure, plan_stages
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult, content, part, ran, single
 
@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_committed_leaves_the_stage_unfinished(
 def test_an_unreadable_record_stops_the_run_and_names_its_folder(store: Store) -> None:
     folder = ensure(single(), store).path
     (folder / "stage.json").write_text('{"stage": "toy"')
-    for look in (ensure, plan):
+    for look in (ensure, plan_stages):
         with pytest.raises(StageError, match=f"{folder}/stage.json cannot be read"):
             look(single(), store)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adapt.errors import StageError, StorageError
-from adapt.runner import Done, Outcome, Store, ensure, plan
+from adapt.runner import Done, Outcome, Store, ensure, plan_stages
 from adapt.runner.digest import Digests
 from adapt.runner.files import share_with_group
 from adapt.runner.lock import is_held, locked
@@ -103,7 +103,7 @@ def test_both_run_stages_of_a_kind_and_read_each_others(root: Path) -> None:
     first = single(write, number=1)
     top = Toy("toy", "toy", write, {"number": 3}, first)
     as_user(ANN, lambda: run(root, first))
-    assert as_user(BOB, lambda: [line.record is not None for line in plan(top, Store(root))]) == [True, False]
+    assert as_user(BOB, lambda: [line.record is not None for line in plan_stages(top, Store(root))]) == [True, False]
     as_user(BOB, lambda: run(root, top))
     as_user(ANN, lambda: run(root, single(write, number=2)))
     as_user(ANN, lambda: run(root, top))  # it is there
@@ -168,7 +168,7 @@ def test_a_folder_that_lets_nobody_in_stops_no_one_else(root: Path) -> None:
     as_user(ANN, lambda: run(root, theirs))
     (folder,) = (root / "toy").glob("toy-*")
     folder.chmod(0o700)
-    assert as_user(BOB, lambda: [line.nearest for line in plan(mine, AnyStore(root))]) == [None]
+    assert as_user(BOB, lambda: [line.nearest for line in plan_stages(mine, AnyStore(root))]) == [None]
     as_user(BOB, lambda: run(root, mine))
     with pytest.raises((StageError, StorageError), match=str(folder)):
         as_user(BOB, lambda: run(root, theirs))

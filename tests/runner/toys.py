@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all, plan
+from adapt.runner import Done, Outcome, Stage, Store, ensure, ensure_all, plan_stages
 from adapt.runner.files import write_atomically
 
 PARTS, LINES = 2, 4
@@ -135,7 +135,7 @@ def content(folder: Path) -> dict[str, str]:
 
 def states(stage: Stage[Any], store: Store) -> dict[str, Any]:
     """What a plan says of each stage: "done", or what is unlike the last run."""
-    return {line.stage.kind: "done" if line.record else line.changed for line in plan(stage, store)}
+    return {line.stage.kind: "done" if line.record else line.changed for line in plan_stages(stage, store)}
 
 
 def _kill_at(rename: int) -> None:

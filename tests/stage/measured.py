@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import Config
 from adapt.evaluate.results import TextLoss
-from adapt.job.sequence import sequence
+from adapt.job.sequence import sequence_stages
 from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence
@@ -30,7 +30,7 @@ def two_domains(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def built(config: Config, **changes: Any) -> Sequence:
-    return sequence(Context.of(replace(config, sequence=replace(config.sequence, **changes))))
+    return sequence_stages(Context.of(replace(config, sequence=replace(config.sequence, **changes))))
 
 
 def losses(overlap: int | None = 0, **values: float | None) -> dict[str, TextLoss]:

@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.vocabulary import VocabularyConfig
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.job.vocabulary import change_vocabulary
 from adapt.model.size import model_size
 from adapt.runner import Done, ensure
@@ -40,7 +40,7 @@ def training_after(config: Config, **asked: Any) -> tuple[Train, Any]:
     context = Context.of(replace(config, vocabulary=replace(config.vocabulary, **asked)))
     extended = change_vocabulary(context)
     start = context.start.after(extended, own_tokenizer=True)
-    return dapt(Context.of(config, start)).training, extended
+    return dapt_stages(Context.of(config, start)).training, extended
 
 
 @pytest.mark.parametrize("asked", [{}, {"module": "exbert"}, {"module": "exbert", "module_share": 0.5}])
@@ -65,7 +65,7 @@ def test_of_an_elbow_nobody_knows_before(config: Config, tiny_bert: Path) -> Non
 
 def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
     """By the model that it trains: with a module beside each layer, fewer steps."""
-    plain, (module, _) = dapt(Context.of(config)).training, training_after(config, module="exbert")
+    plain, (module, _) = dapt_stages(Context.of(config)).training, training_after(config, module="exbert")
     steps = []
     for training in (plain, module):
         forecast = training.forecast({})
@@ -80,7 +80,7 @@ def test_a_training_is_as_long_as_its_compute(config: Config) -> None:
 
 def test_keys_without_such_a_limit_are_those_of_before(config: Config) -> None:
     limited, free = (
-        dapt(Context.of(replace(config, training=replace(config.training, max_flops=flops)))).training
+        dapt_stages(Context.of(replace(config, training=replace(config.training, max_flops=flops)))).training
         for flops in (1e11, None)
     )
     assert limited.what()["training"]["max_flops"] == 1e11

@@ -11,8 +11,8 @@ from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig, TaskC
 from adapt.corpus.screening.heldout import is_heldout, key_of
 from adapt.corpus.shards.tokens import write_shard
 from adapt.corpus.shared import warn_of_little
-from adapt.job.dapt import dapt
-from adapt.job.tapt import tapt
+from adapt.job.dapt import dapt_stages
+from adapt.job.tapt import tapt_stages
 from adapt.runner import Done, Stage
 from adapt.stage.context import Context
 from adapt.stage.measurable import warn_of_unmeasured
@@ -55,7 +55,7 @@ KINDS = ("train", "heldout")
 
 
 def trained(config: Config, share: float) -> Train:
-    return dapt(Context.of(replace(config, corpus=replace(config.corpus, heldout_fraction=share)))).training
+    return dapt_stages(Context.of(replace(config, corpus=replace(config.corpus, heldout_fraction=share)))).training
 
 
 def test_that_nothing_is_held_out_is_said_with_a_share_that_works(
@@ -86,7 +86,7 @@ def test_nothing_is_said_where_nothing_was_wanted_or_other_text_is_measured(
 ) -> None:
     assert said(trained(config, 0.0), TEXTS, 0.0, tmp_path / "none", capsys) == ""
     files = {split: write(tmp_path / f"{split}.jsonl", labelled(8, seed)) for seed, split in enumerate(SPLITS)}
-    of_task = tapt(Context.of(replace(config, task=TaskConfig(**files)))).training
+    of_task = tapt_stages(Context.of(replace(config, task=TaskConfig(**files)))).training
     assert said(of_task, TEXTS, 0.0, tmp_path / "task", capsys) == ""
 
 

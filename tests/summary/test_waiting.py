@@ -10,7 +10,7 @@ from adapt.runner import Outcome, Store, ensure
 from adapt.runner.lock import locked
 from adapt.runner.stage_log import logged
 from adapt.summary.logs import show_logs
-from adapt.summary.waiting import show_spent, show_waiting, spent, why_waiting
+from adapt.summary.waiting import reasons_of, spent, spent_lines, why_waiting
 from tests.runner.toys import Toy, ToyResult
 
 
@@ -57,17 +57,16 @@ def test_what_failed_is_told_with_its_reason(store: Store) -> None:
     assert why_waiting(LEFT, store) == "failed: it is empty"
 
 
-def test_goals_with_one_reason_share_a_line(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    show_waiting([Goal("a", "a[1]", TOP), Goal("b", "b", LEFT)], store)
-    assert capsys.readouterr().err == "a[1] and 1 more: waits for source corpus, which has not begun\n"
+def test_goals_with_one_reason_share_a_line(store: Store) -> None:
+    found = reasons_of([Goal("a", "a[1]", TOP), Goal("b", "b", LEFT)], store)
+    assert found == [("a[1] and 1 more", "waits for source corpus, which has not begun")]
 
 
-def test_what_is_spent_is_counted_once_a_stage(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_spent_is_counted_once_a_stage(store: Store) -> None:
     ensure(LEFT, store)
     taken = spent([TOP, LEFT], store)
     assert (taken["device_hours"], taken["cost"]) == (1.0, 2.5)
-    show_spent(taken, [("a", None, 2.0, None), ("b", None, None, None)])
-    lines = capsys.readouterr().err.splitlines()[-2:]
+    lines = spent_lines(taken, [("a", None, 2.0, None), ("b", None, None, None)])
     assert lines[0].startswith("so far: 1 device-hours, 2.50; ")
     assert lines[1] == "ahead: 2 trainings, about 2 device-hours; not known of 1"
 

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from adapt.errors import DataError
 from adapt.runner import Store
-from adapt.summary.trials import TrialsNow, trials_table
+from adapt.show.terminal import rich_table
+from adapt.summary.trials import TrialsNow
 from adapt.tuning.search import TrialRow
 from adapt.tuning.trial import Figure
 from adapt.tuning.trials import Trials
@@ -20,7 +21,7 @@ from tests.tuning.scripted import ScriptedSearch
 def drawn(trials: Trials, count: int) -> list[list[str]]:
     """The words of each line."""
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(trials_table(trials_now(trials, count)))
+    console.print(rich_table(trials_now(trials, count).table(), console))
     return [line.replace("│", " ").replace("┃", " ").split() for line in console.export_text().splitlines()]
 
 

@@ -165,5 +165,5 @@ def _no_module(what: str) -> ModelError:
     """The error for a model without exBERT's module."""
     return ModelError(
         f"freeze.all_but_module trains exBERT's module alone, and {what} has none",
-        "begin with a model that jobs/vocabulary.py extend has made with vocabulary.module exbert",
+        "begin with a model that dontstop vocabulary extend has made with vocabulary.module exbert",
     )

@@ -28,10 +28,19 @@ def probes(backend: Tokenizer) -> list[str]:
     """
     own = [*literals(backend), *_added(backend)]
     atoms = [*WORDS, *SIGNS, *BLANKS, *own]
-    return ["", " ", "\n", *_alone(atoms), *_signs(), *_contractions(), *_mixed(own), *_lines(vocabulary(backend))]
+    return [
+        "",
+        " ",
+        "\n",
+        *_alone(atoms),
+        *_signs(),
+        *_contractions(),
+        *_mixed(own),
+        *_lines(probe_vocabulary(backend)),
+    ]
 
 
-def vocabulary(backend: Tokenizer) -> list[str]:
+def probe_vocabulary(backend: Tokenizer) -> list[str]:
     """Pieces of the vocabulary as text: a sample of those that each rule would cut, and of the plain words."""
     pieces = sorted(backend.get_vocab(with_added_tokens=False))
     texts = [re.sub("[Ġ▁]", " ", piece).replace("Ċ", "\n").removeprefix("##") for piece in pieces]

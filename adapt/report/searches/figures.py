@@ -9,7 +9,8 @@ from matplotlib.ticker import MaxNLocator
 
 from adapt.report.searches.curves import Curve
 from adapt.report.searches.found import FoundSearch, FoundTrial
-from adapt.report.tasks.figures import WIDTH, Drawing
+from adapt.report.tasks.figures import Drawn
+from adapt.show.curves import WIDTH
 from adapt.show.drawing import INK, LINE, canvas, color, short, style, svg
 from adapt.statistics.importance import Importances
 
@@ -35,7 +36,7 @@ def _look(found: FoundSearch, number: int) -> dict[str, Any]:
     return {"color": color(OTHERS), "linewidth": 1.2, "alpha": 0.75 - 0.6 * ranks.get(number, worst) / worst}
 
 
-def parallel_coordinates(found: FoundSearch, name: str) -> Drawing:
+def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
     """A line a trial, over an axis for each field and objective. Better is up on the objectives' axes."""
     columns = [(field, [trial.values.get(field) for trial in found.trials]) for field in found.fields]
     columns += [(objective, [trial.value(objective) for trial in found.trials]) for objective in found.objectives]
@@ -85,7 +86,7 @@ def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]
     return [at(value) for value in values], [(at(value), f"{value:.3g}") for value in shown]
 
 
-def importance_figure(known: Importances, name: str) -> Drawing:
+def importance_figure(known: Importances, name: str) -> Drawn:
     """The share of each field in the variance, with its interval."""
     with style():
         figure, axes = canvas(WIDTH, 0.9 + 0.42 * len(known.fields))
@@ -104,7 +105,7 @@ def importance_figure(known: Importances, name: str) -> Drawing:
 
 def curves_figure(
     found: FoundSearch, curves: Mapping[int, Curve], axis: str, measured: str, caption: str, name: str
-) -> Drawing:
+) -> Drawn:
     """A line a trial, over steps or epochs."""
     with style():
         figure, axes = canvas(WIDTH, 2.9)
@@ -117,7 +118,7 @@ def curves_figure(
         return svg(figure, f"{caption.partition(':')[0]}-{name}"), caption
 
 
-def front_figure(found: FoundSearch, name: str) -> Drawing:
+def front_figure(found: FoundSearch, name: str) -> Drawn:
     """The first objective against the second; trials that no other is better than are joined."""
     (first, way), (second, _), *_ = found.objectives.items()
     front = sorted(found.front, key=lambda trial: trial.value(first), reverse=way == "max")

@@ -13,7 +13,7 @@ from adapt.report.searches.figures import (
 )
 from adapt.report.searches.found import FoundSearch
 from adapt.report.tasks.cost import hours
-from adapt.report.tasks.figures import Drawing
+from adapt.report.tasks.figures import Drawn
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
 from adapt.statistics.importance import Importances, importances
 from adapt.statistics.seeds import LEVEL
@@ -107,7 +107,7 @@ def _said_of(known: Importances | None) -> str:
     )
 
 
-def _curves(found: FoundSearch, name: str) -> list[Drawing]:
+def _curves(found: FoundSearch, name: str) -> list[Drawn]:
     kinds = (
         (turn_curves(found), "steps", found.first, f"Turns: {found.first} when it was judged"),
         (loss_curves(found), "step", "training loss [nats]", "Training: loss by step"),

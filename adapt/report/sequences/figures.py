@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from adapt.report.sequences.runs import Sequences, cells_of
-from adapt.report.tasks.figures import WIDTH, Drawing
+from adapt.report.tasks.figures import Drawn
+from adapt.show.curves import WIDTH
 from adapt.show.drawing import canvas, color, short, style, svg
 from adapt.statistics.continual import Matrix
 
@@ -26,7 +27,7 @@ def _color(name: str, domains: Sequence[str]) -> int:
     return 1 + domains.index(name) % COLORS if name in domains else 0
 
 
-def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str]) -> list[Drawing]:
+def losses(sequences: Sequences, order: tuple[str, ...], domains: Sequence[str]) -> list[Drawn]:
     """A panel for each method: held-out loss of each text as domains are learnt, all on one scale, means over seeds.
 
     Args:

@@ -10,10 +10,10 @@ from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
 
 from adapt.report.sequences.runs import Sequences
-from adapt.report.tasks.figures import WIDTH
 from adapt.report.tasks.verdict import nats
 from adapt.report.tradeoffs.front import FEWEST, knee, pareto_front
 from adapt.show.blocks import Figures, FindingBlock
+from adapt.show.curves import WIDTH
 from adapt.show.drawing import INK, canvas, color, short, style, svg
 from adapt.statistics.seeds import spread
 

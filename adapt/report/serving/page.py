@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from adapt.errors import AdaptError
 from adapt.report.entry import Study
-from adapt.report.serving.now import now_section
 from adapt.report.write import contents_of
 from adapt.show.blocks import FindingBlock, Findings, Section
 from adapt.show.html import render_html
@@ -49,7 +48,7 @@ class FollowedPage:
         warnings: list[Section] = []
         try:
             study, now = self.look()
-            self._now = [now_section(now)]
+            self._now = [Section("Now", now.blocks())]
             finished = tuple(entry.record.key for entry in study.entries)
             if finished != self._finished:  # the report takes seconds, and changes with what is finished alone
                 self._report, self._finished = contents_of(study), finished

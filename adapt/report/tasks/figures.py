@@ -1,31 +1,26 @@
 """The drawings: differences with their intervals, learning curves, cost against gain."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from adapt.report.entry import Entry
 from adapt.report.tasks.collect import METRICS, Results, Row, RunGroup, upstream
 from adapt.report.tasks.compared import Compared, RecipeCompared
 from adapt.report.tasks.cost import Trainings
+from adapt.show.blocks import Drawing
+from adapt.show.curves import METRICS_LINES, WIDTH, json_lines, loss_curve
 from adapt.show.drawing import INK, canvas, color, short, style, svg
 from adapt.statistics.compare import Comparison
 
-Drawing = tuple[str, str]
+Drawn = tuple[str, str]
 """A drawing: its SVG and its caption."""
-WIDTH = 4.8
-"""The width of a drawing [inches]: readable on a phone without scrolling."""
-METRICS_LINES = "metrics.jsonl"
-"""A line of JSON for each report of a training."""
 
 
-def difference_figures(results: Results, compared: Compared) -> list[Drawing]:
+def difference_figures(results: Results, compared: Compared) -> list[Drawn]:
     """For each task, each recipe's difference from the baseline with its 95% interval, all on one scale."""
     ends = [100 * end for task in compared.tasks.values() for end in _ends(task.comparison)]
     if not ends:
@@ -77,7 +72,7 @@ def _ends(comparison: Comparison) -> tuple[float, float]:
     return comparison.low, comparison.high
 
 
-def learning_curves(row: Row, results: Results) -> Drawing | None:
+def learning_curves(row: Row, results: Results) -> Drawn | None:
     """Dev score after each epoch: the mean over the seeds that were still training, each seed faintly."""
     curves = {recipe: _curves(group) for recipe, group in row.groups.items()}
     if not any(curves.values()):
@@ -104,7 +99,7 @@ def learning_curves(row: Row, results: Results) -> Drawing | None:
 def _curves(group: RunGroup) -> list[list[dict[str, Any]]]:
     curves = []
     for entry in group.entries:
-        curve = [point for line in _read(entry.record.path / "curve.json") for point in line]
+        curve = [point for line in json_lines(entry.record.path / "curve.json") for point in line]
         curves += [curve] if curve and all(point.get("dev") is not None for point in curve) else []
     return curves
 
@@ -115,42 +110,7 @@ def training_curve(entry: Entry, name: str) -> Drawing | None:
     return loss_curve(training.path / METRICS_LINES, name, name) if training else None
 
 
-def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
-    """Loss of a training, step by step, as far as it is; None before its second report.
-
-    Args:
-        metrics: the file with a line of JSON a report.
-        name: no other drawing of the page has it.
-        caption: stands below.
-    """
-    steps, losses = _losses(metrics)
-    if len(steps) < 2:
-        return None
-    with style():
-        figure, axes = canvas(WIDTH, 2.4)
-        axes.plot(steps, losses, color=color(1), linewidth=1.6)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-        axes.set_xlabel("step")
-        axes.set_ylabel("training loss [nats]")
-        return svg(figure, f"training-{name}"), caption
-
-
-def _losses(metrics: Path) -> tuple[list[int], list[float]]:
-    kept = [(line["step"], line["loss"]) for line in _read(metrics) if line.get("loss") is not None]
-    return [step for step, _ in kept], [loss for _, loss in kept]
-
-
-def _read(file: Path) -> list[Any]:
-    """The lines of a file up to one that is broken or still being written; none where it is gone."""
-    found = []
-    with suppress(OSError, ValueError):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            found.append(json.loads(line))
-    return found
-
-
-def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
+def reliability(row: Row, group: RunGroup, results: Results) -> Drawn | None:
     """Accuracy against confidence, of the decisions of all seeds; the larger a point, the more there are."""
     bins: dict[float, list[dict[str, float]]] = {}
     for metrics in group.metrics:
@@ -177,7 +137,7 @@ def reliability(row: Row, group: RunGroup, results: Results) -> Drawing | None:
         )
 
 
-def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawing | None:
+def cost_against_gain(results: Results, compared: Compared, trainings: Trainings) -> Drawn | None:
     """Device-hours of pre-training against the mean gain; None unless two recipes' prices are known."""
     most = max(compared.shared.values(), default=0)
     prices = {recipe: trainings.of_recipe(results, recipe).device_hours for recipe in compared.average}

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from adapt.report.tasks.cost import hours
-from adapt.report.tasks.figures import WIDTH
 from adapt.report.tasks.verdict import nats
 from adapt.report.tradeoffs.front import knee, pareto_front
 from adapt.report.tradeoffs.law import law_findings
 from adapt.report.tradeoffs.points import BASE, LossOn, MeasuredAlike, TradeOff
 from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table
+from adapt.show.curves import WIDTH
 from adapt.show.drawing import INK, SERIES, canvas, color, style, svg
 
 MARK = "\N{BLACK STAR}"

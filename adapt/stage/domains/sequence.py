@@ -39,6 +39,10 @@ class SequenceResult(SequenceFigures):
     overlap: Less[int | None]
     """Measured documents that were trained on, over all that was measured; None: not known."""
 
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that learnt all domains, under an empty name."""
+        return {"": Path(self.model)}
+
     def blocks(self, record: Record) -> list[Block]:
         """Scores and losses after each domain, the figures in words, what the method reports, warnings, the model."""
         domains = " \N{RIGHTWARDS ARROW} ".join(self.order)

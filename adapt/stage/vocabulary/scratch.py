@@ -32,6 +32,10 @@ class Begun:
         made = f"a tokenizer of {self.vocabulary:,} tokens, a model of {self.parameters:,} random parameters"
         return [TextBlock(made), TextBlock(f"model and tokenizer: {record.path}")]
 
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
+
 
 @dataclass(frozen=True, eq=False)
 class ScratchModel(Stage[Begun]):

@@ -48,6 +48,10 @@ class Taught:
         )
         return [*before, TextBlock(learnt), TextBlock(f"model and tokenizer: {record.path}")]
 
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
+
 
 @dataclass(frozen=True, eq=False)
 class TeachRows(Stage[Taught]):

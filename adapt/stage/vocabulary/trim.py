@@ -49,6 +49,10 @@ class TrimmedVocabulary:
         lines = [kept, *compute_saved(self.compute_saved), f"model and tokenizer: {record.path}"]
         return [TextBlock(line) for line in lines]
 
+    def models_made(self, record: Record) -> dict[str, Path]:
+        """The folder of the model that was made, under an empty name."""
+        return {"": record.path}
+
 
 @dataclass(frozen=True, eq=False)
 class TrimVocabulary(Stage[TrimmedVocabulary]):

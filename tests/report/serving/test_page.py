@@ -9,7 +9,6 @@ import pytest
 from adapt.errors import StageError
 from adapt.report.entry import Entry, Study
 from adapt.report.serving import page as page_module
-from adapt.report.serving.now import now_section
 from adapt.report.serving.page import FollowedPage
 from adapt.summary.now import ChainNow, TrainingNow
 from adapt.summary.trials import TrialNow, TrialsNow
@@ -48,7 +47,7 @@ def test_it_says_how_far_the_chain_is_and_escapes_what_it_shows() -> None:
         "train dapt step 4/10 · loss 3.250",
         "base[1] and 1 more failed: <script>alert(1)</script>",
         "so far: 1 device-hours",
-        "Search tapt: 1 of 25 trials have ended",
+        "search tapt: 1 of 25 trials have ended",
         "3 train (2 of 6 stages) epochs <8>",
         "No fine-tuning run has finished",
     ):
@@ -60,7 +59,7 @@ def test_a_loss_is_drawn_as_far_as_it_has_come(curve: TrainingNow) -> None:
     page = html(replace(NOW, trainings=[curve]))
     assert page.count("<svg") == 1
     assert html(NOW).count("<svg") == 0
-    stopped = now_section(replace(NOW, trainings=[replace(curve, state="stopped")])).blocks
+    stopped = replace(NOW, trainings=[replace(curve, state="stopped")]).blocks()
     assert [caption for block in stopped if hasattr(block, "drawings") for _, caption in block.drawings] == [
         "dapt, stopped: step 4/10"
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, StorageConfig, TaskConfig
-from adapt.job.select import select
+from adapt.job.select import select_stages
 from adapt.report.entry import Entry
 from adapt.report.selections import selection_blocks
 from adapt.runner import Finished, ensure
@@ -43,7 +43,7 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Config:
 @pytest.fixture(scope="module")
 def judged(config: Config) -> Finished[SelectionJudged]:
     context = Context.of(config)
-    return ensure(select(context), context.store)
+    return ensure(select_stages(context), context.store)
 
 
 def test_the_folder_holds_what_was_selected(judged: Finished[SelectionJudged], config: Config) -> None:
@@ -111,7 +111,7 @@ def test_diversity_is_the_mean_distance_and_every_set_is_on_the_map(judged: Fini
 def test_a_random_selection_has_none_beside_it_and_the_loss_can_be_left_out(config: Config) -> None:
     given = SelectConfig(pool_paths=config.select.pool_paths, tokens=300, measure_loss=False)
     context = Context.of(replace(config, select=given))
-    done = ensure(select(context), context.store)
+    done = ensure(select_stages(context), context.store)
     assert (done.result.random, done.result.kl_reduction) == (None, None)
     assert done.result.selection.loss is done.result.target.loss is None
 
@@ -156,7 +156,7 @@ def test_markup_that_the_pool_lacks_is_in_record_terminal_and_report(
     marked = [text.replace("layer", "<< layer >>") for text in TARGET]
     task = replace(config.task, train=write(tmp_path / "train.jsonl", with_labels(marked)))
     context = Context.of(replace(config, task=task))
-    done = ensure(select(context), context.store)
+    done = ensure(select_stages(context), context.store)
     (warning,) = done.result.markup
     assert "<< (100% of its texts), >> (100% of its texts)" in warning
     assert "warning: the target has markup that the pool lacks" in capsys.readouterr().err

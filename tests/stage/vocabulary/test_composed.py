@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig, ResourcesConfig
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.job.vocabulary import JOB, change_vocabulary
 from adapt.method.freeze import FreezeOptions
 from adapt.model.load import load_model
@@ -31,7 +31,7 @@ def test_an_extended_model_is_adapted_with_its_tokens(config: Config) -> None:  
     context = Context.of(config)
     extended = change_vocabulary(context)
     start = context.start.after(extended, JOB.own_tokenizer)
-    exported = ensure(dapt(replace(context, start=start)), context.store)
+    exported = ensure(dapt_stages(replace(context, start=start)), context.store)
     folder = exported.path
     tokenizer, size = load_tokenizer(folder), ensure(extended, context.store).result.vocabulary
     assert tokenizer.tokenize("nephritis") == ["nephritis"]

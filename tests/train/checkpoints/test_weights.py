@@ -12,7 +12,7 @@ import torch
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ModelError
-from adapt.job.merge import merge
+from adapt.job.merge import merge_stages
 from adapt.merge.average import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context
@@ -59,7 +59,7 @@ def test_a_run_of_checkpoints_is_averaged_as_its_decay_says(tmp_path: Path, tiny
         storage=StorageConfig(root=str(tmp_path / "out")),
     )
     context = Context.of(config)
-    stage = merge(context)
+    stage = merge_stages(context)
     assert [model.pretrained.model.name for model in stage.models] == [folder_name(100 * n) for n in (1, 2, 3)]
     found = weights_in(ensure(stage, context.store).path)
     parts = decay_weights("sqrt", 3)
@@ -69,7 +69,7 @@ def test_a_run_of_checkpoints_is_averaged_as_its_decay_says(tmp_path: Path, tiny
         torch.testing.assert_close(found[name].double(), expected, rtol=1e-5, atol=1e-6)
     other = replace(config, merge=replace(config.merge, kind="task_arithmetic", weights=None))
     with pytest.raises(ModelError, match="is a checkpoint"):
-        merge(Context.of(other))
+        merge_stages(Context.of(other))
 
 
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, training: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from adapt.console import duration, log
 from adapt.errors import ClusterError
 from adapt.streams import is_unread
-from cluster.orphans import is_orphaned, listed
+from adapt.submit.orphans import is_orphaned, listed_jobs
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -21,7 +21,7 @@ _SAID_AFTER_S = 30.0
 _AGAIN_S = 1.0, 30.0
 
 
-def show(text: str) -> None:
+def show_log(text: str) -> None:
     """What the job has said, as it has said it."""
     sys.stderr.write(text)  # it never fails: see adapt.streams
     sys.stderr.flush()
@@ -37,7 +37,7 @@ def show_while_read(text: str) -> None:
     Raises:
         Unread: the reader of stderr has gone, as after `| head`.
     """
-    show(text)
+    show_log(text)
     if is_unread():
         raise Unread
 
@@ -48,7 +48,7 @@ class Follower:
 
     client: "JobSubmissionClient"
     job: str
-    shown: Callable[[str], None] = show
+    shown: Callable[[str], None] = show_log
     characters: int = 0
     lost_at: float | None = None
     patience_s: float = PATIENCE_S
@@ -66,7 +66,7 @@ class Follower:
         began, said = time.monotonic(), ""
         while True:
             try:
-                known = {each.submission_id: each for each in listed(self.client)}
+                known = {each.submission_id: each for each in listed_jobs(self.client)}
                 job = known.get(self.job)
                 if job is None or is_orphaned(job):
                     self._found()

@@ -9,7 +9,7 @@ ORPHANED = "the node on which it drove itself is gone"
 _MOST_NODES = 10_000
 
 
-def listed(client: "JobSubmissionClient") -> "list[JobDetails]":
+def listed_jobs(client: "JobSubmissionClient") -> "list[JobDetails]":
     """The jobs of a cluster, those without a driver as failed (see ORPHANED)."""
     jobs = client.list_jobs()
     if not any(job.status == "RUNNING" and job.driver_node_id for job in jobs):

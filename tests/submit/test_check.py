@@ -6,8 +6,8 @@ import pytest
 
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError, ConfigError, StorageError
-from cluster.check import check_driver, check_ever, check_storage, try_storage
-from cluster.limits import NodeKind, limits_from, limits_in, places
+from adapt.submit.check import check_driver, check_ever, check_storage, try_storage
+from adapt.submit.limits import NodeKind, limits_from, limits_in, places
 
 HEAD = NodeKind({"CPU": 8}, 1, 1)
 GPUS = NodeKind({"CPU": 16, "GPU": 1}, 0, 8)
@@ -61,7 +61,9 @@ def test_what_can_run_once_nodes_have_come_is_not(asked: dict[str, float]) -> No
 
 
 def test_work_drives_itself_only_where_a_node_is_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.check.kinds_of_nodes", lambda: ([HEAD, NodeKind({"CPU": 4, "steady": 1}, 0, 2)], True))
+    monkeypatch.setattr(
+        "adapt.submit.check.kinds_of_nodes", lambda: ([HEAD, NodeKind({"CPU": 4, "steady": 1}, 0, 2)], True)
+    )
     check_driver("steady")
     with pytest.raises(ClusterError, match="has the resource stedy") as caught:
         check_driver("stedy")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from adapt import errors
 from adapt.console import duration, log
 from adapt.errors import AdaptError, ClusterError
-from cluster.order import NAME, PART, Order
-from cluster.orphans import listed
-from cluster.package import STOP_WAIT_S
+from adapt.submit.order import NAME, PART, Order
+from adapt.submit.orphans import listed_jobs
+from adapt.submit.package import STOP_WAIT_S
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -23,12 +23,12 @@ DRIVERS_SHARE = 0.001
 
 
 @dataclass(frozen=True)
-class Cluster:
+class JobCluster:
     """Where work goes, and what goes with it."""
 
     client: "JobSubmissionClient"
     environment: dict[str, Any]
-    """What each job takes along; see `cluster.package`."""
+    """What each job takes along; see `adapt.submit.package`."""
     retries: int = 2
     """How often work that ended by bad luck (a lost node, a killed process) begins again."""
     drive_on: str | None = None
@@ -36,7 +36,7 @@ class Cluster:
 
     def jobs(self, name: str) -> "list[JobDetails]":
         """The jobs of a chain or job of this name, the oldest first."""
-        found = [each for each in listed(self.client) if (each.metadata or {}).get(NAME) == name]
+        found = [each for each in listed_jobs(self.client) if (each.metadata or {}).get(NAME) == name]
         return sorted(found, key=lambda each: each.start_time or 0)
 
     def start(self, entrypoint: str, submission: str, metadata: dict[str, str]) -> None:
@@ -82,7 +82,7 @@ def ended(job: "JobDetails") -> "JobDetails":
     raise error
 
 
-def stop(cluster: Cluster, name: str) -> list[str]:
+def stop(cluster: JobCluster, name: str) -> list[str]:
     """Stops all jobs of a name, those that start others first, and waits for their end.
 
     Returns:

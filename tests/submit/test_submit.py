@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from adapt.errors import ClusterError, ConfigError, StorageError
-from cluster import follow, jobs, orphans, small
-from cluster import submit as submitting
-from cluster.jobs import Cluster, is_bad_luck, stop
-from cluster.order import Order
-from cluster.small import check, run_small
-from cluster.submit import submit
-from tests.cluster.fakes import FakeClient, FakeJob
+from adapt.submit import follow, jobs, orphans, small
+from adapt.submit import submit as submitting
+from adapt.submit.jobs import JobCluster, is_bad_luck, stop
+from adapt.submit.order import Order
+from adapt.submit.small import check, run_small
+from adapt.submit.submit import submit
+from tests.submit.fakes import FakeClient, FakeJob
 
 ORDER = Order("study", "ab" * 32, "chain", ["chain.yaml"], [])
 OTHER = Order("study", "cd" * 32, "chain", ["chain.yaml"], [])
@@ -28,7 +28,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[Cluster, Any]:
+def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[JobCluster, Any]:
     """A cluster whose jobs end like this, one after another, two looks after they have begun."""
     waiting, looks = list(ends), {}
 
@@ -39,7 +39,7 @@ def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[Cluster, A
                 job.end(*waiting.pop(0))
 
     client: Any = FakeClient(happens)
-    return Cluster(client, {}, retries), client
+    return JobCluster(client, {}, retries), client
 
 
 def test_work_is_checked_then_started_and_its_end_handed_back(checks: list[str]) -> None:
@@ -55,7 +55,7 @@ def test_work_drives_itself_where_it_is_told_to_and_looks_from_the_head(monkeypa
     assert client.found[0].entrypoint_resources == {"steady": 0.001}
     commands: list[tuple[str | None, str]] = []
 
-    def looked(cluster: Cluster, entrypoint: str, name: str) -> dict[str, Any]:
+    def looked(cluster: JobCluster, entrypoint: str, name: str) -> dict[str, Any]:
         commands.append((cluster.drive_on, entrypoint))
         return {"metrics": {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}}
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from adapt import errors
 from adapt.console import log
 from adapt.errors import AdaptError, ClusterError
-from cluster.follow import Follower
-from cluster.jobs import Cluster
-from cluster.order import Order
+from adapt.submit.follow import Follower
+from adapt.submit.jobs import JobCluster
+from adapt.submit.order import Order
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
@@ -21,8 +21,8 @@ _RAYS_OWN = re.compile(r"INFO job_manager\.py|^Running entrypoint for job")
 _MESSAGE = re.compile(r"^(\w+): (.*)\n  fix: (.*)$", re.MULTILINE)
 
 
-def check(cluster: Cluster, order: Order) -> dict[str, Any]:
-    """Looks on the cluster whether the work can be done there; see `cluster.check`.
+def check(cluster: JobCluster, order: Order) -> dict[str, Any]:
+    """Looks on the cluster whether the work can be done there; see `adapt.submit.check`.
 
     Returns:
         What was found.
@@ -31,7 +31,7 @@ def check(cluster: Cluster, order: Order) -> dict[str, Any]:
         AdaptError: it cannot, as the cluster says.
     """
     log("looking on the cluster at storage, files, models and resources")
-    command = order.command("check", *place_of(cluster.drive_on))
+    command = order.command("check", *driver_options(cluster.drive_on))
     said = run_small(replace(cluster, drive_on=None), command, f"dontstop-check-{order.digest[:12]}")
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
     if (there := said["metrics"]["python"]) != here:
@@ -41,12 +41,12 @@ def check(cluster: Cluster, order: Order) -> dict[str, Any]:
     return said
 
 
-def place_of(resource: str | None) -> list[str]:
+def driver_options(resource: str | None) -> list[str]:
     """The argument that says on which nodes work drives itself; none for the head."""
     return [f"--drive-on={resource}"] if resource else []
 
 
-def run_small(cluster: Cluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
+def run_small(cluster: JobCluster, entrypoint: str, name: str, shows: bool = True) -> dict[str, Any]:
     """Runs a command on the cluster that takes seconds, and leaves nothing of it in the list of jobs.
 
     Returns:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import ConfigError
-from cluster.arguments import read_asked
-from cluster.order import Order, order_of
-from cluster.stages import command_of
+from adapt.submit.arguments import read_asked
+from adapt.submit.order import Order, order_of
+from adapt.submit.stages import command_of
 
 CHAIN = """
 name: my study

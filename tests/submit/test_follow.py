@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from adapt.errors import ClusterError
-from cluster import follow, orphans
-from cluster.follow import Follower
-from cluster.jobs import is_bad_luck
-from tests.cluster.fakes import FakeClient, FakeJob
+from adapt.submit import follow, orphans
+from adapt.submit.follow import Follower
+from adapt.submit.jobs import is_bad_luck
+from tests.submit.fakes import FakeClient, FakeJob
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,15 @@ from graphlib import TopologicalSorter
 from adapt.chain.expand import Node
 from adapt.console import log
 from adapt.errors import StageError
-from cluster.jobs import Cluster, is_bad_luck, of_order
-from cluster.order import Order
+from adapt.submit.jobs import JobCluster, is_bad_luck, of_order
+from adapt.submit.order import Order
 
 _LOOK_S = 2.0
 _SAID_AFTER_S = 15.0
 
 
 @dataclass
-class Progress:
+class StagesProgress:
     """How far the stages of a chain are, by their labels."""
 
     ready: deque[str] = field(default_factory=deque)
@@ -47,7 +47,7 @@ def command_of(order: Order, node: Node) -> list[str]:
 
 
 def run_as_jobs(
-    cluster: Cluster, order: Order, at_once: int, again: bool = False, wait: Callable[[float], None] = time.sleep
+    cluster: JobCluster, order: Order, at_once: int, again: bool = False, wait: Callable[[float], None] = time.sleep
 ) -> dict[str, int]:
     """Starts a job for each stage of a chain when what it needs is finished, and waits for all of them.
 
@@ -69,7 +69,7 @@ def run_as_jobs(
     """
     graph = TopologicalSorter({label: node.needed for label, node in order.nodes.items()})
     graph.prepare()
-    progress, done = Progress(), 0
+    progress, done = StagesProgress(), 0
     try:
         while True:
             progress.ready += graph.get_ready()
@@ -90,7 +90,7 @@ def run_as_jobs(
     return {"finished": done, "begun": progress.begun.total()}
 
 
-def _start(cluster: Cluster, order: Order, progress: Progress, label: str, again: bool) -> None:
+def _start(cluster: JobCluster, order: Order, progress: StagesProgress, label: str, again: bool) -> None:
     before = of_order(order, cluster.jobs(order.name), label)
     goes_on = before and not before[-1].status.is_terminal()
     is_done = before and before[-1].status == "SUCCEEDED" and not again
@@ -105,7 +105,7 @@ def _start(cluster: Cluster, order: Order, progress: Progress, label: str, again
     log(f"{label}: started as {name}")
 
 
-def _ended(cluster: Cluster, order: Order, progress: Progress) -> list[str]:
+def _ended(cluster: JobCluster, order: Order, progress: StagesProgress) -> list[str]:
     """The stages that have ended well since the last look; those that were lost are begun again."""
     known = {each.submission_id: each for each in cluster.jobs(order.name)}
     finished = []
@@ -128,14 +128,14 @@ def _ended(cluster: Cluster, order: Order, progress: Progress) -> list[str]:
     return finished
 
 
-def _say_pending(progress: Progress, label: str, message: str | None) -> None:
+def _say_pending(progress: StagesProgress, label: str, message: str | None) -> None:
     late = time.monotonic() - progress.since[label] > _SAID_AFTER_S
     if message and late and progress.said.get(label) != message:
         progress.said[label] = message
         log(f"{label} waits: {message}")
 
 
-def _say_room(progress: Progress, at_once: int) -> None:
+def _say_room(progress: StagesProgress, at_once: int) -> None:
     for label in progress.ready:
         message = f"{at_once} jobs live already (resources.stages_at_once)"
         if progress.said.get(label) != message:
@@ -143,7 +143,7 @@ def _say_room(progress: Progress, at_once: int) -> None:
             log(f"{label} waits: {message}")
 
 
-def _raise_failed(nodes: Mapping[str, Node], progress: Progress, done: int) -> None:
+def _raise_failed(nodes: Mapping[str, Node], progress: StagesProgress, done: int) -> None:
     if not progress.failed:
         return
     left = len(nodes) - done - len(progress.failed)

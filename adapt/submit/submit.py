@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 from adapt.console import log
 from adapt.errors import ClusterError, ConfigError
-from cluster.follow import Follower
-from cluster.jobs import Cluster, ended, is_bad_luck, of_order
-from cluster.order import DIGEST, Order
-from cluster.small import check
+from adapt.submit.follow import Follower
+from adapt.submit.jobs import JobCluster, ended, is_bad_luck, of_order
+from adapt.submit.order import DIGEST, Order
+from adapt.submit.small import check
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails
 
 
-def submit(cluster: Cluster, order: Order, again: bool = False) -> "JobDetails":
+def submit(cluster: JobCluster, order: Order, again: bool = False) -> "JobDetails":
     """Brings work to its end on a cluster, or goes on following it where it has been submitted before.
 
     Args:
@@ -55,7 +55,7 @@ def submit(cluster: Cluster, order: Order, again: bool = False) -> "JobDetails":
     )
 
 
-def _begin(cluster: Cluster, order: Order, attempt: int) -> str:
+def _begin(cluster: JobCluster, order: Order, attempt: int) -> str:
     """Starts a job, and gives back its name."""
     name = order.submission(attempt)
     cluster.start(order.entrypoint, name, order.metadata())

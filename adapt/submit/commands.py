@@ -11,20 +11,21 @@ from adapt.errors import ConfigError
 from adapt.preflight import check_absolute, check_memory
 from adapt.runner.reach import everything
 from adapt.runtime import connect
+from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.running import ON_A_CLUSTER
 from adapt.stage.train import Train
-from adapt.summary.jobs import ShownJob, show_jobs
-from cluster.arguments import Asked
-from cluster.check import check_driver, check_environment, check_places, check_storage, found
-from cluster.connection import address_from, connected
-from cluster.follow import Follower, Unread, show_while_read
-from cluster.jobs import Cluster, stop
-from cluster.order import PART, Order, order_of
-from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
-from cluster.small import place_of, run_small
-from cluster.stages import run_as_jobs
-from cluster.submit import submit
+from adapt.submit.arguments import Asked
+from adapt.submit.check import check_driver, check_environment, check_places, check_storage, cluster_findings
+from adapt.submit.connection import address_from, connected
+from adapt.submit.follow import Follower, Unread, show_while_read
+from adapt.submit.jobs import JobCluster, stop
+from adapt.submit.order import PART, Order, order_of
+from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
+from adapt.submit.small import driver_options, run_small
+from adapt.submit.stages import run_as_jobs
+from adapt.submit.submit import submit
+from adapt.summary.jobs import ShownJob, jobs_table
 
 
 def carry_out_there(asked: Asked) -> None:
@@ -46,11 +47,11 @@ def carry_out_there(asked: Asked) -> None:
     verbs[asked.verb](asked, order_of(inside(asked.rest, working_directory()) if away else asked.rest))
 
 
-def _cluster(asked: Asked) -> Cluster:
+def _cluster(asked: Asked) -> JobCluster:
     """The cluster that is meant, once it answers; and what goes to it, once it is small enough."""
     environment = runtime_environment(working_directory())
     check_size(environment)
-    return Cluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
+    return JobCluster(connected(address_from(asked.address)), environment, asked.retries, asked.drive_on)
 
 
 def _submit(asked: Asked, order: Order) -> None:
@@ -62,7 +63,9 @@ def _submit(asked: Asked, order: Order) -> None:
         check_absolute(config)
     if "job-per-stage" in asked.switches:
         again = ("--again",) if "again" in asked.switches else ()
-        order = replace(order, verb="stages", further=(f"--retries={asked.retries}", *again, *place_of(asked.drive_on)))
+        order = replace(
+            order, verb="stages", further=(f"--retries={asked.retries}", *again, *driver_options(asked.drive_on))
+        )
     job = submit(_cluster(asked), order, "again" in asked.switches)
     finish("submit", str(job.submission_id), {"status": str(job.status.value), **_times(job)})
 
@@ -80,7 +83,7 @@ def _status(asked: Asked, order: Order) -> None:
         )
         for job in jobs
     ]
-    show_jobs(shown)
+    show_blocks([jobs_table(shown)])
     follow = ["--follow"] if "follow" in asked.switches else []
     said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
     finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})
@@ -125,7 +128,7 @@ def _check(asked: Asked, order: Order) -> None:
             if (alike := (model, config.training, config.resources, config.objective)) not in looked_at:
                 looked_at.add(alike)
                 check_memory(config, model)
-    finish("check", chain.store.root, found(nodes, ahead(chain)))
+    finish("check", chain.store.root, cluster_findings(nodes, ahead(chain)))
 
 
 def _stages(asked: Asked, order: Order) -> None:
@@ -133,7 +136,7 @@ def _stages(asked: Asked, order: Order) -> None:
     from ray.job_submission import JobSubmissionClient
 
     client = JobSubmissionClient()
-    cluster = Cluster(client, {}, asked.retries, asked.drive_on)
+    cluster = JobCluster(client, {}, asked.retries, asked.drive_on)
     own = [job for job in cluster.jobs(order.name) if not job.status.is_terminal()]
     environment = next((job.runtime_env for job in own if not (job.metadata or {}).get(PART)), None)
     most = order.configs[0].resources.stages_at_once or ON_A_CLUSTER

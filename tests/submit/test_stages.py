@@ -8,10 +8,10 @@ from adapt.chain.expand import Node
 from adapt.errors import StageError
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
-from cluster.jobs import Cluster
-from cluster.order import Order
-from cluster.stages import run_as_jobs
-from tests.cluster.fakes import FakeClient
+from adapt.submit.jobs import JobCluster
+from adapt.submit.order import Order
+from adapt.submit.stages import run_as_jobs
+from tests.submit.fakes import FakeClient
 
 CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test")
 
@@ -43,7 +43,7 @@ class Ends:
 
 
 def ran(client: Any, chain: Order = DIAMOND, at_once: int = 9, **given: Any) -> dict[str, int]:
-    return run_as_jobs(Cluster(client, {}, 1), chain, at_once, wait=lambda seconds: None, **given)
+    return run_as_jobs(JobCluster(client, {}, 1), chain, at_once, wait=lambda seconds: None, **given)
 
 
 def parts(client: FakeClient) -> list[str]:

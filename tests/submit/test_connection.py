@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from adapt.errors import ClusterError
-from cluster.connection import ADDRESS, address_from, connected
+from adapt.submit.connection import ADDRESS, address_from, connected
 
 
 @pytest.fixture

@@ -29,10 +29,10 @@ class NodeKind:
         """As in `up to 8 nodes with 8 CPU, 1 GPU`."""
         shown = {name: self.resources[name] for name in ("CPU", "GPU") if self.resources.get(name)}
         count = f"up to {self.most}" if self.most > self.now else str(self.now)
-        return f"{count} node{'s' if self.most > 1 else ''} with {words(shown)}"
+        return f"{count} node{'s' if self.most > 1 else ''} with {limit_words(shown)}"
 
 
-def words(resources: Mapping[str, float]) -> str:
+def limit_words(resources: Mapping[str, float]) -> str:
     """Resources for people."""
     return ", ".join(f"{amount:g} {name}" for name, amount in resources.items()) or "no CPU"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import ConfigError
-from cluster.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
+from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 
 
 def environment(root: Path, **given: object) -> dict[str, object]:

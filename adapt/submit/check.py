@@ -10,7 +10,7 @@ from adapt.config import Config, ResourcesConfig, fewest_of
 from adapt.console import log
 from adapt.errors import ClusterError, StorageError
 from adapt.runner.lock import locked
-from cluster.limits import NodeKind, kinds_of_nodes, places, words
+from adapt.submit.limits import NodeKind, kinds_of_nodes, limit_words, places
 
 _PATIENCE_S = 120.0
 
@@ -136,7 +136,7 @@ def check_ever(resources: ResourcesConfig, kinds: list[NodeKind], grows: bool) -
     if (most := places(each, kinds)) < fewest:
         nodes = "; ".join(kind.described() for kind in kinds) or "no nodes"
         raise ClusterError(
-            f"{fewest} workers with {words(each)} each can never run: there is room for {most} at most ({nodes})",
+            f"{fewest} workers with {limit_words(each)} each can never run: there is room for {most} at most ({nodes})",
             f"set resources.workers to at most {most}, or ask less per worker"
             if most
             else "ask less per worker" + ", or raise max_workers of the cluster",
@@ -151,7 +151,7 @@ def check_environment(configs: Iterable[Config]) -> None:
         log("tracking.wandb_project is set, but the nodes have no WANDB_API_KEY (docs/cluster.md)")
 
 
-def found(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
+def cluster_findings(nodes: int, ahead: dict[str, int]) -> dict[str, Any]:
     """What a check says at its end."""
     import platform
 

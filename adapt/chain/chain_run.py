@@ -1,0 +1,175 @@
+"""A chain of stages as an object: plan it, run it, look how far it is, report what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adapt.chain.build import Chain, ahead, build_chain, study, trainings_ahead
+from adapt.chain.expand import expand_chain
+from adapt.chain.file import ChainFile, read_chain
+from adapt.report.entry import Study
+from adapt.show.blocks import Block, Section, TextBlock
+from adapt.show.html import render_notebook
+from adapt.show.text import render_text
+from adapt.stage.running import run_stages
+from adapt.summary.chain import goal_states, goals_table, trainings_table
+from adapt.summary.now import ChainNow, chain_now
+from adapt.tuning.ahead import SearchAhead, check_search
+
+
+@dataclass(frozen=True)
+class ChainPlan:
+    """What a chain would run, and what it takes. `print(plan)` shows it."""
+
+    states: Mapping[str, int]
+    """Number of goals that are finished, running, waiting."""
+    to_run: Mapping[str, int]
+    """Number of stages to run, by kind."""
+    later: Sequence[str]
+    """Labels of goals whose stages are known when searches have finished."""
+    tables: Sequence[Block]
+
+    def blocks(self) -> list[Block]:
+        """The goals, searches and trainings ahead, and how many stages are to run."""
+        return [*self.tables, *(TextBlock(line) for line in ahead_lines(self.to_run, len(self.later)))]
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a chain has found, as a page on disk and as sections of blocks."""
+
+    path: Path
+    """`report.html`, one file that needs nothing else; `report.md` beside it has the text and the tables."""
+    study: Study
+    sections: Sequence[Section]
+
+    def blocks(self) -> list[Block]:
+        """All sections, each below its title."""
+        return [block for section in self.sections for block in (TextBlock(f"{section.title}:"), *section.blocks)]
+
+    def __str__(self) -> str:
+        verdict = next((section for section in self.sections if section.title == "Verdict"), None)
+        return render_text([*(verdict.blocks if verdict else []), TextBlock(f"report: {self.path}")])
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+@dataclass(frozen=True)
+class ChainRun:
+    """A chain file with the values that were given for it."""
+
+    file: ChainFile
+    only: Mapping[str, list[str]] = field(default_factory=dict)
+    """Members to run, by the name of their set."""
+
+    @classmethod
+    def of(
+        cls,
+        file: str,
+        let: Mapping[str, str],
+        fields: Mapping[str, Any],
+        only: Mapping[str, list[str]] | None = None,
+    ) -> ChainRun:
+        """Reads a chain file.
+
+        Args:
+            file: its path.
+            let: values that replace those of the file's `let`.
+            fields: of the configuration, by dotted name, that hold for all stages.
+            only: members to run, by the name of their set.
+
+        Raises:
+            ConfigError: the file cannot be read, or is wrong.
+        """
+        return cls(read_chain(file, dict(let), dict(fields)), only or {})
+
+    def build(self) -> Chain:
+        """The stages, as far as they are known now.
+
+        Raises:
+            AdaptError: a stage cannot work.
+        """
+        return build_chain(expand_chain(self.file, self.only))
+
+    def plan(self) -> ChainPlan:
+        """What would run, and what it takes. Nothing runs.
+
+        Raises:
+            AdaptError: a stage cannot work.
+        """
+        chain = self.build()
+        tables: list[Block] = [goals_table(chain.goals, chain.store)]
+        for search in chain.searches:
+            tables += SearchAhead.of(search, chain.store).blocks()
+        tables += [table for table in [trainings_table(trainings_ahead(chain))] if table]
+        return ChainPlan(goal_states(chain.goals, chain.store), ahead(chain), chain.later, tables)
+
+    def run(self) -> Report:
+        """Runs what is not finished, side by side as far as there is room, and writes the report.
+
+        Raises:
+            AdaptError: a stage failed. The report of what is finished is written before.
+        """
+        check_searches(self.build())
+        try:
+            self.finish()
+        finally:
+            report = self.report()
+        return report
+
+    def finish(self) -> Chain:
+        """Runs what is not finished. Stages that take the best values of a search follow when it has finished."""
+        while True:
+            chain = self.build()
+            check_searches(chain)
+            run_stages([goal.stage for goal in chain.goals], chain.store, chain.resources)
+            if not chain.later:
+                return chain
+
+    def status(self) -> ChainNow:
+        """How far the chain is, wherever it runs."""
+        chain = self.build()
+        return chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+
+    def report(self) -> Report:
+        """Writes the report of all that is finished, not of `only` a part."""
+        from adapt.report.write import contents_of, write_report
+
+        chain = build_chain(expand_chain(self.file))
+        found = study(self.file.name, self.file.baseline, chain)
+        page = write_report(found, chain.store.root / "reports" / self.file.name)
+        return Report(page, found, contents_of(found)[1])
+
+
+def check_searches(chain: Chain) -> None:
+    """Refuses searches that cannot work.
+
+    Raises:
+        ConfigError: names what is wrong.
+    """
+    for search in chain.searches:
+        check_search(search, chain.store)
+
+
+def ahead_lines(counts: Mapping[str, int], later: int = 0) -> list[str]:
+    """How many stages of each kind are to run, in sentences.
+
+    Args:
+        counts: by kind.
+        later: number of goals whose stages are known when searches have finished.
+    """
+    to_run = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+    lines = [f"to run: {to_run}" if counts else "everything is finished"]
+    if later:
+        lines.append(f"and then {later} of the chain's stages with the best values that the searches find")
+    return lines

@@ -1,0 +1,8 @@
+"""The command `dontstop`. It alone owns signals, exit codes and the environment; `adapt.api` is what it calls.
+
+- `main`: the commands, their help, completion.
+- `chain`: chains of stages, here and on clusters.
+- `tune`: searches.
+- `completion`: completes commands in shells.
+- `shipped`: the recipes and spaces that come with the package.
+"""

@@ -1,0 +1,103 @@
+"""Searches: run, plan, status."""
+
+from collections.abc import Sequence
+
+from adapt.cli.shipped import spaces, unless_here, with_files
+from adapt.console import finish, log
+from adapt.report.entry import HTML, Entry, Study
+from adapt.runner import Finished, Store, ensure
+from adapt.runner.lock import is_held
+from adapt.runner.record import RECORD_FILE
+from adapt.show.terminal import show_blocks
+from adapt.stage.context import root_of
+from adapt.stage.running import run_stages
+from adapt.summary.confirmed import show_confirmed
+from adapt.summary.trials import TrialsNow
+from adapt.summary.tuned import show_search
+from adapt.tuning.ahead import SearchAhead, check_search
+from adapt.tuning.command import search_asked
+from adapt.tuning.confirm import Confirm
+from adapt.tuning.search import Search
+
+HELP = """\
+dontstop tune --config my.yaml --space tapt [--job NAME] [--section.field VALUE ...]
+dontstop tune plan --config my.yaml --space ...       shows the trials, and what they take
+dontstop tune status --config my.yaml --space ...     shows how far they are
+
+Searches good values for fields of a job, by trials that are measured on dev and never on test. SPACE is a file, or the
+name of a space that comes with the package (dontstop recipes).
+
+It writes a table of the trials, and best.yaml, which the job takes as --config. Then the best trial is run with fresh
+seeds, next to the configuration as it is, and tested. The section `tune` has the settings."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Does what a command line says.
+
+    Args:
+        arguments: a verb, or none for `run`, and what follows it.
+
+    Raises:
+        AdaptError: it cannot be done.
+    """
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(HELP)
+        return
+    verb, *rest = arguments if arguments[0] in ("plan", "status") else ["run", *arguments]
+    files = unless_here(spaces())
+    search = search_asked(with_files(with_files(rest, "--space", files), "--tune.space", files))
+    {"run": _run, "plan": _plan, "status": _status}[verb](search, Store(root_of(search.config)))
+
+
+def _plan(search: Search, store: Store) -> None:
+    """Shows the trials, and what they take."""
+    ahead = SearchAhead.of(search, store)
+    show_blocks(ahead.blocks())
+    finish(
+        "plan", store.root, {"trials": ahead.count, "stages_to_run": ahead.to_run, "device_hours": ahead.device_hours}
+    )
+
+
+def _status(search: Search, store: Store) -> None:
+    """Shows how far the trials are."""
+    folder = store.folder(search.kind, search.name, search.key)
+    record, trials = store.known(search.kind, search.name, search.key), TrialsNow.load(folder)
+    if record:
+        show_search(record)
+    elif trials:
+        show_blocks([trials.table()])
+    state = "finished" if record else "running" if is_held(folder) else "stopped" if trials else "waiting to begin"
+    log(f"the search {'has' if state in ('finished', 'stopped') else 'is'} {state}")
+    finish("status", folder, {"state": state, **({"ended": trials.ended, "trials": trials.count} if trials else {})})
+
+
+def _run(search: Search, store: Store) -> None:
+    """Runs the trials that have not run, then the best one with fresh seeds, and writes the report."""
+    check_search(search, store)
+    searched = ensure(search, store)
+    show_search(searched.record)
+    entries = [Entry(search.name, search.job.name, {}, searched)]
+    counts = {"trials": len(searched.result.trials), "failed": sum(not row.figures for row in searched.result.trials)}
+    told = {**counts, "best": searched.result.best, "device_hours": searched.result.device_hours}
+    if not search.config.tune.fresh_seeds:
+        _report(search, entries, store)
+        finish("tune", searched.path, told)
+        return
+    confirm = Confirm.of(search, searched.result)
+    (record,) = run_stages([confirm], store, search.config.resources)
+    show_confirmed(record)
+    _report(search, [*entries, Entry(search.name, search.job.name, {}, Finished.of(confirm, record))], store)
+    fresh = {name: figure["best"]["value"] for name, figure in record.metrics["fresh"].items()}
+    gain = {name: record.metrics[name] for name in ("apparent", "gained", "selection")}
+    finish("tune", searched.path, {**told, **fresh, **gain})
+
+
+def _report(search: Search, entries: list[Entry], store: Store) -> None:
+    """Writes the report, unless it is newer than all that it would tell."""
+    folder = store.root / "reports" / f"search-{search.name}"
+    page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
+    if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
+        from adapt.report.write import write_report
+
+        write_report(Study(search.name, "base", entries), folder)
+    log(f"report: {page}")

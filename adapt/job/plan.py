@@ -1,0 +1,74 @@
+"""What a job would run, why, and what it takes."""
+
+from dataclasses import dataclass
+
+from adapt.job.job import Job
+from adapt.runner import plan_stages
+from adapt.runner.run import Planned
+from adapt.show.blocks import Block, Table, TextBlock
+from adapt.show.html import render_notebook
+from adapt.show.text import render_text
+from adapt.stage.context import Context
+from adapt.stage.train import Train
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of a job in the order in which they run. `print(plan)` shows them."""
+
+    job: str
+    stages: list[Planned]
+    forecasts: dict[str, dict[str, str]]
+    """What each training that is to run takes, by its name, as far as that is known: figures in words."""
+
+    @property
+    def to_run(self) -> list[Planned]:
+        """The stages that are not finished."""
+        return [line for line in self.stages if not line.record]
+
+    def blocks(self) -> list[Block]:
+        """A row for each stage, and what the trainings take."""
+        blocks: list[Block] = [plan_table(self.stages)]
+        for name, lines in self.forecasts.items():
+            rows = [[figure, text] for figure, text in lines.items()]
+            blocks.append(Table(["figure", "forecast"], rows, f"The training {name}", words=True))
+        finished = len(self.stages) - len(self.to_run)
+        return [*blocks, TextBlock(f"{finished} of {len(self.stages)} stages are finished")]
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+def plan_table(stages: list[Planned]) -> Table:
+    """A row for each stage: whether it is to run, its folder, and why."""
+    rows = [
+        [line.stage.kind, "done" if line.record else "run", f"{line.folder.parent.name}/{line.folder.name}", _why(line)]
+        for line in stages
+    ]
+    return Table(["stage", "state", "folder", "because"], rows, words=True)
+
+
+def _why(line: Planned) -> str:
+    """Why a stage is to run; empty where it is finished."""
+    if line.record:
+        return ""
+    if not line.nearest:
+        return "first of its kind"
+    return "\n".join([*line.changed, f"(against {line.nearest.path.name})"])
+
+
+def plan_of(job: Job, context: Context) -> Plan:
+    """Looks ahead; nothing runs.
+
+    Raises:
+        AdaptError: as the job would raise before anything runs.
+    """
+    stages = plan_stages(job.final(context), context.store)
+    context.digests.save()
+    records = {line.stage.key: line.record for line in stages if line.record}
+    waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
+    forecasts = {stage.name: forecast.lines() for stage in waiting if (forecast := stage.forecast(records))}
+    return Plan(job.name, stages, forecasts)

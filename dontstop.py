@@ -1,0 +1,26 @@
+"""dontstop adapts language models to domains and tasks without making them forget. See `help(dontstop.dapt)`."""
+
+from adapt import __version__
+from adapt.api import Run, advise, dapt, evaluate, finetune, merge, plan, select, sequence, similarity, tapt, vocabulary
+from adapt.config import Config
+from adapt.errors import AdaptError
+from adapt.job.plan import Plan
+
+__all__ = [
+    "AdaptError",
+    "Config",
+    "Plan",
+    "Run",
+    "__version__",
+    "advise",
+    "dapt",
+    "evaluate",
+    "finetune",
+    "merge",
+    "plan",
+    "select",
+    "sequence",
+    "similarity",
+    "tapt",
+    "vocabulary",
+]

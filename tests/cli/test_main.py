@@ -1,0 +1,113 @@
+"""The command `dontstop`: what it lists, what it says of names that do not exist, and that it starts in no time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapt.cli.completion import script
+from adapt.cli.main import COMMANDS, RUN, run_command, usage
+from adapt.cli.shipped import recipe_file, recipes, spaces, unless_here, with_files
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+
+LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); print(sorted({!r} & set(sys.modules)))"
+HEAVY = {"torch", "ray", "transformers", "deepspeed", "pyarrow", "matplotlib"}
+
+
+def test_every_job_and_command_is_listed_and_does_something() -> None:
+    assert COMMANDS.keys() == RUN.keys()
+    assert all(f"\n  {name} " in usage() for name in [*JOBS, *COMMANDS])
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["help"]])
+def test_without_a_command_it_lists_them(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(arguments)
+    assert capsys.readouterr().out.strip() == usage()
+
+
+def test_a_command_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="there is no command evalute") as caught:
+        run_command(["evalute"])
+    assert caught.value.fix == "did you mean evaluate?"
+
+
+@pytest.mark.parametrize("command", [["dapt", "--help"], ["chain", "--help"], ["tune", "--help"], ["recipes"]])
+def test_help_loads_nothing_that_takes_long(command: list[str]) -> None:
+    program = f"try:\n    {LIGHT.format(command, HEAVY)}\nexcept SystemExit:\n    pass\n".replace("; ", "\n    ")
+    program += f"print(sorted({HEAVY!r} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_recipes_say_what_they_do_and_how_to_run_them(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["recipes"])
+    shown = capsys.readouterr().out
+    for recipe in recipes():
+        assert recipe.about, recipe.name
+        assert recipe.name in shown
+    assert {recipe.name: recipe.command for recipe in recipes()}.items() >= {
+        "demo": "dontstop demo",
+        "study": "dontstop chain run study",
+        "roberta_dapt": "dontstop dapt --config roberta_dapt",
+        "sequence": "dontstop sequence --config sequence",
+    }.items()
+    assert {"tapt", "das"} <= spaces().keys()
+
+
+def test_a_recipe_is_printed_to_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    run_command(["recipes", "demo"])
+    assert capsys.readouterr().out == Path(recipe_file("demo")).read_text(encoding="utf-8")
+    with pytest.raises(ConfigError, match="there is no recipe stduy") as caught:
+        run_command(["recipes", "stduy"])
+    assert caught.value.fix == "did you mean study?"
+
+
+def test_a_users_own_file_comes_before_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = {recipe.name: recipe.file for recipe in recipes()}
+    assert recipe_file("study").endswith("study.yaml")
+    (tmp_path / "study").write_text("")
+    assert recipe_file("study") == "study"
+    assert "study" not in unless_here(shipped)
+    assert recipe_file("nowhere.yaml") == "nowhere.yaml"
+
+
+def test_names_after_an_option_become_files() -> None:
+    files = {"demo": "/x/demo.yaml"}
+    given = ["--config", "demo", "--config=demo", "--name", "demo", "--config", "my.yaml"]
+    assert with_files(given, "--config", files) == [
+        *("--config", "/x/demo.yaml", "--config=/x/demo.yaml", "--name", "demo", "--config", "my.yaml")
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_fields(shell: str) -> None:
+    text = script(shell)
+    assert all(name in text for name in ("dapt", "chain", "training.learning_rate"))
+
+
+def test_the_bash_completion_completes() -> None:
+    program = f"{script('bash')}\nCOMP_WORDS=(dontstop ch); COMP_CWORD=1; _dontstop; echo ${{COMPREPLY[@]}}"
+    ran = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["chain"]
+
+
+def test_a_shell_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no completion for tcsh"):
+        script("tcsh")
+
+
+def test_the_scripts_in_jobs_are_the_commands(tmp_path: Path) -> None:
+    """Also the one that is called as a module of the standard library."""
+    root = Path(__file__).parents[2]
+    assert {file.stem for file in (root / "jobs").glob("*.py")} == {*JOBS, "chain", "tune"}
+    for name in ("select", "dapt"):
+        config = tmp_path / f"{name}.json"
+        config.write_text(json.dumps({"nothing": 1}))
+        command = [sys.executable, f"jobs/{name}.py", "--config", str(config)]
+        ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        assert ran.returncode == 2
+        assert "unknown key nothing" in ran.stderr

@@ -1,0 +1,154 @@
+"""The Python library: one function for each job, with the checks, keys and errors of the command."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import dontstop
+from adapt.api import arguments_of, configuration
+from adapt.config import Config, TrainingConfig
+from adapt.config.kinds import DAPT
+from adapt.errors import ConfigError
+from adapt.job.registry import JOBS
+from adapt.library import as_library
+from tests.samples import sentences, write
+
+TEXT = {"paths": "text.jsonl"}
+MADE = {"training": {"learning_rate": 1e-4, "max_steps": 3}, "name": "papers", "corpus": TEXT}
+
+
+def test_there_is_a_documented_function_for_every_job() -> None:
+    for name in JOBS:
+        function = getattr(dontstop, name)
+        assert name in dontstop.__all__
+        assert inspect.getdoc(function)
+    assert all(hasattr(dontstop, name) for name in dontstop.__all__)
+
+
+def test_importing_it_loads_nothing_that_takes_long() -> None:
+    program = "import dontstop, sys; print(sorted({'torch', 'ray', 'transformers', 'deepspeed'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_a_file_a_mapping_a_config_and_keywords_say_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("name: papers\ncorpus: {paths: text.jsonl}\ntraining: {learning_rate: 1.0e-4, max_steps: 3}\n")
+    training = TrainingConfig(learning_rate=1e-4, max_steps=3)
+    ways = [
+        configuration(DAPT, file, {}),
+        configuration(DAPT, str(file), {}),
+        configuration(DAPT, [file], {}),
+        configuration(DAPT, MADE, {}),
+        configuration(DAPT, None, MADE),
+        configuration(
+            DAPT, None, {"training.learning_rate": 1e-4, "training.max_steps": 3, "name": "papers", "corpus": TEXT}
+        ),
+        configuration(DAPT, Config(name="papers"), {**MADE, "training": training}),
+    ]
+    assert all(config == ways[0] for config in ways)
+    assert ways[0].training.learning_rate == 1e-4
+
+
+def test_keywords_replace_single_fields_of_what_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text("corpus: {paths: text.jsonl}\ntraining: {learning_rate: 1.0e-4, max_steps: 3}\n")
+    for source in (file, MADE):
+        training = configuration(DAPT, source, {"training": {"max_steps": 9}}).training
+        assert (training.learning_rate, training.max_steps) == (1e-4, 9)
+    given = configuration(DAPT, file, {})
+    assert configuration(DAPT, given, {}) is given
+    assert configuration(DAPT, given, {"seed": 7}).training == given.training
+
+
+def test_lists_of_sections_and_texts_keep_their_form() -> None:
+    sources = [{"name": "cs", "paths": ["a.jsonl", "b.jsonl"]}, {"name": "bio", "paths": "c*.jsonl"}]
+    config = configuration(DAPT, None, {"corpus": {"sources": sources}, "storage": {"root": Path("x")}})
+    assert [(source.name, source.paths) for source in config.corpus.sources] == [
+        ("cs", ["a.jsonl", "b.jsonl"]),
+        ("bio", "c*.jsonl"),
+    ]
+    assert config.storage.root == "x"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "fix"),
+    [
+        ({"trainin": {"max_steps": 3}}, "unknown key", "training"),
+        ({"training": {"learning_rat": 3}}, "unknown key", "learning_rate"),
+        ({"training": {"max_steps": "many"}}, "training.max_steps", ""),
+    ],
+)
+def test_a_wrong_keyword_is_refused_as_on_the_command_line(fields: dict[str, object], what: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        dontstop.dapt(**fields)
+    assert fix in f"{caught.value.what} {caught.value.fix}"
+
+
+def test_a_file_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"there is no configuration file nowhere\.yaml"):
+        dontstop.dapt("nowhere.yaml")
+    assert arguments_of(None, {}) == []
+
+
+def test_the_process_stays_as_it_was() -> None:
+    before = dict(os.environ), list(warnings.filters), signal.getsignal(signal.SIGINT)
+    with as_library(), as_library():
+        os.environ["RAY_TRAIN_SOMETHING"] = "1"
+        os.environ["OMP_WAIT_POLICY"] = "ACTIVE"
+        warnings.simplefilter("ignore")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert (dict(os.environ), list(warnings.filters), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.fixture
+def fields(tiny_bert: Path, tmp_path: Path) -> dict[str, object]:
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(200)])
+    return {
+        "model": {"path": str(tiny_bert)},
+        "corpus": {"paths": corpus, "heldout_fraction": 0.2},
+        "training": {"max_steps": 2, "global_batch_size": 4, "sequence_length": 32},
+        "evaluation": {"sequence_length": 32},
+        "storage": {"root": str(tmp_path / "runs")},
+    }
+
+
+def test_a_plan_shows_stages_and_runs_nothing(fields: dict[str, object], tmp_path: Path) -> None:
+    plan = dontstop.plan("dapt", **fields)
+    assert [line.stage.kind for line in plan.to_run] == [
+        "manifest",
+        "prepare",
+        "train",
+        "evaluate",
+        "evaluate",
+        "export",
+    ]
+    assert "0 of 6 stages are finished" in str(plan)
+    assert "&lt;td" in plan._repr_html_()  # a page within a frame
+    assert not list((tmp_path / "runs").glob("train"))
+    with pytest.raises(ConfigError, match="there is no job dapd"):
+        dontstop.plan("dapd", **fields)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_job_gives_its_result_its_model_and_what_people_see(fields: dict[str, object], tmp_path: Path) -> None:
+    run = dontstop.dapt(**fields)
+    change = run.result.losses["domain"].change
+    assert change.low is not None
+    assert change.low <= change.value <= change.high  # type: ignore[operator]
+    assert (run.job, run.config.training.max_steps, run.record.stage) == ("dapt", 2, "export")
+    assert f"{change.value:+.3f}" in str(run)
+    assert f"{change.value:+.3f}" in run._repr_html_()
+    model, tokenizer = run.load()
+    assert model.get_input_embeddings().num_embeddings == len(tokenizer)
+    began = run.record.started_at
+    assert dontstop.dapt(**fields).record.started_at == began  # nothing ran again
+    assert not dontstop.plan("dapt", **fields).to_run
+    with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
+        run.load(share=0.5)
