@@ -1,20 +1,23 @@
 """What is checked of storage and weights before anything is started. The parts check the rest themselves."""
 
+import math
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from adapt.config import Config
 from adapt.console import log
 from adapt.errors import ConfigError, StorageError
-from adapt.model.locate import weight_files
+from adapt.model.layers.families import HEADS, PATTERNS
+from adapt.model.locate import CONFIG, Pretrained, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header
 from adapt.runner.files import storage_errors
 from adapt.runtime import address_of, check_address
-from adapt.train.capacity.device import has_gpu
+from adapt.train.capacity.device import cpu_has_bf16, has_gpu, lacks_gpu
 from adapt.train.capacity.fit import check_fits, size_of_training
 from adapt.train.capacity.flops import mean_length
 from adapt.train.capacity.probe import device_of_workers
@@ -43,16 +46,81 @@ def check_space(folder: Path, model: Path, keep_checkpoints: int) -> None:
         keep_checkpoints: how many are kept.
 
     Raises:
-        StorageError: they would not fit (weights and two moments of AdamW a checkpoint, one of them on its way).
+        StorageError: they would not fit.
     """
-    weights = sum(file.stat().st_size for file in weight_files(model))
-    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    needed, free = weights * (2 + 3 * (keep_checkpoints + 1)) - held, shutil.disk_usage(folder).free
+    needed, free = sum(space_needed(folder, model, keep_checkpoints)), shutil.disk_usage(folder).free
     if free < needed:
         raise StorageError(
             f"{folder} has {free / 1e9:.2f} GB free, and checkpoints and model take {needed / 1e9:.2f} GB",
             "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
         )
+
+
+def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int, int]:
+    """What a training will write [bytes]: what stays, and what goes on its way.
+
+    A checkpoint holds the weights and AdamW's two moments, all in fp32, as is the model. While it trains, there are one
+    checkpoint more and a copy of the weights.
+
+    Args:
+        folder: the training's, which may hold some of it from an earlier start.
+        model: the folder of the model to start from.
+        keep_checkpoints: how many are kept.
+    """
+    weights = 4 * sum(
+        math.prod(tensor["shape"])
+        for file in weight_files(model)
+        if file.suffix == ".safetensors"
+        for tensor in read_header(file).values()
+    )
+    held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return max(weights * (1 + 3 * keep_checkpoints) - held, 0), 4 * weights
+
+
+def check_precision(config: Config) -> None:
+    """Refuses an arithmetic that the devices surely do not have. Where they are not known yet, their workers look.
+
+    Raises:
+        ConfigError: names the field.
+    """
+    precision, resources = config.training.precision, config.resources
+    is_here = address_of(resources) is None
+    if resources.gpus_per_worker and resources.gpus_per_worker > 0:
+        return
+    if resources.gpus_per_worker is None and not (is_here and lacks_gpu()):
+        return
+    if precision == "fp16":
+        raise ConfigError("training.precision fp16 is for GPUs, and this run has none", "use bf16, fp32, or auto")
+    if precision == "bf16" and is_here and not cpu_has_bf16():
+        raise ConfigError("training.precision bf16: this machine's CPU has no bf16 arithmetic", "use fp32, or auto")
+
+
+def check_model(pretrained: Pretrained, causal: bool | None) -> None:
+    """Refuses a model that could not be loaded and packed, by the headers of its weights, and by a try.
+
+    The try is one of its architecture, without its weights. Architectures whose layers are known here can be packed.
+
+    Args:
+        pretrained: the model.
+        causal: whether it is to predict next tokens; None for what it was made for.
+
+    Raises:
+        ModelError: says what it lacks.
+    """
+    _check_model(pretrained.model, causal, pretrained.trust_remote_code)
+
+
+@lru_cache  # the stages of a job ask for the same one
+def _check_model(model: Path, causal: bool | None, trust_remote_code: bool) -> None:
+    check_weights(model)
+    kind = str(read_json(model / CONFIG).get("model_type"))
+    head = HEADS.get(kind, "")
+    if not any(name.startswith(head) for name in _weight_names(model)):
+        raise no_head(f"{model}", [f"{head}*"])
+    if kind not in PATTERNS:
+        from adapt.model.load import check_loads
+
+        check_loads(model, causal, trust_remote_code)
 
 
 def check_weights(model: Path) -> None:
@@ -64,6 +132,10 @@ def check_weights(model: Path) -> None:
     for file in weight_files(model):
         if file.suffix == ".safetensors":
             read_header(file)
+
+
+def _weight_names(model: Path) -> list[str]:
+    return [name for file in weight_files(model) if file.suffix == ".safetensors" for name in read_header(file)]
 
 
 def check_compile(config: Config) -> None:

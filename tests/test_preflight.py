@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file
 
 from adapt import preflight
 from adapt.config import Config, ResourcesConfig, StorageConfig, TrainingConfig
@@ -74,7 +75,7 @@ def test_two_jobs_may_start_at_once(tmp_path: Path) -> None:
 
 def test_room_for_the_model_and_its_checkpoints(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two checkpoints and a third on its way, of three times the weights; the model, and its file aside."""
-    weights = (model / "model.safetensors").stat().st_size
+    weights = 4 * sum(tensor.numel() for tensor in load_file(model / "model.safetensors").values())
     folder = tmp_path / "train"
     folder.mkdir()
     free = 11 * weights

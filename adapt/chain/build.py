@@ -14,7 +14,7 @@ from adapt.redact import redact
 from adapt.report.entry import Entry, Study
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.reach import everything
-from adapt.runner.run import unfinished
+from adapt.runner.run import check_ahead, unfinished
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select
@@ -231,3 +231,12 @@ def ahead(chain: Chain) -> dict[str, int]:
     for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
         counts[stage.kind] = counts.get(stage.kind, 0) + 1
     return counts
+
+
+def check_chain(chain: Chain) -> None:
+    """Refuses what is known to fail of a chain, before any of its stages runs.
+
+    Raises:
+        AdaptError: as `adapt.runner.run.check_ahead`.
+    """
+    check_ahead(unfinished([goal.stage for goal in chain.goals], chain.store)[0], chain.store)

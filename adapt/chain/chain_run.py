@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.build import Chain, ahead, build_chain, study, trainings_ahead
+from adapt.chain.build import Chain, ahead, build_chain, check_chain, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.report.entry import Study
@@ -105,9 +105,10 @@ class ChainRun:
         """What would run, and what it takes. Nothing runs.
 
         Raises:
-            AdaptError: a stage cannot work.
+            AdaptError: a stage cannot work, as far as that is known before any has run.
         """
         chain = self.build()
+        check_chain(chain)
         tables: list[Block] = [goals_table(chain.goals, chain.store)]
         for search in chain.searches:
             tables += SearchAhead.of(search, chain.store).blocks()

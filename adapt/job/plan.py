@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from adapt.job.job import Job
 from adapt.runner import plan_stages
-from adapt.runner.run import Planned
+from adapt.runner.run import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock
 from adapt.show.html import render_notebook
 from adapt.show.text import render_text
@@ -66,8 +66,10 @@ def plan_of(job: Job, context: Context) -> Plan:
     Raises:
         AdaptError: as the job would raise before anything runs.
     """
-    stages = plan_stages(job.final(context), context.store)
+    final = job.final(context)
+    stages = plan_stages(final, context.store)
     context.digests.save()
+    check_ahead(unfinished([final], context.store)[0], context.store)
     records = {line.stage.key: line.record for line in stages if line.record}
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
     forecasts = {stage.name: forecast.lines() for stage in waiting if (forecast := stage.forecast(records))}

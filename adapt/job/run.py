@@ -11,6 +11,7 @@ from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
+from adapt.runner.run import check_ahead, unfinished
 from adapt.show.blocks import Block, shown_by
 from adapt.stage.context import Context
 from adapt.stage.running import run_stages
@@ -77,6 +78,7 @@ def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> 
     context.digests.save()
     if not job.is_wide:
         return JobRun(job, context, ensure(stage, store), arguments)
+    check_ahead(unfinished([stage], store)[0], store)
     if job.first:
         run_stages(job.first(stage), store, resources)
     (record,) = run_stages([stage], store, resources)

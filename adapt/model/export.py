@@ -12,7 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from adapt.errors import ModelError
 from adapt.model.additions.table import attach_additions
-from adapt.model.load import listed, model_class
+from adapt.model.finite import check_finite
+from adapt.model.load import model_class
+from adapt.model.locate import listed
 from adapt.model.quiet import quiet
 from adapt.model.tokenizer import load_config
 
@@ -38,7 +40,7 @@ def save_model(
         resize: changes the config where the model has another size or other additions than that one says.
 
     Raises:
-        ModelError: the weights are not those of the model that config.json describes.
+        ModelError: the weights are not those of the model that config.json describes, or are not finite.
     """
     config = load_config(config_folder, trust_remote_code)
     resize(config)
@@ -48,6 +50,8 @@ def save_model(
             attach_additions(model, config)
         weights = untied(model, {name: plain_state(tensor) for name, tensor in state_dict.items()})
         check_nothing_lost(model, weights)
+        for name, tensor in weights.items():
+            check_finite(tensor, name, "the model to save", "lower training.learning_rate, and train again")
         model.save_pretrained(folder, state_dict=weights, max_shard_size=max_shard_size)
         tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):  # safetensors lets only the owner read them

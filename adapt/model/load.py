@@ -15,9 +15,10 @@ from adapt.model.additions.config import additions_of
 from adapt.model.additions.domains import choose_domain
 from adapt.model.additions.weights import read_with_additions
 from adapt.model.alone import one_at_a_time
-from adapt.model.apart import keep_documents_apart
+from adapt.model.apart import keep_documents_apart, try_architecture
 from adapt.model.direction import not_a_decoder, not_an_encoder
-from adapt.model.locate import weight_files
+from adapt.model.finite import check_finite
+from adapt.model.locate import listed, no_head, weight_files
 from adapt.model.quiet import quiet
 from adapt.model.size import ALIASES
 from adapt.model.tokenizer import is_decoder, is_encoder, load_config, unloadable
@@ -47,7 +48,7 @@ def load_model(
     Raises:
         ModelError: a decoder where an encoder is needed or the other way round, an architecture whose attention cannot
             be kept inside documents, unreadable weights, weights that are missing or of another shape (transformers
-            would fill those with random numbers and go on), or no parts for that domain.
+            would fill those with random numbers and go on) or not finite, or no parts for that domain.
     """
     config = load_config(folder, trust_remote_code)
     check_direction(config, causal, folder)
@@ -62,6 +63,23 @@ def load_model(
     if domain is not None:
         choose_domain(model, domain)
     return model
+
+
+def check_loads(folder: Path, causal: bool | None, trust_remote_code: bool = False) -> None:
+    """Refuses a model that `load_model` would refuse, as far as that can be known without reading its weights.
+
+    Args:
+        folder: as of `load_model`.
+        causal: as of `load_model`; None for what the model was made for.
+        trust_remote_code: as of `load_model`.
+
+    Raises:
+        ModelError: as `load_model`.
+    """
+    config = load_config(folder, trust_remote_code)
+    check_direction(config, is_decoder(config) if causal is None else causal, folder)
+    if not additions_of(config) and not hasattr(config, "auto_map"):
+        try_architecture(config, model_class(config))
 
 
 def model_class(config: PreTrainedConfig) -> Any:
@@ -91,11 +109,22 @@ def read_weights(
         trust_remote_code: run code that comes with the checkpoint.
 
     Raises:
-        ModelError: the weights cannot be read.
+        ModelError: the weights cannot be read, or have values that are not finite.
     """
     check_weight_files(folder)
     if additions_of(config):
-        return read_with_additions(kind, folder, config, trust_remote_code)
+        model, report = read_with_additions(kind, folder, config, trust_remote_code)
+    else:
+        model, report = _read_plain(kind, folder, config, trust_remote_code)
+    for name, parameter in model.named_parameters():
+        check_finite(parameter, name, str(folder))
+    return model, report
+
+
+def _read_plain(
+    kind: Any, folder: Path, config: PreTrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A model without additions of ours, as `read_weights` returns it."""
     with quiet():
         try:
             model, report = kind.from_pretrained(
@@ -130,18 +159,9 @@ def check_complete(
 ) -> None:
     """Refuse a checkpoint that does not give every weight its value. Tied weights count as given."""
     if absent := sorted(missing):
-        raise ModelError(
-            f"{folder} lacks weights of its language model: {listed(absent)}",
-            "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier)",
-        )
+        raise no_head(str(folder), absent)
     if wrong := sorted(f"{name} {tuple(stored)} instead of {tuple(wanted)}" for name, stored, wanted in mismatched):
         raise ModelError(
             f"{folder} has weights of another shape than its config.json says: {listed(wrong)}",
             "use the config.json that was saved with these weights",
         )
-
-
-def listed(names: list[str], most: int = 5) -> str:
-    """Some of the names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -6,12 +6,15 @@ Imports neither torch nor transformers: a job that finds all its work done has t
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from adapt.errors import ModelError
 from adapt.model.demo import demo_checkpoint
+from adapt.model.mistaken import ADAPTER, MODULES, mistaken_address, mistaken_file, mistaken_folder, other_form
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -19,6 +22,9 @@ INDEX = "model.safetensors.index.json"
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 TOKENIZER = (*VOCABULARIES, TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt")
+
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables that keep the Hugging Face libraries from the network."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ def locate(path: str, revision: str = "main", weights: bool = True) -> Path:
     if folder.exists():
         require(folder, weights)
         return folder.resolve()
+    if error := mistaken_address(path):
+        raise error
     if looks_local(path):
         raise ModelError(f"there is no model folder {path}", "correct model.path, or give a Hugging Face id")
     return from_hub(path, revision, weights)
@@ -81,7 +89,7 @@ def snapshot(name: str, revision: str, weights: bool, cache_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     model = (CONFIG, INDEX, "model*.safetensors") if weights else (CONFIG,)
-    wanted = [*model, *TOKENIZER, "*.py"]  # the code is run only under model.trust_remote_code
+    wanted = [*model, *TOKENIZER, ADAPTER, MODULES, "*.py"]  # the code is run only under model.trust_remote_code
     folder = snapshot_download(
         name, revision=revision, allow_patterns=wanted, ignore_patterns=["*/*"], local_files_only=cache_only
     )
@@ -104,6 +112,13 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
         )
     if kind == "RevisionNotFoundError":
         return ModelError(f"the model {name!r} has no revision {revision!r}", "correct model.revision")
+    if offline := next((variable for variable in OFFLINE if os.environ.get(variable, "0") not in ("", "0")), None):
+        return ModelError(
+            f"the model {name!r} (revision {revision!r}) is not in the local cache, and the network is not asked:"
+            f" {offline} is set",
+            f"unset {offline}; or run `hf download {name}` where there is a network, and copy the cache (HF_HOME) here;"
+            " or set model.path to a folder or to demo:bert-tiny",
+        )
     lines = str(error).strip().splitlines() or [kind]
     return ModelError(
         f"the model {name!r} (revision {revision!r}) is not in the local cache and could not be fetched: "
@@ -115,7 +130,7 @@ def refusal(name: str, revision: str, error: Exception) -> ModelError:
 def require(folder: Path, weights: bool, name: str = "") -> None:
     """Check that a folder holds what is asked of it. `name` is what the user calls it, where that is not the folder."""
     if not folder.is_dir():
-        raise ModelError(f"{folder} is a file", "give the folder that holds the model's config.json")
+        raise mistaken_file(folder)
     if weights:
         model_files(folder, name)
     elif not has_tokenizer(folder):
@@ -138,7 +153,8 @@ def model_files(folder: Path, name: str = "") -> list[Path]:
     """
     name = name or str(folder)
     if not (folder / CONFIG).is_file():
-        raise ModelError(f"{name} has no config.json", "give a folder in Hugging Face format")
+        known = mistaken_folder(folder, name)
+        raise known or ModelError(f"{name} has no config.json", "give a folder in Hugging Face format")
     code = _code(folder, folder / CONFIG)
     return sorted({folder / CONFIG, *weight_files(folder, name), *tokenizer_files(folder), *code})
 
@@ -149,7 +165,7 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
-        raise no_safetensors(folder, name)
+        raise mistaken_folder(folder, name) or no_safetensors(folder, name)
     shards = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing or not shards:
@@ -160,6 +176,13 @@ def weight_files(folder: Path, name: str = "") -> list[Path]:
 def no_safetensors(folder: Path, name: str) -> ModelError:
     """The error for weights that are absent or stored as pickle, which can run code when read."""
     pickles = sorted(file.name for file in folder.glob("pytorch_model*.bin"))
+    if named := sorted(file.name for file in folder.glob("*.safetensors")):
+        return ModelError(
+            f"{name} has weights in {listed(named)}, but transformers reads {WEIGHTS}",
+            f"if these are the model's own weights, call the file {WEIGHTS}; else download the model again",
+        )
+    if not pickles and (other := other_form(folder, name)):
+        return other
     others = f"only {', '.join(pickles)}, a pickle, which is not read because it can run code" if pickles else "none"
     convert = f"from transformers import AutoModelForMaskedLM as M; M.from_pretrained({name!r}).save_pretrained('NEW')"
     return ModelError(
@@ -167,6 +190,25 @@ def no_safetensors(folder: Path, name: str) -> ModelError:
         f'if you trust their author, convert them with `python -c "{convert}"`, copy the tokenizer files to NEW '
         "as well and set model.path to NEW",
     )
+
+
+def no_head(name: str, absent: Sequence[str]) -> ModelError:
+    """The error for a model without (all of) the head that predicts tokens.
+
+    Args:
+        name: of the model.
+        absent: names of weights that are not there.
+    """
+    return ModelError(
+        f"{name} lacks weights of its language model: {listed(absent)}",
+        "use a checkpoint that was saved with its language-model head (not a bare encoder or a classifier)",
+    )
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Some of the names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

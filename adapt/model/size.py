@@ -212,6 +212,11 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             is_complete = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values()) == size
         except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             is_complete = False
+    if not is_complete and size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
+        raise ModelError(
+            f"{file} is a pointer of Git LFS, and no safetensors file: the weights themselves were not fetched",
+            "run `git lfs install` and `git lfs pull` in that folder, or download the model again",
+        )
     if not is_complete:
         raise ModelError(
             f"{file} cannot be read: it is cut short, or no safetensors file", "copy or download the model again"

@@ -45,6 +45,12 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
             "keep their sum at or below 1",
         )
     _check_entities(config)
+    if config.mixture.replay_last is not None and config.mixture.exhausted == "stop":
+        raise ConfigError(
+            "mixture.replay_last changes a share along the run, whose length follows from the shares where"
+            " mixture.exhausted is stop",
+            "leave mixture.exhausted at repeat, and set training.max_steps",
+        )
     corpus = config.corpus
     selects = kind.selects and bool(config.select.pool_paths)
     if (kind.corpus and not selects) or corpus.paths or corpus.sources or corpus.dataset:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,27 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
     return list(waiting.values()), done
 
 
+def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
+    """Refuses what is known to fail, before any of some stages runs.
+
+    Raises:
+        StorageError: they would write more than there is room for, all together.
+        AdaptError: as `adapt.runner.stage.Stage.refuse_early`.
+    """
+    for stage in waiting:
+        stage.refuse_early()
+    amounts = [stage.disk(store.folder(stage.kind, stage.name, stage.key)) for stage in waiting]
+    needed = sum(kept for kept, _ in amounts) + max((passing for _, passing in amounts), default=0)
+    if not needed:
+        return
+    place = next(folder for folder in (store.root, *store.root.parents) if folder.is_dir())
+    if (free := shutil.disk_usage(place).free) < needed:
+        raise StorageError(
+            f"{store.root} has {free / 1e9:.2f} GB free, and checkpoints and models will take {needed / 1e9:.2f} GB",
+            "free some space, point storage.root elsewhere, or lower training.keep_checkpoints",
+        )
+
+
 def ensure(stage: Stage[R], store: Store) -> Finished[R]:
     """A finished stage, after running it and its inputs where they are not finished.
 
@@ -58,6 +80,7 @@ def ensure(stage: Stage[R], store: Store) -> Finished[R]:
         AdaptError: a stage failed.
     """
     waiting, done = unfinished([stage], store)
+    check_ahead(waiting, store)
     for needed in waiting:
         done[needed.key] = run(needed, inputs_done(needed, done), store)
     return Finished.of(stage, done[stage.key])

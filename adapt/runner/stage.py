@@ -65,6 +65,17 @@ class Stage(ABC, Generic[R]):
             done: the finished stages that it reads.
         """
 
+    def refuse_early(self) -> None:
+        """Refuses what is known to fail, before any stage of a job runs. Quick, and without a cluster.
+
+        Raises:
+            AdaptError: says why.
+        """
+
+    def disk(self, folder: Path) -> tuple[int, int]:
+        """About how much more the stage will write into its folder [bytes]: what stays, and what goes on its way."""
+        return 0, 0
+
     def tidy(self, folder: Path) -> None:
         """Removes what a finished stage's folder need not hold, once its record is committed; a kill may prevent it."""
 

@@ -9,6 +9,7 @@ from adapt.config import Config, what
 from adapt.evaluate.results import TextLoss
 from adapt.model.start import Start
 from adapt.objective.known import objective_what
+from adapt.preflight import check_model
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import load_record
 from adapt.stage.context import Context
@@ -70,6 +71,10 @@ class Evaluate(Stage[Evaluated]):
     def needs(self) -> Mapping[str, float]:
         """It computes on one device."""
         return task_needs(self.config.resources)
+
+    def refuse_early(self) -> None:
+        """Looks at the model."""
+        check_model(self.start.pretrained, self.config.objective.kind == "causal")
 
     def run(self, folder: Path, done: Done) -> Outcome[Evaluated]:
         """Measures on a device of the cluster."""

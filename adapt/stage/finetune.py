@@ -9,7 +9,7 @@ from adapt.better import Less, More
 from adapt.config import Config, what
 from adapt.model.additions.config import check_parts
 from adapt.model.start import Start
-from adapt.preflight import check_weights
+from adapt.preflight import check_model, check_weights
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.cost import cost_of
 from adapt.runner.packages import deciding
@@ -120,6 +120,10 @@ class Finetune(Stage[Finetuned]):
         finetune = self.config.finetune
         gpus = {"GPU": finetune.gpus_per_seed} if finetune.gpus_per_seed else {}
         return {"CPU": finetune.cpus_per_seed, **gpus}
+
+    def refuse_early(self) -> None:
+        """Looks at the model."""
+        check_model(self.start.pretrained, None)
 
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""

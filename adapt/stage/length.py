@@ -119,12 +119,6 @@ def mixed(
     replayed = [rows_of(replay.train_tokens or 0, config.training)] if replay else []
     weights = weights_of(config.corpus)
     _check_rows(rows, weights)
-    if config.mixture.replay_last is not None and config.mixture.exhausted == "stop":
-        raise ConfigError(
-            "mixture.replay_last changes a share along the run, whose length follows from the shares where"
-            " mixture.exhausted is stop",
-            "leave mixture.exhausted at repeat, and set training.max_steps",
-        )
     if replayed == [0] and any(replay_shares(config.mixture)):
         raise DataError(
             f"mixture.replay_fraction is {config.mixture.replay_fraction:g}, but the files of mixture.replay_paths"

@@ -8,7 +8,7 @@ from typing import Any
 from adapt.ahead import import_in_idle_processes, import_meanwhile
 from adapt.config import ResourcesConfig
 from adapt.runner import Record, Stage, Store, ensure_all
-from adapt.runner.run import unfinished
+from adapt.runner.run import check_ahead, unfinished
 
 ON_A_CLUSTER = 16
 """Stages at once, where the cluster itself holds back what it has no room for."""
@@ -23,6 +23,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     waiting = unfinished(stages, store)[0]
     if not waiting:
         return ensure_all(stages, store, None, 1)
+    check_ahead(waiting, store)
     from adapt.runtime import address_of
 
     import_meanwhile(_modules(stage.imports for stage in waiting))

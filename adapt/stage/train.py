@@ -14,7 +14,7 @@ from adapt.model.instruct import warn_of_instruct
 from adapt.model.size import ModelSize
 from adapt.model.start import MODEL_FOLDER, Start
 from adapt.objective.known import objective_what
-from adapt.preflight import check_memory, check_space
+from adapt.preflight import check_memory, check_model, check_precision, check_space, space_needed
 from adapt.runner import Done, Outcome, Record, Stage, Store
 from adapt.runner.cost import cost_of
 from adapt.stage.context import Context, root_of
@@ -162,6 +162,22 @@ class Train(Stage[Trained]):
         """It computes on all workers, as many as may come."""
         return training_needs(self.config.resources)
 
+    def refuse_early(self) -> None:
+        """Looks at the arithmetic of the devices, and at the model."""
+        check_precision(self.config)
+        check_model(self.start.pretrained, self.config.objective.kind == "causal")
+
+    def disk(self, folder: Path) -> tuple[int, int]:
+        """Checkpoints and the model, as large as the one that it begins with."""
+        kept, passing = space_needed(folder, self.start.pretrained.model, self._checkpoints)
+        return (kept, passing) if self.config.training.keep_checkpoints else (passing // 4, kept + passing)
+
+    @property
+    def _checkpoints(self) -> int:
+        """How many checkpoints are kept while it trains: `wsd` keeps one more, for longer runs."""
+        training = self.config.training
+        return max(training.keep_checkpoints, 1) + (training.schedule == "wsd" and not self.length_matters)
+
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""
         if self.noted:
@@ -175,8 +191,7 @@ class Train(Stage[Trained]):
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
         branch = None if self.length_matters else branch_step(config.training, steps)
-        kept = max(config.training.keep_checkpoints, 1) + (branch is not None)
-        check_space(folder, start.model, kept)
+        check_space(folder, start.model, self._checkpoints)
         from adapt.runtime import connect
         from adapt.train.launch import launch
 

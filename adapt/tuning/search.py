@@ -12,6 +12,7 @@ from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding
+from adapt.runner.reach import everything
 from adapt.stage.context import Context, root_of
 from adapt.tuning.check import (
     Configure,
@@ -191,6 +192,11 @@ class Search(Stage[Searched]):
             except ConfigError:
                 continue  # `check_fields` refuses a value that does not fit; others of the space may go with it
             check_goes_on(scheduler, shorter, longer)
+
+    def refuse_early(self) -> None:
+        """Looks at the stages of the trial that changes no field."""
+        for stage in everything([self.trial({})]):
+            stage.refuse_early()
 
     def run(self, folder: Path, done: Done) -> Outcome[Searched]:
         """Runs the trials, and writes BEST_FILE."""

@@ -167,10 +167,14 @@ def test_only_what_is_needed_is_downloaded(tmp_path: Path, monkeypatch: pytest.M
     assert chosen() == ["config.json", "vocab.txt"]
 
 
-def test_unreachable_or_unknown_ids_are_named_with_a_way_out() -> None:
+def test_unreachable_or_unknown_ids_are_named_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ModelError, match=r"'owner/no-such-model' .* could not be fetched"
-    ) as caught:  # tests are offline
+        ModelError, match=r"'owner/no-such-model' .* HF_HUB_OFFLINE is set"
+    ) as caught:  # as in all tests
+        locate("owner/no-such-model", "v1")
+    assert "hf download owner/no-such-model" in caught.value.fix
+    monkeypatch.delenv("HF_HUB_OFFLINE")  # which the library has read
+    with pytest.raises(ModelError, match=r"'owner/no-such-model' .* could not be fetched") as caught:
         locate("owner/no-such-model", "v1")
     assert "model.path" in caught.value.fix
     with pytest.raises(ModelError, match="there is no model 'not an id'"):

@@ -101,6 +101,10 @@ CONTRADICTIONS = [
         ["--corpus.source=docstrings", "--objective.kind=entity", "--objective.entity_field=names"],
         "objective.entity_field is set but docstrings have no fields",
     ),
+    (
+        [PATHS, "--mixture.replay_last=0.1", "--mixture.exhausted=stop"],
+        "mixture.replay_last changes a share along the run, whose length follows from the shares",
+    ),
     ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
     ([PATHS, "--name="], "name on the command line has no value"),
     ([PATHS, "--name=.."], "name '..' cannot name a folder"),

@@ -74,12 +74,6 @@ def test_a_share_that_changes_does_so_over_the_whole_run_and_leaves_its_length()
     assert general / (domain + general) == pytest.approx(0.25, abs=0.01)
 
 
-def test_a_share_that_changes_needs_a_run_whose_length_is_known() -> None:
-    config = replace(CONFIG, mixture=MixtureConfig(replay_last=0.5, exhausted="stop"))
-    with pytest.raises(ConfigError, match=r"mixture\.replay_last"):
-        mixed(config, {"domain": text(640)}, text(640), {})
-
-
 def test_sources_without_weights_have_none() -> None:
     assert weights_of(weighted(None, None).corpus) is None
     assert weights_of(weighted(1, 3).corpus) == [1, 3]

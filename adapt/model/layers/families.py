@@ -86,6 +86,15 @@ PATTERNS: dict[str, Pattern] = {
 }
 """How each family arranges its layers, by `model_type` of its configuration."""
 
+HEADS = {
+    "bert": "cls.predictions.",
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "lm_head."),
+    "electra": "generator_",
+    "distilbert": "vocab_transform.",
+    "modernbert": "head.",
+}
+"""How the names of the language-model head's weights begin, by `model_type` of encoders."""
+
 
 def pattern_of(kind: str) -> Pattern:
     """The parts of an architecture's layers.

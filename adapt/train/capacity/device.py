@@ -66,6 +66,18 @@ def has_gpu() -> bool:
     return Path("/dev/nvidia0").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
 
 
+def lacks_gpu() -> bool:
+    """Whether this machine surely has no GPU, of any maker, or hides it: no device file of a driver is there."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    drivers = [*Path("/dev").glob("nvidia*"), *(Path("/dev") / name for name in ("kfd", "dxg"))]
+    return hidden or not any(file.exists() for file in drivers)
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPUs of this machine compute in bf16, as `adapt.train.precision` asks torch."""
+    return "avx512_bf16" in _read("/proc/cpuinfo")
+
+
 def machine_memory() -> int:
     """Memory of this machine, or of the container it is in [bytes]."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

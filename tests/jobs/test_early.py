@@ -1,0 +1,184 @@
+"""What is known to fail once the corpus is prepared is refused before it is read, and plans say so."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ElectraConfig,
+    ElectraModel,
+    EsmConfig,
+    EsmForMaskedLM,
+    ModernBertConfig,
+    ModernBertModel,
+    RobertaConfig,
+    RobertaModel,
+)
+
+from adapt import preflight
+from adapt.config import Config, ModelConfig, ResourcesConfig, TrainingConfig
+from adapt.errors import ConfigError, ModelError, StorageError
+from adapt.job.dapt import dapt
+from adapt.model.load import load_model
+from adapt.model.locate import Pretrained
+from adapt.parse import parse
+from adapt.preflight import check_model, check_precision
+from adapt.runner.run import check_ahead, unfinished
+from adapt.stage.context import Context
+from tests.jobs.commands import Run, check_refused, replaced
+from tests.model.families import FAMILIES, plain
+
+FP16 = "--training.precision=fp16"
+
+
+@pytest.fixture
+def esm(tmp_path: Path, tiny_bert: Path) -> Path:
+    """A folder with a model whose attention cannot be kept inside documents, and raises an error of its own."""
+    torch.manual_seed(0)
+    config = EsmConfig(
+        vocab_size=len(json.loads((tiny_bert / "tokenizer.json").read_text())["model"]["vocab"]),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=130,
+        position_embedding_type="rotary",
+        pad_token_id=0,
+        mask_token_id=4,
+    )
+    EsmForMaskedLM(config).save_pretrained(tmp_path / "esm")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_bert / name, tmp_path / "esm")
+    return tmp_path / "esm"
+
+
+@pytest.mark.heavy
+def test_fp16_without_a_gpu(forked: Run, job: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    check_refused(forked("dapt.py", *job, FP16), 2, "training.precision fp16 is for GPUs, and this run has none")
+    assert not list((tmp_path / "runs").glob("*/*/stage.json"))
+    ran = forked("chain.py", "plan", *job, FP16)
+    assert (ran.code, ran.out) == (2, "")
+    assert "ConfigError: training.precision fp16 is for GPUs" in ran.err
+
+
+@pytest.mark.heavy
+def test_an_architecture_that_cannot_be_packed(forked: Run, job: list[str], esm: Path, tmp_path: Path) -> None:
+    for command in (["dapt.py"], ["chain.py", "plan"]):
+        ran = forked(*command, *replaced(job, f"--model.path={esm}"))
+        assert (ran.code, ran.out) == (4, "")
+        assert "ModelError: EsmForMaskedLM cannot keep documents apart" in ran.err
+        assert "ray" not in ran.loaded
+        assert not list((tmp_path / "runs").glob("*/*/stage.json"))
+
+
+def test_the_try_of_an_architecture_reads_no_weights(esm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="EsmForMaskedLM cannot keep documents apart"):
+        check_model(Pretrained(esm, esm), False)
+    with pytest.raises(ModelError, match="cannot keep documents apart"):
+        check_model(Pretrained(esm, esm), None)
+
+
+def test_all_that_a_job_writes_needs_room(
+    job: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_bert: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = 4 * sum(each.numel() for each in preflight_weights(tiny_bert))
+    for schedule, times in (("linear", 11), ("wsd", 14)):
+        context = Context.of(parse([*job, "--training.keep_checkpoints=2", f"--training.schedule={schedule}"], "x"))
+        waiting, _ = unfinished([dapt(context)], context.store)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, times=times: SimpleNamespace(free=times * weights))
+        check_ahead(waiting, context.store)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, times=times: SimpleNamespace(free=times * weights - 1))
+        with pytest.raises(StorageError, match=r"checkpoints and models will take .* GB") as caught:
+            check_ahead(waiting, context.store)
+        assert "training.keep_checkpoints" in caught.value.fix
+        assert not context.store.root.joinpath("train").exists()
+
+
+def preflight_weights(folder: Path) -> list[torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return list(load_file(folder / "model.safetensors").values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (BertModel, BertConfig),
+        (RobertaModel, RobertaConfig),
+        (ElectraModel, ElectraConfig),
+        (DistilBertModel, DistilBertConfig),
+        (ModernBertModel, ModernBertConfig),
+    ],
+)
+def test_an_encoder_without_its_head(kind: Any, config: Any, tmp_path: Path) -> None:
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16} if kind is DistilBertModel else SIZES
+    kind(config(**sizes, vocab_size=60_000 if kind is ModernBertModel else 50)).save_pretrained(tmp_path)
+    for causal in (False, None):
+        with pytest.raises(ModelError, match="lacks weights of its language model") as caught:
+            check_model(Pretrained(tmp_path, tmp_path), causal)
+        with pytest.raises(ModelError) as loaded:
+            load_model(tmp_path)
+        assert caught.value.fix == loaded.value.fix
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_whole_models_pass(family: str, tmp_path: Path) -> None:
+    plain(family).save_pretrained(tmp_path)
+    check_model(Pretrained(tmp_path, tmp_path), family in ("gpt2", "llama"))
+    check_model(Pretrained(tmp_path, tmp_path), None)
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+def asks(precision: str, **resources: object) -> Config:
+    return Config(
+        model=ModelConfig(),
+        training=TrainingConfig(precision=precision),  # type: ignore[arg-type]
+        resources=ResourcesConfig(**resources),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_the_arithmetic_is_judged_where_the_devices_are_known(
+    has_gpu: bool, has_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(preflight, "lacks_gpu", lambda: not has_gpu)
+    monkeypatch.setattr(preflight, "cpu_has_bf16", lambda: has_bf16)
+    refused = {
+        (precision, name)
+        for precision in ("auto", "fp32", "bf16", "fp16")
+        for name, resources in {
+            "here": {},
+            "here, without": {"gpus_per_worker": 0},
+            "here, with": {"gpus_per_worker": 1},
+            "cluster": {"address": "a:1"},
+            "cluster, without": {"address": "a:1", "gpus_per_worker": 0},
+        }.items()
+        if is_refused(asks(precision, **resources))
+    }
+    expected = {("fp16", "here, without"), ("fp16", "cluster, without")}
+    expected |= set() if has_gpu else {("fp16", "here")}
+    if not has_bf16:
+        expected |= {("bf16", "here, without")} | (set() if has_gpu else {("bf16", "here")})
+    assert refused == expected
+
+
+def is_refused(config: Config) -> bool:
+    try:
+        check_precision(config)
+    except ConfigError:
+        return True
+    return False
