@@ -18,6 +18,7 @@ from adapt.errors import ModelError
 from adapt.finetune.classifier import Classifier
 from adapt.finetune.examples import Examples
 from adapt.finetune.settings import SAVABLE
+from adapt.model.finite import check_finite
 from adapt.model.quiet import quiet
 from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_config
@@ -48,10 +49,12 @@ def save_classifier(
         folder: where.
 
     Raises:
-        ModelError: transformers' classifier gives other logits.
+        ModelError: transformers' classifier gives other logits, or a weight is not finite.
     """
     with quiet():
         model = _filled(classifier, start, facts)
+        for name, parameter in model.named_parameters():
+            check_finite(parameter, name, "the fine-tuned model", "lower finetune.learning_rate, and run it again")
         _check(model, classifier, examples)
         with folder_aside(folder / MODEL_FOLDER) as aside:
             model.save_pretrained(aside)

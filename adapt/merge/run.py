@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,7 +17,11 @@ from adapt.merge.new_tokens import NewTokens
 from adapt.merge.stored import FLOATS, StoredWeights, Weights, stored_weights
 from adapt.merge.table import MERGERS
 from adapt.merge.write import formed_like, size_of, write_index, write_tensor
+from adapt.model.finite import check_finite
 from adapt.model.locate import INDEX
+
+TOO_LARGE = "go less far (merge.shares, merge.weights), or store the base in fp32, which holds larger numbers than fp16"
+"""What to do where finite weights add up to more than the type of the base can hold."""
 
 
 def merge_models(
@@ -45,7 +49,8 @@ def merge_models(
         How many tensors were merged.
 
     Raises:
-        ModelError: the tensors of a model are not those of the base; nothing was written then.
+        ModelError: the tensors of a model are not those of the base (nothing was written then), or a tensor, read or
+            merged, has values that are not finite.
     """
     merger, names = MERGERS[merging.kind](merging), Names(base, trust_remote_code)
     rows = NewRows(tokens, names) if tokens else None
@@ -53,7 +58,8 @@ def merge_models(
         shapes = [stored.shapes, *(weights.shapes for _, weights in models)]
         shapes = rows.shapes(shapes[0], shapes[1:]) if rows else shapes
         pairs = [same_tensors(shapes[0], own, names, model[0]) for own, model in zip(shapes[1:], models, strict=True)]
-        sources = _Sources(stored, [weights for _, weights in models], pairs, rows)
+        folders = [str(folder) for folder in (base, *(folder for folder, _ in models))]
+        sources = _Sources(stored, [weights for _, weights in models], pairs, rows, folders)
         chosen = [name for name in _floats(stored) if all(name in pair for pair in pairs)]
         merger.look(lambda: (sources.read(name) for name in chosen))
         for file in stored.headers:
@@ -74,11 +80,24 @@ class _Sources:
     models: Sequence[Weights]
     pairs: Sequence[Mapping[str, str]]
     rows: NewRows | None
+    folders: Sequence[str]
+    """What messages call them, the base first."""
+    checked: set[str] = field(default_factory=set)
+    """The tensors whose values were seen to be finite: some kinds of merging read them twice."""
 
     def read(self, name: str) -> tuple[Tensor, list[Tensor]]:
-        """A tensor of the base, and that of each model, in fp32."""
+        """A tensor of the base, and that of each model, in fp32.
+
+        Raises:
+            ModelError: one has values that are not finite.
+        """
         base = self.base.read(name).float()
         models = [weights.read(pair[name]).float() for weights, pair in zip(self.models, self.pairs, strict=True)]
+        if name not in self.checked:
+            owns = [name, *(pair[name] for pair in self.pairs)]
+            for tensor, own, folder in zip((base, *models), owns, self.folders, strict=True):
+                check_finite(tensor, own, folder)
+            self.checked.add(name)
         return self.rows.widen(name, base, models) if self.rows else (base, models)
 
 
@@ -105,5 +124,10 @@ def _write_file(
             kept = sources.base.read(name)
             base, models = sources.read(name) if name in chosen else (kept, [])
             route = merger.route(names.first(name) if merger.is_random else name, base, models) if models else None
+            if not route:
+                check_finite(kept, name, sources.folders[0])
             for share, written in opened.items():
-                write_tensor(written, route(share).to(kept.dtype) if route else kept)
+                merged = route(share).to(kept.dtype) if route else kept
+                if route:
+                    check_finite(merged, name, f"the merged model at share {share:g}", TOO_LARGE)
+                write_tensor(written, merged)

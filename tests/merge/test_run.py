@@ -155,3 +155,23 @@ def test_quantized_weights_and_broken_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(ModelError, match="cut short"):
         merged_in(tmp_path / "two", base, broken)
+
+
+@pytest.mark.parametrize("kind", ["interpolate", "ties", "average"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", ["base", "model"])
+def test_a_tensor_that_is_not_finite_is_named(tmp_path: Path, place: str, value: float, kind: str) -> None:
+    broken = {name: one.clone() for name, one in PLAIN.items()}
+    broken["b.weight"][1, 2] = value
+    base = folder_of(tmp_path / "base", broken if place == "base" else PLAIN)
+    model = folder_of(tmp_path / "model", broken if place == "model" else moved(PLAIN, 1))
+    with pytest.raises(ModelError, match=rf"/{place}: the tensor b\.weight has values that are not finite: 1 .* of 6"):
+        merged_in(tmp_path / "out", base, model, kind=kind)
+
+
+def test_what_is_merged_may_be_too_large_for_the_type_of_the_base(tmp_path: Path) -> None:
+    base = folder_of(tmp_path / "base", {"half": torch.full((2,), 60_000.0, dtype=torch.float16)})
+    model = folder_of(tmp_path / "model", {"half": torch.full((2,), 65_000.0, dtype=torch.float16)})
+    with pytest.raises(ModelError, match=r"the merged model at share 4: the tensor half .* 2 infinite of 2") as caught:
+        merged_in(tmp_path / "out", base, model, share=4)
+    assert "merge.shares" in caught.value.fix
