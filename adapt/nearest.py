@@ -13,5 +13,5 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
         otherwise: what to say in place of all names where none is near.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, 1, 0.5)
+    near = [known for known in names if known.lower() == name.lower()] or difflib.get_close_matches(name, names, 1, 0.5)
     return f"did you mean {near[0]}?" if near else otherwise or f"use one of: {', '.join(names)}"

@@ -43,6 +43,8 @@ SHOWING = "-h", "--help", "--print_config"
 """Options that print all fields."""
 PAIR = "[int, int]"
 """What messages call a pair of numbers."""
+TYPES = ("str", "int", "float", "bool", "list", "dict", "null", PAIR)
+"""What messages call types; all else are values."""
 TEXTS = {each.name for each in fields(Config) if each.type in (str, "str")}
 """Fields that stand in no section and take any string."""
 
@@ -232,7 +234,7 @@ def _in_words(message: str) -> tuple[str, str]:
     field = re.findall(
         r'Parser key "(.+?)":', message
     )  # for an entry of a list, the message names the list and the field
-    kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+)\])", message)
+    kinds = re.findall(r"Expected an? (?:<class '(?:NoneType|(\w+))'>|typing\.Literal\[(.+?)\])", message)
     value = re.search(r"(?:Got|Given) value: (.*)", message)
     if not (field and kinds and value):
         return _first_lines(message), ""
@@ -248,14 +250,16 @@ def _mended(words: list[str], value: str) -> str:
         words: the types that the field takes, or the values, separated by commas.
         value: what was given.
     """
-    choices = [choice for each in words if ", " in each and each != PAIR for choice in each.split(", ")]
+    choices = [choice for each in words if each not in TYPES for choice in each.split(", ")]
     same = [choice for choice in choices if choice.lower() == value.lower()]
     if near := same or get_close_matches(value, choices, 1):
         return f"did you mean {near[0]}?"
     is_plain = bool(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?|inf|nan|True|False", value))
     if words[0] == "str" and is_plain:
         return "put the value in quotes, so that YAML reads it as text"
-    if words[0] == "list" and not value.startswith("["):
+    if words[0] == "dict":
+        return "write {option: value}"
+    if "list" in words and not value.startswith(("[", "{", "'")):
         return f"write a list: [{value}]"
     if words[0] == "bool":
         return "write true or false"

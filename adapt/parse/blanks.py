@@ -42,7 +42,11 @@ def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yam
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
             name = _name(keys)
-            if value is None and (_is_empty(root, keys) if kind is Any else not _takes_null(kind)):
+            is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
+            is_blank = value == "" and is_text and kind is not Any  # a path "" would be the current folder
+            if value is None:
+                is_blank = _is_empty(root, keys) if kind is Any else not _takes_null(kind)
+            if is_blank:
                 raise ConfigError(
                     f"{name}{place(keys)} has no value",
                     "write one after it, or remove it to keep the default" + _default(keys),

@@ -1,6 +1,7 @@
 """Unknown keys are refused, naming the nearest known one."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
@@ -29,6 +30,8 @@ _ENTRIES = {
     "tasks": TaskConfig,
 }
 """Fields that hold lists of sections."""
+_FIRST = {"corpus": "paths", "method": "kind", "model": "path", "objective": "kind", "storage": "root"}
+"""The field that is meant where a section is given a single value."""
 SHOWN = 20
 """Names that a message lists in full."""
 _NESTED = {"decontaminate": EvaluationSet}
@@ -61,8 +64,10 @@ def read_given(arguments: Sequence[str]) -> dict[str, Any]:
             if name in SWITCHES:
                 continue
             raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
-        note_repeated(name, text, options, takes_list(name, method))
-        content = {name.rstrip("+"): _read(text)}
+        is_list, content = takes_list(name.rstrip("+"), method), {name.rstrip("+"): _read(text)}
+        note_repeated(name, text, options, is_list)
+        if is_list and name.endswith("+") and not isinstance(content[name[:-1]], list):
+            content[name[:-1]] = [content[name[:-1]]]
         refuse_unknown_entries(content)
         sections = nested(content)
         refuse_sections_without_fields(sections, "the command line")
@@ -217,10 +222,13 @@ def refuse_unknown_entries(content: Mapping[str, Any]) -> None:
 def _refuse_entries(entries: Any, kind: type, name: str) -> None:
     known = {field.name for field in fields(kind)}
     needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
+    form = f"write a list of them: [{{{', '.join(f'{key}: …' for key in needed or ['name'])}}}]"
+    if isinstance(entries, Mapping):
+        raise ConfigError(f"{name} is no list, but fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
-        if not isinstance(entry, Mapping):
-            continue
         place = f"entry {number} of {name}"
+        if not isinstance(entry, Mapping):  # which jsonargparse would take for a class to be imported
+            raise ConfigError(f"{place} is {entry!r}, and not fields with values", form)
         for key in entry:
             if key not in known:
                 raise unknown(f"{key} in {place}", str(key), known)
@@ -266,15 +274,15 @@ def refuse_sections_without_fields(content: Mapping[str, Any], place: str) -> No
         if not isinstance(given, str):
             raise ConfigError(f"{section} in {place} holds no fields", "give it `field: value` lines, or remove it")
         if not any((folder / Path(given).expanduser()).is_file() for folder in (Path(), Path(place).parent)):
-            raise ConfigError(
-                f"{section} in {place} is the text {given!r}, and not fields with values",
-                "write `field: value` lines below it, with a blank after each colon",
-            )
+            form = "write `field: value` lines below it, with a blank after each colon"
+            if section in _FIRST and not re.search(r"[:=]", given):
+                form = f"write `{section}: {{{_FIRST[section]}: {given}}}`"
+            raise ConfigError(f"{section} in {place} is the text {given!r}, and not fields with values", form)
 
 
 def _keys(content: Mapping[str, Any], prefix: str = "") -> list[str]:
     keys = []
     for key, value in content.items():
         name = f"{prefix}{key}"
-        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and value and not prefix else [name]
+        keys += _keys(value, f"{name}.") if isinstance(value, Mapping) and value and "." not in name else [name]
     return keys

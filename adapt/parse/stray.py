@@ -31,7 +31,9 @@ def refuse_stray(arguments: Sequence[str]) -> None:
     if not stray:
         return
     named = ", ".join(stray[:3]) + (f" and {len(stray) - 3} more" if len(stray) > 3 else "")
-    if not option:
+    if stray[0].startswith(("\u2013", "\u2014")):
+        fix = "write two hyphens before the name: this is the dash that word processors put in their place"
+    elif not option:
         fix = "write --section.field VALUE; or for a file of fields, --config FILE"
     elif option[2:] in SWITCHES:
         fix = f"{option} takes no value"

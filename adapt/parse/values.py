@@ -31,6 +31,7 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         ConfigError: names them.
     """
     _check_ranges(config)
+    _check_size("seed", config.seed)
     for name in missing_values(config):
         raise ConfigError(f"{name} has no value", "give it one, or leave the field out to keep its default")
     _check_workers(config.resources)
@@ -64,7 +65,11 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
         _check_tasks(config, kind)
     if config.corpus.heldout_fraction == 1:
         raise ConfigError("corpus.heldout_fraction 1 leaves nothing to train on", "use a small share such as 0.01")
-    if "/" in config.name or not config.name.strip(".") or len(config.name.encode()) > 200:
+    if (
+        not re.fullmatch(r"[^/\x00-\x1f]+", config.name)
+        or not config.name.strip(". ")
+        or len(config.name.encode()) > 200
+    ):
         raise ConfigError(f"name {config.name!r} cannot name a folder", "use letters, digits, '-' and '_'")
 
 
@@ -228,5 +233,12 @@ def check_section(name: str, section: Any) -> None:
         raise ConfigError(f"{name}.{missing} has no value", "give it one, or leave the field out to keep its default")
     for field in fields(section):
         value = getattr(section, field.name)
+        _check_size(f"{name}.{field.name}", value)
         if isinstance(value, int | float) and (wanted := out_of_range(str(field.type), value)):
             raise ConfigError(f"{name}.{field.name} is {value}, but must be {wanted}", "choose a value in that range")
+
+
+def _check_size(name: str, value: Any) -> None:
+    """Refuses whole numbers of more than 64 bits, which generators of random numbers do not take."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{name} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1")

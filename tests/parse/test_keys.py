@@ -157,3 +157,105 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         parsed("--config", str(file))
     file.write_text("corpus: &a {paths: a}\nmixture: {<<: {order: sequential}}\n")
     assert parsed("--config", str(file)).corpus.paths == "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "fix"),
+    [
+        ("name: a\n\tseed: 1\n", "line 2", "blanks in place of tabs"),
+        ("corpus:\n  paths: *.jsonl\n", "line 2", "'*.jsonl'"),
+        ("name: @x\n", "line 1", "in quotes"),
+        ("name: a: b\n", "line 1", "in quotes"),
+        ("training:\n    beta1: 1\n  beta2: 1\n", "line 3", "indent the keys"),
+        ("name: !env HOME\n", "line 1", "remove the tag"),
+        ("name: a\n---\nname: b\n", "line 2", "one document per file"),
+        (b"name: \xff\n", "utf-8", "UTF-8"),
+    ],
+)
+def test_what_is_no_yaml_is_mended(write: Callable[..., str], content: str | bytes, what: str, fix: str) -> None:
+    error = refused(PATHS, "--config", write(content))
+    assert what in error.what
+    assert fix in error.fix
+
+
+def test_a_field_given_below_its_section_and_by_its_dotted_name(write: Callable[..., str]) -> None:
+    file = write("training.beta1: .9\nname: x\ntraining:\n  beta1: .8\n")
+    assert refused(PATHS, "--config", file).what == f"training.beta1 stands twice in {file}, in lines 1 and 4"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("training.lr", "training.learning_rate"),
+        ("training.learn", "training.learning_rate"),
+        ("training.wd", "training.weight_decay"),
+        ("training.batch_size", "training.global_batch_size"),
+    ],
+)
+def test_a_short_form_names_the_field(name: str, meant: str) -> None:
+    assert refused(PATHS, f"--{name}=1").fix == f"did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
+    ("content", "fix"),
+    [
+        ("training:\n  learning_rate:1\n", "a blank after each colon"),
+        ("method: replay\n", "write `method: {kind: replay}`"),
+        ("model: bert-base-uncased\n", "write `model: {path: bert-base-uncased}`"),
+        ("corpus: data.jsonl\n", "write `corpus: {paths: data.jsonl}`"),
+    ],
+)
+def test_a_section_that_is_a_text(write: Callable[..., str], content: str, fix: str) -> None:
+    error = refused("--config", write(content))
+    assert "and not fields with values" in error.what
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("corpus.sources: [os.path]", "entry 1 of corpus.sources is 'os.path', and not fields"),
+        ("corpus.decontaminate: [test.jsonl]", "entry 1 of corpus.decontaminate is 'test.jsonl', and not fields"),
+        ("tasks: [antigravity.Task]", "entry 1 of tasks is 'antigravity.Task', and not fields"),
+    ],
+)
+def test_an_entry_without_fields_imports_nothing(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, given: str, what: str
+) -> None:
+    monkeypatch.setattr("importlib.import_module", lambda *a: pytest.fail("imported a module"))
+    assert what in refused("--config", write(given)).what
+    name, _, value = given.partition(": ")
+    assert what in refused(f"--{name}={value}").what
+
+
+def test_sources_are_a_list(write: Callable[..., str]) -> None:
+    error = refused("--config", write("corpus:\n  sources: {wiki: {paths: a}}\n"))
+    assert error.what == "corpus.sources is no list, but fields"
+    assert error.fix.startswith("write a list of them: [{name: ")
+
+
+def test_an_option_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parsed(PATHS, "--training.beta1=.1", "--training.beta1", ".2").training.beta1 == 0.2
+    assert capsys.readouterr().err == "--training.beta1 is given twice: .2 holds, and not .1\n"
+    assert parsed(PATHS, "--seed=1", "--seed=1").seed == 1
+    assert parsed("--corpus.paths+=a", "--corpus.paths+=b").corpus.paths == ["a", "b"]
+    assert capsys.readouterr().err == ""
+    for second in ("--corpus.paths=b", "--corpus.paths=[b]"):
+        error = refused("--corpus.paths=a", second)
+        assert error.what.startswith("--corpus.paths is given twice, as a and as ")
+        assert "--corpus.paths '[a, b]'" in error.fix
+
+
+def test_a_dash_of_a_word_processor() -> None:
+    error = refused(PATHS, "\u2014seed", "1")
+    assert error.what.startswith("unrecognized arguments: \u2014seed")
+    assert "two hyphens" in error.fix
+
+
+def test_a_home_folder_in_the_name_of_a_file(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write("seed: 7\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for arguments in (["--config=~/job.yaml"], ["--config", "~/job.yaml"]):
+        assert parsed(PATHS, *arguments).seed == 7

@@ -216,3 +216,46 @@ def test_a_default_number_of_steps_gives_way_to_another_length(
         )
         chained = parse_values({**read, "corpus.sources": [{"name": "a", "paths": "a"}]}, JOBS["sequence"].kind, "here")
         assert chained.training.max_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ("name: 2024", "in quotes"),
+        ("name: no", "in quotes"),
+        ("model.revision: 12e45", "in quotes"),
+        ("training.max_steps: 1e3", "write it as a whole number: 1000"),
+        ("training.max_tokens: 10M", "in digits"),
+        ("training.max_tokens: 1,000", "in digits"),
+        ("training.warmup_fraction: 5%", "in digits"),
+        ("training.optimizer: AdamW", "did you mean adamw?"),
+        ("training.precision: BF16", "did you mean bf16?"),
+        ("training.micro_batch: Auto", "did you mean auto?"),
+        ("training.compile: 1", "write true or false"),
+        ("finetune.seeds: 5", "write a list: [5]"),
+        ("select.options: dsir", "write {option: value}"),
+    ],
+)
+def test_a_wrong_type_is_mended(write: Callable[..., str], given: str, fix: str) -> None:
+    error = refused(PATHS, "--config", write(given + "\n"))
+    assert " takes " in error.what
+    assert error.fix.startswith(fix) or fix in error.fix
+    assert "--help" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ("name: 12:30", "name", "12:30"),
+        ("name: 2024-01-05", "name", "2024-01-05"),
+        ("model.revision: 0012345", "model.revision", "0012345"),
+        ("training.max_steps: 010", "training.max_steps", 10),
+        ("training.max_steps: 1_000", "training.max_steps", 1000),
+        ("training.decay_embeddings: no", "training.decay_embeddings", False),
+        ("select.options: {noise: 1e-4}", "select.options", {"noise": 1e-4}),
+        ("hat: {on: model}\nmethod: {kind: hat}", "hat.on", "model"),
+    ],
+)
+def test_values_are_what_people_mean(write: Callable[..., str], given: str, name: str, value: object) -> None:
+    found = flat(parsed(PATHS, "--config", write(given + "\n")))[name]
+    assert (found, type(found)) == (value, type(value))

@@ -108,6 +108,10 @@ CONTRADICTIONS = [
     ([PATHS, "--name=a/b"], "name 'a/b' cannot name a folder"),
     ([PATHS, "--name="], "name on the command line has no value"),
     ([PATHS, "--name=.."], "name '..' cannot name a folder"),
+    ([PATHS, "--name=a\nb"], "cannot name a folder"),
+    ([PATHS, "--seed=9223372036854775808"], "seed is 9223372036854775808, but must be within 64 bits"),
+    ([PATHS, "--training.max_tokens=9223372036854775808"], "must be within 64 bits"),
+    (["--corpus.paths=['', a]"], "corpus.paths, entry 1 on the command line has no value"),
     ([PATHS, f"--name={'x' * 300}"], "cannot name a folder"),
 ]
 

@@ -36,7 +36,12 @@ def pretend(stage: Stage[R], **metrics: Any) -> Stage[R]:
 
 @cache
 def _pretending(kind: type[Any]) -> type[Any]:
-    return type(kind.__name__, (kind,), {"run": lambda self, folder, done: Outcome(self.made_up)})
+    work = {
+        "run": lambda self, folder, done: Outcome(self.made_up),
+        "refuse_early": lambda self: None,
+        "disk": lambda self, folder: (0, 0),
+    }
+    return type(kind.__name__, (kind,), work)
 
 
 def _is_required(each: Field[Any]) -> bool:
