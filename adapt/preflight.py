@@ -60,7 +60,7 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
     """What a training will write [bytes]: what stays, and what goes on its way.
 
     A checkpoint holds the weights and AdamW's two moments, all in fp32, as is the model. While it trains, there are one
-    checkpoint more and a copy of the weights.
+    checkpoint more and a copy of the weights, also where none is kept.
 
     Args:
         folder: the training's, which may hold some of it from an earlier start.
@@ -74,7 +74,7 @@ def space_needed(folder: Path, model: Path, keep_checkpoints: int) -> tuple[int,
         for tensor in read_header(file).values()
     )
     held = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return max(weights * (1 + 3 * keep_checkpoints) - held, 0), 4 * weights
+    return max(weights * (1 + 3 * keep_checkpoints) - held, 0), (4 if keep_checkpoints else 7) * weights
 
 
 def check_precision(config: Config) -> None:

@@ -1,6 +1,7 @@
 """Models and tokenizers: find them, load them, predict with them, save them. No Ray and no DeepSpeed in here.
 
 - `locate`: where a checkpoint lies on disk, and its files.
+- `mistaken`: what is given in place of a model, by its name.
 - `demo`: the checkpoint that comes with the package index.
 - `start`: the model that a stage begins with, there already or not.
 - `size`: how large a model is, before it is loaded.
@@ -20,6 +21,7 @@
 - `apart`: makes a model ready for packed sequences.
 - `alone`: one thread at a time builds models; `load`: loads a model with its head.
 - `base`: loads it without.
+- `finite`: whether all its weights are numbers.
 - `export`: saves it.
 - `card`: describes it.
 """

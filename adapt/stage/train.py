@@ -169,14 +169,8 @@ class Train(Stage[Trained]):
 
     def disk(self, folder: Path) -> tuple[int, int]:
         """Checkpoints and the model, as large as the one that it begins with."""
-        kept, passing = space_needed(folder, self.start.pretrained.model, self._checkpoints)
-        return (kept, passing) if self.config.training.keep_checkpoints else (passing // 4, kept + passing)
-
-    @property
-    def _checkpoints(self) -> int:
-        """How many checkpoints are kept while it trains: `wsd` keeps one more, for longer runs."""
-        training = self.config.training
-        return max(training.keep_checkpoints, 1) + (training.schedule == "wsd" and not self.length_matters)
+        branches = self.config.training.schedule == "wsd" and not self.length_matters
+        return space_needed(folder, self.start.pretrained.model, self.config.training.keep_checkpoints + branches)
 
     def run(self, folder: Path, done: Done) -> Outcome[Trained]:
         """Trains on the cluster, resuming what an earlier run of this stage left."""
@@ -191,7 +185,7 @@ class Train(Stage[Trained]):
         steps = length_over(config, mixture).steps
         check_warmup(config.training, steps)
         branch = None if self.length_matters else branch_step(config.training, steps)
-        check_space(folder, start.model, self._checkpoints)
+        check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
         from adapt.runtime import connect
         from adapt.train.launch import launch
 
