@@ -72,6 +72,8 @@ def _start(folder: Path) -> None:
     import ray
 
     os.environ[OWN_RAY] = str(folder)
+    if os.path.expanduser("~") == "~":  # neither HOME nor an entry of this user says it, and Ray Train asks
+        os.environ["HOME"] = str(folder)
     # A Ray that chose a port itself would wait for it without heeding signals. If its mode is unset, it takes a token,
     # also where Ray was imported before.
     settings = {"RAY_AUTH_TOKEN": _token(), "RAY_AUTH_MODE": None, "RAY_GCS_SERVER_PORT": str(_free_port())}

@@ -14,8 +14,8 @@ from adapt.errors import ClusterError
 from adapt.own_data import FOLDER_PREFIX
 from adapt.ray_guard import heeding_signals, watch_address, watch_processes
 
-_FLAG = "--gcs-address="
-"""By which a raylet's command line names its control store."""
+_FLAG, _SOCKET = "--gcs-address=", "--raylet_socket_name="
+"""By which a raylet's command line names its control store and its socket."""
 _OURS = f"/{FOLDER_PREFIX}"
 _TIMEOUT_S = 5.0
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -61,7 +61,8 @@ def _found(field: str) -> str:
     found: set[str] = set()
     for process in psutil.process_iter(["name", "cmdline"]):
         command = process.info["cmdline"] or []
-        if process.info["name"] == "raylet" and not any(_OURS in part for part in command):
+        is_ours = any(part.startswith(_SOCKET) and _OURS in part for part in command)
+        if process.info["name"] == "raylet" and not is_ours:
             found |= {part.removeprefix(_FLAG) for part in command if part.startswith(_FLAG)}
     if len(found) == 1:
         return found.pop()
@@ -133,7 +134,7 @@ def join(address: str, field: str, node: str | None) -> None:
         with heeding_signals(f"joining the Ray cluster at {place} ({field})", fix):
             ray.init(address=place, log_to_driver=False, logging_level=logging.ERROR, _node_ip_address=node)
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(f"{error} {error.__cause__ or ''}".split())
         raise ClusterError(f"cannot join the Ray cluster at {place} ({field}): {reason}", fix) from error
     watch_address(host, port)
     me = ray.get_runtime_context().get_node_id()
