@@ -54,7 +54,7 @@ class Encode:
         """Counts of the chunk; the tokens go to the shards."""
         row = table.to_pylist()[0]
         documents, keys, counts = self.tokens(row)
-        counts.update(count_sample(row["texts"], _tokenizer(self._source)))
+        counts.update(self.sample(row["texts"]))
         heldout, sizes = self.heldout(keys), text_sizes(table)
         for kind, chosen in (("train", ~heldout), ("heldout", heldout)):
             some = documents.where(chosen)
@@ -64,6 +64,10 @@ class Encode:
                 path = self.folder / f"{kind}-{row['item']:06d}-{row['chunk']:06d}.arrow"
                 write_flat_shard(path, some, _tokenizer(self._source).size, keys[chosen], sizes[chosen])
         return EncodedChunk(row["item"], counts, int(sizes.sum()), row["tally"])
+
+    def sample(self, texts: list[str]) -> Counter[str]:
+        """Counts of how the tokenizer breaks words in a sample of the texts of a chunk."""
+        return count_sample(texts, _tokenizer(self._source))
 
     @property
     def _source(self) -> "_Source":

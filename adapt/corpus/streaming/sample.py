@@ -36,8 +36,8 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     """Writes the sample into `folder`, as the held-out shards of a prepared corpus.
 
     Returns:
-        heldout_documents and heldout_tokens, how the tokenizer breaks the words of the sample, and how many texts of
-            each file of an evaluation set were looked for.
+        heldout_documents and heldout_tokens, how the tokenizer breaks words, and how many texts of each file of
+            an evaluation set were looked for.
 
     Raises:
         DataError: a file is broken, or the whole corpus holds no text.
@@ -48,12 +48,16 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
     fraction, items = online.encode.heldout_fraction, online.items
     places = min(len(items), PLACES)
     counts, seen, read, total = Counter[str](), 0, 0, DOCUMENTS * len(items)
+    sample, chunks = Counter[str](), 0
     with reading("prepare") as line:
         for position, number in enumerate(permute(np.arange(len(items)), len(items), ORDER_SEED, 0).tolist()):
             share = min(DOCUMENTS, -(-DOCUMENTS * (position + 1) // places))  # what one place lacks, the next may give
             left = share - counts["heldout_documents"]
             for chunk in online.read(batch_of(items[number])):
                 seen, read = seen + len(chunk.column("texts")[0]), read + text_bytes(chunk)
+                if chunks < PLACES:  # of all text that is read, which may have nothing held out
+                    sample.update(encode.sample(chunk.to_pylist()[0]["texts"]))
+                    chunks += 1
                 picked = _picked(chunk, position, fraction, left)
                 if documents := len(picked.column("texts")[0]):
                     counts.update(encode(picked).counts)
@@ -71,7 +75,7 @@ def sample_heldout(online: Online, folder: Path) -> dict[str, Any]:
             "check corpus.paths, corpus.text_field and corpus.cleaning",
         )
     numbers = {name: counts[name] for name in ("heldout_documents", "heldout_tokens")}
-    legibility = Legibility.of(counts)
+    legibility = Legibility.of(sample)
     for fault in legibility.faults():
         log(f"prepare: {fault}")
     return {**numbers, "legibility": legibility, "evaluation_texts": online.read.screen.evaluation_texts}

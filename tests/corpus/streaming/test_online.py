@@ -227,6 +227,12 @@ def heldout(folder: Path) -> Counter[tuple[int, ...]]:
     return Counter(tuple(stream.document(number).tolist()) for number in range(stream.documents))
 
 
+def test_words_are_looked_at_where_nothing_is_held_out(online: Online, tmp_path: Path) -> None:
+    found = sample_heldout(replace(online, encode=replace(online.encode, heldout_fraction=0.0)), tmp_path)
+    assert found["heldout_documents"] == 0
+    assert found["legibility"].words > 100
+
+
 def test_a_small_corpus_is_measured_on_all_that_is_held_out(online: Online, tiny_bert: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     wanted = Counter(tuple(tokenizer(text)["input_ids"]) for text in TEXTS if is_heldout(text, 0.1))
