@@ -1,10 +1,11 @@
 """What each technique of the training core is worth: its speed with all of them over its speed without that one."""
 
-import statistics
 from dataclasses import replace
+from functools import partial
 
 from benchmarks import ours
 from benchmarks.common import Options, Result, apart, main
+from benchmarks.rounds import alternate
 from benchmarks.switches import TECHNIQUES
 from benchmarks.texts import Case
 
@@ -14,21 +15,17 @@ STEPS, WARM_UP = 3, 1
 
 
 def measure(options: Options) -> Result:
-    """The small model, both kinds of text; with `--quick` grouped text once."""
-    rounds, modes = (1, ("grouped",)) if options.quick else (3, ("grouped", "lines"))
+    """The small model, both kinds of text; with `--quick` grouped text alone."""
+    modes = ("grouped",) if options.quick else ("grouped", "lines")
     result = Result({})
     for mode in modes:
         case = Case("small", mode, 32, 128, options.data, options.models)
-        speeds: dict[str | None, list[float]] = {name: [] for name in (None, *TECHNIQUES)}
-        for _ in range(rounds):
-            for name, found in speeds.items():
-                found.append(_speed(case, name))
-        whole = statistics.median(speeds[None])
-        result.details.append((f"{mode}: all", f"{whole:,.0f} tokens/s"))
+        sides = {name or "all": partial(_speed, case, name) for name in (None, *TECHNIQUES)}
+        found = alternate(sides)
+        result.details.append((f"{mode}: all", f"{found.middle('all', float):,.0f} tokens/s"))
         for name, what in TECHNIQUES.items():
-            without = statistics.median(speeds[name])
-            result.figures[f"{mode}: {name}"] = whole / without
-            result.details.append((f"{mode}, {what}", f"{without:,.0f} tokens/s"))
+            result.compare(f"{mode}: {name}", found.ratio("all", name, float))
+            result.details.append((f"{mode}, {what}", f"{found.middle(name, float):,.0f} tokens/s"))
     return result
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.rounds import Ratio
+
 ROOT = Path(__file__).resolve().parent.parent
 MATRIX_FEATURES = (
     *("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_int8"),
@@ -32,6 +34,13 @@ class Result:
     figures: dict[str, float]
     details: list[tuple[str, str]] = field(default_factory=list)
     """Further lines for the table: what, and its value."""
+    ratios: dict[str, Ratio] = field(default_factory=dict)
+    """The ratio in every round, of figures that compare."""
+
+    def compare(self, figure: str, ratio: Ratio) -> None:
+        """Adds a figure that compares: the median over rounds."""
+        self.figures[figure] = ratio.middle
+        self.ratios[figure] = ratio
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,8 @@ def report(name: str, targets: Targets, result: Result, file: Path | None) -> No
     _show(name, targets, result)
     if file:
         values = {"name": name, "machine": machine(), "figures": result.figures, "targets": targets}
-        file.write_text(json.dumps({**values, "details": result.details}, indent=1) + "\n")
+        rounds = {name: {"rounds": each.rounds, "noisy_rounds": each.noisy} for name, each in result.ratios.items()}
+        file.write_text(json.dumps({**values, "rounds": rounds, "details": result.details}, indent=1) + "\n")
 
 
 def _show(name: str, targets: Targets, result: Result) -> None:
@@ -91,14 +101,17 @@ def _show(name: str, targets: Targets, result: Result) -> None:
     from rich.table import Table
 
     table = Table(title=f"{name} on {machine()['cpu']}, {machine()['cores']} cores", title_justify="left")
-    for column in ("figure", "value", "target"):
+    for column in ("figure", "value", "least to greatest", "target"):
         table.add_column(column)
     for figure, measured in result.figures.items():
         sign, bound = targets[figure]
         met = measured >= bound if sign == ">=" else measured <= bound
-        table.add_row(figure, f"{measured:.4g}", f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}")
+        ratio = result.ratios.get(figure)
+        noisy = " [yellow]noisy[/]" if ratio and ratio.noisy else ""
+        verdict = f"{sign} {bound:g}: {'met' if met else '[red]missed[/]'}"
+        table.add_row(figure, f"{measured:.4g}{noisy}", str(ratio or ""), verdict)
     for what, value in result.details:
-        table.add_row(f"[dim]{what}[/]", f"[dim]{value}[/]", "")
+        table.add_row(f"[dim]{what}[/]", f"[dim]{value}[/]", "", "")
     Console().print(table)
 
 

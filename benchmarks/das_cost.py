@@ -9,7 +9,7 @@ knowledge (`_domain`: for a domain). CPUs get fewer rows in a step and in a batc
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import get_args
@@ -18,6 +18,7 @@ from adapt.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import Training, config_of, importance_batches, step_of
 from benchmarks.ours import alone, settled
+from benchmarks.rounds import ROUNDS, Ratio, Watch
 from benchmarks.texts import Case, build_model, documents, steps_of
 
 MOST = {"exact": 2.6, "lean": 1.8, "economy": 1.25}
@@ -38,7 +39,7 @@ class Plan:
     @classmethod
     def of(cls, size: str, options: Options) -> "Plan":
         """A pass: of the paper's batch on a GPU, on CPUs one of some seconds."""
-        rows, rounds = (4, 1) if options.quick else (16, 5)
+        rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
         return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds)
@@ -46,29 +47,29 @@ class Plan:
 
 def measure(plan: Plan) -> Result:
     """Times, operations and memory."""
+    watch = Watch()
     seconds, operations = apart(_seconds, plan), apart(_operations, plan)
+    load = watch.stop()
     peaks = {name: apart(_peak, plan, name) for name in get_args(Training)}
     figures: dict[str, float] = {}
     details: list[tuple[str, str]] = []
+    compared: dict[str, Ratio] = {}
     for cost in MOST:
-        ratios = _ratios(seconds[cost], seconds["plain"])
-        time, count = median(ratios), operations[cost] / operations["plain"]
+        compared[cost] = Ratio.of(zip(seconds[cost], seconds["plain"], strict=True), load)
+        time, count = compared[cost].middle, operations[cost] / operations["plain"]
         figures |= {cost: time, f"{cost}_flops": count, f"{cost}_memory": peaks[cost] / peaks["plain"]}
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        details.append((f"{cost}, by round", f"{spread}; {time / count:.2f} of what operations say"))
+        details.append((f"{cost}, by operations", f"{time / count:.2f} of what they say"))
     rows = plan.case.rows
     scale = BATCHES * BATCH_ROWS / min(BATCH_ROWS, rows) * rows / STEP_ROWS
     for figure, about in PASSES.items():
-        figures[figure] = scale * median(_ratios(seconds[about], seconds["plain"]))
+        ratio = Ratio.of(zip(seconds[about], seconds["plain"], strict=True), load)
+        compared[figure] = replace(ratio, rounds=tuple(scale * each for each in ratio.rounds))
+        figures[figure] = compared[figure].middle
         count = BATCHES * BATCH_ROWS / STEP_ROWS * operations[about] / operations["plain"]
         details.append((f"{figure}, by operations", f"{count:.2f}"))
     details += [(f"{name}, peak memory", f"{peak / 2**30:.2f} GiB") for name, peak in peaks.items()]
     details.append(("plain, a step", f"{median(seconds['plain']):.3f} s for {rows} rows of {LENGTH} tokens"))
-    return Result({figure: figures[figure] for figure in TARGETS}, details)
-
-
-def _ratios(one: list[float], other: list[float]) -> list[float]:
-    return [a / b for a, b in zip(one, other, strict=True)]
+    return Result({figure: figures[figure] for figure in TARGETS}, details, compared)
 
 
 def _seconds(plan: Plan) -> dict[str, list[float]]:
@@ -81,7 +82,9 @@ def _seconds(plan: Plan) -> dict[str, list[float]]:
     works |= importance_batches(plan.case, BATCH_ROWS)
     found: dict[str, list[float]] = {name: [] for name in works}
     for number, columns in enumerate(steps_of(plan.case, steps)):
-        for name, work in works.items():
+        sides = list(works.items())
+        first = number % len(sides)
+        for name, work in (*sides[first:], *sides[:first]):
             began = settled()
             work(number, columns)
             found[name].append(settled() - began)

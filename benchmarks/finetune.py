@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import classify, tuned
 from benchmarks.common import Options, Result, apart, main, workplace
+from benchmarks.rounds import ROUNDS, Ratio, Watch, alternate
 
 TARGETS = {"ratio": (">=", 3.0), "ratio_tiny": (">=", 3.0), "side_by_side": (">=", 1.2)}
 MODELS = {"minilm": "minilm-l6-general", "tiny": "bert-tiny-general"}
@@ -26,7 +27,7 @@ def measure(options: Options) -> Result:
     result = Result({})
     for name in MODELS:
         case = classify.Case(name, options.data, options.models and options.models / MODELS[name])
-        _compare(case, 1 if options.quick else 7, result)
+        _compare(case, 3 if options.quick else 7, result)
     with workplace() as folder:
         tiny = classify.Case("tiny", options.data, options.models and options.models / MODELS["tiny"])
         _seeds(tiny, 320 if options.quick else 640, folder, result)
@@ -34,24 +35,31 @@ def measure(options: Options) -> Result:
 
 
 def _compare(case: classify.Case, rounds: int, result: Result) -> None:
-    found: dict[str, list[dict[str, Any]]] = {"ours": [], "Trainer": []}
-    for _ in range(rounds):
-        found["Trainer"].append(apart(classify.peer, case, STEPS[case.size]))
-        found["ours"].append(apart(tuned.ours, case, STEPS[case.size]))
-    rates = {who: statistics.median(run["examples_per_s"] for run in runs) for who, runs in found.items()}
-    result.figures[FIGURES[case.size]] = rates["ours"] / rates["Trainer"]
-    for who, rate in rates.items():
-        seconds = statistics.median(run["cpu_s_per_example"] for run in found[who])
-        label = f"{case.size}: {who}"
-        result.details.append((label, f"{rate:,.1f} examples/s, {seconds * 1000:.2f} ms of CPU an example"))
+    found = alternate(
+        {
+            "Trainer": lambda: apart(classify.peer, case, STEPS[case.size]),
+            "ours": lambda: apart(tuned.ours, case, STEPS[case.size]),
+        },
+        rounds,
+    )
+    result.compare(FIGURES[case.size], found.ratio("ours", "Trainer", _rate))
+    for who, runs in found.found.items():
+        seconds = statistics.median(run["cpu_s_per_example"] for run in runs)
+        shown = f"{found.middle(who, _rate):,.1f} examples/s, {seconds * 1000:.2f} ms of CPU an example"
+        result.details.append((f"{case.size}: {who}", shown))
+
+
+def _rate(run: dict[str, Any]) -> float:
+    return float(run["examples_per_s"])
 
 
 def _seeds(case: classify.Case, examples: int, folder: Path, result: Result) -> None:
     cores = len(os.sched_getaffinity(0))
-    times = apart(tuned.seeds, case, folder, SEEDS, cores, examples)
-    result.figures["side_by_side"] = times["in_turn"] / times["together"]
+    watch = Watch()
+    times = apart(tuned.seeds, case, folder, SEEDS, cores, examples, ROUNDS)
+    result.compare("side_by_side", Ratio.of(zip(times["in_turn"], times["together"], strict=True), watch.stop()))
     for way, what in (("in_turn", f"one after another, {cores} cores"), ("together", "side by side, 1 core each")):
-        result.details.append((f"{SEEDS} seeds, {what}", f"{times[way]:.1f} s"))
+        result.details.append((f"{SEEDS} seeds, {what}", f"{statistics.median(times[way]):.1f} s"))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks import ours, peer
 from benchmarks.common import Options, apart, machine, parser_of
+from benchmarks.rounds import alternate
 from benchmarks.texts import Case, build_model, documents
 
 TARGETS = {"grouped_base": 1.6, "lines_base": 3.0, "mfu_base": 0.5}
@@ -41,15 +42,28 @@ def main() -> None:
     for case, zero in cases(Options(arguments.quick, arguments.data, arguments.models)):
         name = f"{case.mode}_{case.size}"
         steps = (2, 1) if arguments.quick else (STEPS, WARM_UP)
-        our, its = apart(ours.train, case, "bf16", *steps, None, zero), _peer(case, *steps)
-        mfu = our["tokens_per_s"] * apart(_flops, case) / rate
-        ratio = our["tokens_per_s"] / its["tokens_per_s"] if "tokens_per_s" in its else None
-        found["cases"][name] = {"ours": our, "peer": its, "ratio": ratio, "mfu": mfu, "zero_stage": zero}
-        print(
-            f"{name}: {our['tokens_per_s']:,.0f} tokens/s, ratio {ratio and round(ratio, 2)}, MFU {mfu:.1%}", flush=True
+        compared = alternate(
+            {
+                "ours": partial(apart, ours.train, case, "bf16", *steps, None, zero),
+                "peer": partial(_peer, case, *steps),
+            }
         )
+        speed = compared.middle("ours", _rate)
+        mfu = speed * apart(_flops, case) / rate
+        both = {side: list(runs) for side, runs in compared.found.items()}
+        ratio = compared.ratio("ours", "peer", _rate) if "tokens_per_s" in both["peer"][0] else None
+        rounds = (
+            {"ratio": ratio.middle, "rounds": ratio.rounds, "noisy_rounds": ratio.noisy} if ratio else {"ratio": None}
+        )
+        found["cases"][name] = {**both, **rounds, "mfu": mfu, "zero_stage": zero}
+        shown = f"{ratio.middle:.2f} ({ratio})" if ratio else None
+        print(f"{name}: {speed:,.0f} tokens/s, ratio {shown}, MFU {mfu:.1%}", flush=True)
         if arguments.json:  # after each: a later one may run out of memory
             arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _rate(run: dict[str, Any]) -> float:
+    return float(run["tokens_per_s"])
 
 
 def _peer(case: Case, steps: int, warm_up: int) -> dict[str, Any]:

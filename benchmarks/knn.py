@@ -24,6 +24,7 @@ from adapt.index.recall import recall_of, width_for
 from adapt.index.rows import unit_rows
 from adapt.index.search import VectorIndex
 from benchmarks.common import Options, Result, apart, main
+from benchmarks.rounds import Ratio, alternate
 
 TARGETS = {
     "flat_equal": (">=", 1.0),
@@ -49,7 +50,7 @@ class Found(NamedTuple):
     flat_equal: bool
     recall: float
     width: int
-    speedup: float
+    speedup: Ratio
     select_s: float
     identical: bool
 
@@ -74,12 +75,13 @@ def measure(options: Options) -> Result:
     figures = {
         "flat_equal": float(found.flat_equal),
         "recall_at_50": found.recall,
-        "speedup_over_flat": found.speedup,
         "select_s": found.select_s,
         "resident_gib_10m": max(build_gib, resident_gib),
         "shards_identical": float(found.identical),
     }
-    return Result(figures, details)
+    result = Result(figures, details)
+    result.compare("speedup_over_flat", found.speedup)
+    return result
 
 
 def vectors_of(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -131,15 +133,15 @@ def searched(folder: Path, count: int) -> Found:
     queries = queries_for(count, QUERIES)
     some = queries[:1000]
     width = width_for(lists, some, 50, 0.95).width or 0
-    flat_s, truth = _timed(flat, some, None)
-    lists_s, found = _timed(lists, some, width)
+    compared = alternate({"flat": lambda: _timed(flat, some, None), "lists": lambda: _timed(lists, some, width)})
+    truth, found = compared.found["flat"][0][1], compared.found["lists"][0][1]
     began = time.monotonic()
     lists.search(queries, min(500, count // 10), width)
     return Found(
         _is_brute_force(count, queries[:20], flat),
         recall_of(found, truth),
         width,
-        flat_s / lists_s,
+        compared.ratio("flat", "lists", lambda timed: timed[0]),
         time.monotonic() - began,
         _are_identical(flat, some[:100], None) and _are_identical(lists, some, width),
     )

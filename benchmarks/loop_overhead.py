@@ -15,6 +15,7 @@ from pathlib import Path
 
 from adapt.config import ObjectiveConfig, TrainingConfig
 from benchmarks.common import Options, Result, corpus_file, finished, job, main, workplace
+from benchmarks.rounds import ROUNDS, Ratio, Watch
 
 TARGETS = {"overhead_share": ("<=", 0.05)}
 BATCH, LENGTH, WARM_UP = 8, 128, 2
@@ -22,11 +23,11 @@ BATCH, LENGTH, WARM_UP = 8, 128, 2
 
 def measure(options: Options) -> Result:
     """Alternates rounds of the full loop and of the bare one."""
-    steps, rounds = (10, 1) if options.quick else (20, 4)
+    steps, rounds = (6, ROUNDS) if options.quick else (20, 4)
     with workplace() as folder:
         model = _base_model(folder / "model")
         corpus = corpus_file(folder, 1500)
-        full, bare, waits = [], [], []
+        full, bare, waits, watch = [], [], [], Watch()
         for seed in range(rounds):
             kinds = ("bare", "full") if seed % 2 else ("full", "bare")  # the first round prepares the text
             for kind in kinds:
@@ -47,7 +48,9 @@ def measure(options: Options) -> Result:
             ("data wait", f"{statistics.mean(waits):.2%} of a step"),
             ("precision", "bf16 where the CPU multiplies in it, else fp32; the same for both"),
         ]
-        return Result({"overhead_share": statistics.median(chain(*pairs))}, details)
+        result = Result({"overhead_share": statistics.median(chain(*pairs))}, details)
+        result.ratios["overhead_share"] = Ratio(tuple(map(statistics.median, pairs)), rounds * watch.stop().is_noisy)
+        return result
 
 
 def _base_model(folder: Path) -> Path:

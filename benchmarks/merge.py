@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from benchmarks.common import Options, Result, apart, main, workplace
+from benchmarks.rounds import alternate
 
 TARGETS = {"ratio": ("<=", 4.0), "peak_tensors": ("<=", 4.0)}
 SIDE = 1024
@@ -20,10 +21,8 @@ def measure(options: Options) -> Result:
     with workplace() as folder:
         for name in ("base", "model"):
             _make(folder / name, count, seed=len(name))
-        copies, merges = [], []
-        for _ in range(1 if options.quick else 3):
-            copies.append(_copy(folder))
-            merges.append(apart(_merge, folder, False)[0])
+        found = alternate({"copy": lambda: _copy(folder), "merge": lambda: apart(_merge, folder, False)[0]})
+        copies, merges = found.found["copy"], found.found["merge"]
         peak = apart(_merge, folder, True)[1]
         size = (folder / "base" / "model.safetensors").stat().st_size
     rate = size / statistics.median(merges) / 1e6
@@ -32,8 +31,9 @@ def measure(options: Options) -> Result:
         ("copying one", ", ".join(f"{seconds:.2f} s" for seconds in copies)),
         ("interpolating two", ", ".join(f"{seconds:.2f} s" for seconds in merges) + f" ({rate:,.0f} MB/s)"),
     ]
-    figures = {"ratio": statistics.median(merges) / statistics.median(copies), "peak_tensors": peak}
-    return Result(figures, details)
+    result = Result({"peak_tensors": peak}, details)
+    result.compare("ratio", found.ratio("merge", "copy", float))
+    return result
 
 
 def _make(folder: Path, tensors: int, seed: int) -> None:

@@ -17,6 +17,7 @@ from adapt.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import method_step
 from benchmarks.ours import alone, settled
+from benchmarks.rounds import ROUNDS, Ratio, Watch
 from benchmarks.texts import Case, steps_of
 
 MOST = {
@@ -56,7 +57,7 @@ class MethodsPlan:
     @classmethod
     def of(cls, size: str, options: Options, names: Sequence[str]) -> "MethodsPlan":
         """A step: of the paper's batch on a GPU, on CPUs one of some seconds."""
-        rows, rounds = (4, 1) if options.quick else (16, 5)
+        rows, rounds = (4, ROUNDS) if options.quick else (16, 5)
         if machine()["gpu"]:
             rows, rounds = STEP_ROWS, 3 if options.quick else 10
         return cls(Case(size, "grouped", rows, LENGTH, options.data, options.models), rounds, tuple(names))
@@ -70,18 +71,17 @@ def config_with(case: Case, method: str) -> Config:
 
 def measure(plan: MethodsPlan) -> Result:
     """Times and memory."""
-    figures: dict[str, float] = {}
     plain = apart(_peak, plan, "plain")
-    details = [("plain, peak memory", f"{plain / 2**30:.2f} GiB")]
+    result = Result({}, [("plain, peak memory", f"{plain / 2**30:.2f} GiB")])
     for name in plan.names:
+        watch = Watch()
         own, beside = apart(_seconds, plan, name)
-        ratios = [one / other for one, other in zip(own, beside, strict=True)]
+        result.compare(f"{name}_time", Ratio.of(zip(own, beside, strict=True), watch.stop()))
         peak = apart(_peak, plan, name)
-        figures |= {f"{name}_time": median(ratios), f"{name}_memory": peak / plain}
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        details.append((name, f"{median(own):.3f} s against {median(beside):.3f} s, by round {spread}"))
-        details.append((f"{name}, peak memory", f"{peak / 2**30:.2f} GiB"))
-    return Result(figures, details)
+        result.figures[f"{name}_memory"] = peak / plain
+        result.details.append((name, f"{median(own):.3f} s against {median(beside):.3f} s"))
+        result.details.append((f"{name}, peak memory", f"{peak / 2**30:.2f} GiB"))
+    return result
 
 
 def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
@@ -93,7 +93,8 @@ def _seconds(plan: MethodsPlan, method: str) -> tuple[list[float], list[float]]:
     works = [method_step(plan.case, config_with(plan.case, name), steps) for name in (method, "plain")]
     found: tuple[list[float], list[float]] = [], []
     for number, columns in enumerate(steps_of(plan.case, steps)):
-        for work, seconds in zip(works, found, strict=True):
+        sides = list(zip(works, found, strict=True))
+        for work, seconds in sides if number % 2 else sides[::-1]:
             began = settled()
             work(number, columns)
             seconds.append(settled() - began)

@@ -5,12 +5,13 @@ process of its own that opens the corpus afresh. Streamed: the time at the first
 corpus of many files, over that at the first; it may not grow either, since one item and one window are read again.
 """
 
-import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common import Options, Result, apart, main, workplace
+from benchmarks.rounds import alternate
 
 if TYPE_CHECKING:
     from adapt.corpus.streaming.online import Online
@@ -27,21 +28,26 @@ def measure(options: Options) -> Result:
     with workplace() as folder:
         shards = SHARDS // 4 if options.quick else SHARDS
         build_shards(folder, shards)
-        prepared = {
-            step: statistics.median(apart(first_prepared, str(folder), step) for _ in range(repetitions))
-            for step in (10, 1000, 100_000)
-        }
+        at_steps = {str(step): partial(apart, first_prepared, str(folder), step) for step in (10, 1000, 100_000)}
+        prepared = alternate(at_steps, repetitions)
         files = FILES // 4 if options.quick else FILES
         places = build_texts(folder / "texts", files)
-        streaming = {
-            place: statistics.median(apart(first_streamed, folder / "texts", place) for _ in range(repetitions))
-            for place in (0.0, 0.5, 0.99)
-        }
-    details = [(f"prepared, step {step:,}", f"{seconds * 1000:.0f} ms") for step, seconds in prepared.items()]
-    details += [(f"streaming, {place:.0%} of an epoch", f"{s * 1000:.0f} ms") for place, s in streaming.items()]
-    details += [("prepared corpus", f"{shards * SHARD_TOKENS / 1e6:.0f} M tokens"), ("streamed", f"{places:,} tokens")]
-    growth = {"growth": prepared[100_000] / prepared[10], "growth_streaming": max(streaming.values()) / streaming[0.0]}
-    return Result(growth, details)
+        at_places = {str(place): partial(apart, first_streamed, folder / "texts", place) for place in (0.0, 0.5, 0.99)}
+        streaming = alternate(at_places, repetitions)
+    details = [
+        *((f"prepared, step {int(step):,}", f"{prepared.middle(step, float) * 1000:.0f} ms") for step in at_steps),
+        *(
+            (f"streaming, {float(at):.0%} of an epoch", f"{streaming.middle(at, float) * 1000:.0f} ms")
+            for at in at_places
+        ),
+        ("prepared corpus", f"{shards * SHARD_TOKENS / 1e6:.0f} M tokens"),
+        ("streamed", f"{places:,} tokens"),
+    ]
+    result = Result({}, details)
+    result.compare("growth", prepared.ratio("100000", "10", float))
+    later = [streaming.ratio(place, "0.0", float) for place in at_places]
+    result.compare("growth_streaming", max(later, key=lambda ratio: ratio.middle))
+    return result
 
 
 def build_shards(folder: Path, shards: int) -> None:

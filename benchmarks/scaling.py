@@ -6,9 +6,13 @@ A job and all its processes have as many cores as it has workers: one worker alo
 import json
 import os
 import statistics
+from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from benchmarks.common import Options, Result, corpus_file, finished, job, main, workplace
+from benchmarks.rounds import alternate
 
 TARGETS = {"efficiency_2": (">=", 0.9)}
 BATCH, LENGTH, WARM_UP = 64, 128, 3
@@ -16,16 +20,21 @@ BATCH, LENGTH, WARM_UP = 64, 128, 3
 
 def measure(options: Options) -> Result:
     """Trains with one worker and with two, in turn, and compares the medians of tokens a second."""
-    steps, rounds = (8, 1) if options.quick else (25, 3)
+    steps = 8 if options.quick else 25
     with workplace() as folder:
         corpus = corpus_file(folder, 4000)
-        speeds: dict[int, list[float]] = {1: [], 2: []}
-        for seed in range(rounds):
-            for workers, seen in speeds.items():
-                seen += _speeds(corpus, folder / "runs", workers, steps, seed)
-        one, two = (statistics.median(seen) for seen in speeds.values())
-        details = [("tokens/s, one worker", f"{one:,.0f}"), ("tokens/s, two workers", f"{two:,.0f}")]
-        return Result({"efficiency_2": two / (2 * one)}, details)
+        seeds = {workers: count() for workers in (1, 2)}
+
+        def of(workers: int) -> float:
+            seen = _speeds(corpus, folder / "runs", workers, steps, next(seeds[workers]))
+            return statistics.median(seen)
+
+        found = alternate({str(workers): partial(of, workers) for workers in seeds})
+        names = (("1", "one worker"), ("2", "two workers"))
+        result = Result({}, [(f"tokens/s, {name}", f"{found.middle(side, float):,.0f}") for side, name in names])
+        ratio = found.ratio("2", "1", float)
+        result.compare("efficiency_2", replace(ratio, rounds=tuple(each / 2 for each in ratio.rounds)))
+        return result
 
 
 def _speeds(corpus: Path, root: Path, workers: int, steps: int, seed: int) -> list[float]:

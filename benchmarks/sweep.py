@@ -7,16 +7,19 @@
 `stop_to_free_s`: from a scheduler's stop of a trial until its workers are free, the longest of all stops.
 """
 
+import itertools
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from benchmarks import classify
 from benchmarks.common import Options, Result, apart, finished, job, main, workplace
 from benchmarks.halving import Halving, halving
+from benchmarks.rounds import alternate
 
 TARGETS = {"ratio": (">=", 2.0), "saved_share": (">=", 0.3), "asha_gain": (">=", 0.0), "stop_to_free_s": ("<=", 10.0)}
 TRIALS, FEWER = 16, 2
@@ -27,7 +30,7 @@ Common = Callable[[Path], list[str]]
 
 
 def measure(options: Options) -> Result:
-    """Both ways on one machine, one after the other; then ASHA and random search."""
+    """Both ways on one machine, in turn; then ASHA and random search."""
     with workplace() as folder:
         model = options.models / "bert-tiny-general" if options.models else None
         common = _given(folder, classify.Case("tiny", options.data, model))
@@ -36,35 +39,46 @@ def measure(options: Options) -> Result:
         together = _together_and_apart(folder, common, search, options.quick)
         steps = FEWER_HALVED_STEPS if options.quick else HALVED_STEPS
         halved = apart(halving, [*common(folder / "halving"), *search], steps, options.quick)
-    return Result(
-        {
-            **together.figures,
-            "asha_gain": halved.random - halved.asha,
-            "stop_to_free_s": max(halved.stop_to_free_s),
-        },
-        [*together.details, *_told(halved)],
-    )
+    figures = {
+        **together.figures,
+        "asha_gain": halved.random - halved.asha,
+        "stop_to_free_s": max(halved.stop_to_free_s),
+    }
+    return Result(figures, [*together.details, *_told(halved)], together.ratios)
 
 
 def _together_and_apart(folder: Path, common: Common, search: list[str], quick: bool) -> Result:
     steps = f"--training.max_steps={FEWER_STEPS if quick else STEPS}"
-    began = time.perf_counter()
     samples = f"--tune.samples={FEWER if quick else TRIALS}"
-    found = finished(job([*common(folder / "one"), *search, steps, samples], "tune"))
-    together = time.perf_counter() - began
-    record = json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
-    began = time.perf_counter()
-    for row in record["trials"]:
-        values = [f"--{name}={value}" for name, value in row["values"].items()]
-        finished(job([*common(folder / f"trial-{row['number']}"), steps, *values], "tapt"))
-    apart_s = time.perf_counter() - began
+    places = (folder / str(number) for number in itertools.count())
+
+    def search_once() -> tuple[float, dict[str, Any]]:
+        began = time.perf_counter()
+        found = finished(job([*common(next(places)), *search, steps, samples], "tune"))
+        seconds = time.perf_counter() - began
+        return seconds, json.loads((Path(found["path"]) / "stage.json").read_text())["metrics"]
+
+    _, record = search_once()  # says which trials there are
+
+    def commands() -> tuple[float, dict[str, Any]]:
+        place = next(places)
+        began = time.perf_counter()
+        for row in record["trials"]:
+            values = [f"--{name}={value}" for name, value in row["values"].items()]
+            finished(job([*common(place / f"trial-{row['number']}"), steps, *values], "tapt"))
+        return time.perf_counter() - began, record
+
+    compared = alternate({"together": search_once, "apart": commands})
+    together, apart_s = (compared.middle(side, lambda found: found[0]) for side in compared.found)
     shared, stages, count = record["shared"], record["stages"], len(record["trials"])
     details = [
         (f"{count} trials, jobs/tune.py", f"{together:.0f} s"),
         (f"{count} commands, jobs/tapt.py", f"{apart_s:.0f} s"),
         ("stages of all trials", f"{stages}; {shared} times one of another trial was found"),
     ]
-    return Result({"ratio": apart_s / together, "saved_share": shared / (stages + shared)}, details)
+    result = Result({"saved_share": shared / (stages + shared)}, details)
+    result.compare("ratio", compared.ratio("apart", "together", lambda found: found[0]))
+    return result
 
 
 def _told(halved: Halving) -> list[tuple[str, str]]:

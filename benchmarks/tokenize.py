@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.corpora import some_texts
+from benchmarks.rounds import Ratio, Watch
 from benchmarks.texts import SMALL
 
 TARGETS = {"wordpiece": (">=", 5.0), "bpe": (">=", 4.0), "unigram": (">=", 4.0), "ids_equal": (">=", 1.0)}
@@ -28,8 +29,9 @@ TRAINED_ON = 10_000_000
 class Measured(NamedTuple):
     """Times and ids of one family of tokenizers."""
 
-    library_s: float
-    ours_s: float
+    library_each: tuple[float, ...]
+    """CPU seconds of the library, of each batch of text."""
+    ours_each: tuple[float, ...]
     found_out_s: float
     equal: bool
     pieces: int
@@ -38,14 +40,18 @@ class Measured(NamedTuple):
 def measure(options: Options) -> Result:
     """The families, one after another, each in a process of its own."""
     megabytes = 12 if options.quick else 200
-    figures, details, equal = {}, [("text", f"{megabytes} MB")], True
+    result, equal = Result({}, [("text", f"{megabytes} MB")]), True
     for family in ("wordpiece", "bpe", "unigram"):
+        watch = Watch()
         found = apart(measured, family, megabytes, options.data, options.models)
-        figures[family] = found.library_s / found.ours_s
+        result.compare(family, Ratio.of(zip(found.library_each, found.ours_each, strict=True), watch.stop()))
         equal = equal and found.equal
-        rates = f"{megabytes / found.ours_s:.1f} against {megabytes / found.library_s:.2f} MB/s"
-        details.append((family, f"{rates}, {found.found_out_s:.1f} s to find out, {found.pieces:,} pieces remembered"))
-    return Result({**figures, "ids_equal": float(equal)}, details)
+        rates = f"{megabytes / sum(found.ours_each):.1f} against {megabytes / sum(found.library_each):.2f} MB/s"
+        result.details.append(
+            (family, f"{rates}, {found.found_out_s:.1f} s to find out, {found.pieces:,} pieces remembered")
+        )
+    result.figures["ids_equal"] = float(equal)
+    return result
 
 
 def measured(family: str, megabytes: float, data: Path | None, models: Path | None) -> Measured:
@@ -60,17 +66,20 @@ def measured(family: str, megabytes: float, data: Path | None, models: Path | No
     quick = QuickTokenizer(backend, worth=0)
     began = time.process_time()
     quick(texts[:100])
-    found_out, library, ours, equal = time.process_time() - began, 0.0, 0.0, True
+    found_out, equal = time.process_time() - began, True
+    library: list[float] = []
+    ours: list[float] = []
     for batch in batches_of(texts):
         began = time.process_time()
         ids = [each.ids for part in parts_of(batch) for each in backend.encode_batch_fast(part)]
         between = time.process_time()
         found = quick(batch).lists(IDS)
-        library, ours = library + between - began, ours + time.process_time() - between
+        library.append(between - began)
+        ours.append(time.process_time() - between)
         equal = equal and list(map(len, ids)) == list(map(len, found))
         equal = equal and np.array_equal(np.concatenate(found), np.fromiter(chain.from_iterable(ids), np.uint32))
     pieces = len(quick._pieces.table) if quick._pieces else 0
-    return Measured(library, ours, found_out, equal, pieces)
+    return Measured(tuple(library), tuple(ours), found_out, equal, pieces)
 
 
 def batches_of(texts: list[str], characters: int = 4_000_000) -> Iterator[list[str]]:

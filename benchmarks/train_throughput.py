@@ -7,11 +7,12 @@ defaults, in fp32; where bf16 is slower the two are one. Every measurement is a 
 alternate.
 """
 
-import statistics
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks import ours, peer
 from benchmarks.common import Options, Result, apart, main, quick_precision
+from benchmarks.rounds import alternate
 from benchmarks.texts import Case
 
 TARGETS = {
@@ -36,28 +37,34 @@ def measure(options: Options) -> Result:
     for mode in ("grouped", "lines"):
         for size, rows in (QUICK_ROWS if options.quick else ROWS).items():
             case = Case(size, mode, rows, LENGTH, options.data, options.models)
-            _compare(case, *((1, 2) if options.quick else (3, 5)), result)
+            _compare(case, 2 if options.quick else 5, result)
             if mode == "lines" and not options.quick:
                 _by_length(case, 10, result)
     return result
 
 
-def _compare(case: Case, rounds: int, steps: int, result: Result) -> None:
+def _compare(case: Case, steps: int, result: Result) -> None:
     name = f"{case.mode}_{case.size}"
-    found: dict[str, list[dict[str, Any]]] = {"best": [], "ours": [], "defaults": []}
     precision = apart(quick_precision)
-    for _ in range(rounds):
-        found["best"].append(apart(peer.train, case, True, steps, WARM_UP))
-        found["ours"].append(apart(ours.train, case, precision, steps, WARM_UP))
-        if precision == "bf16":
-            found["defaults"].append(apart(peer.train, case, False, max(1, steps - 1), WARM_UP))
-    found["defaults"] = found["defaults"] or found["best"]
-    rates = {who: statistics.median(each["tokens_per_s"] for each in runs) for who, runs in found.items()}
-    result.figures[name] = rates["ours"] / rates["best"]
-    result.figures[f"{name}_vs_defaults"] = rates["ours"] / rates["defaults"]
-    for who, label in (("ours", "ours"), ("best", "Trainer, best settings"), ("defaults", "Trainer, defaults")):
-        peak = max(each["peak_bytes"] for each in found[who]) / 2**30
-        result.details.append((f"{name}: {label}", f"{rates[who]:,.0f} tokens/s, peak {peak:.2f} GiB"))
+    sides: dict[str, Callable[[], dict[str, Any]]] = {
+        "best": lambda: apart(peer.train, case, True, steps, WARM_UP),
+        "ours": lambda: apart(ours.train, case, precision, steps, WARM_UP),
+        "defaults": lambda: apart(peer.train, case, False, max(1, steps - 1), WARM_UP),
+    }
+    if precision != "bf16":
+        del sides["defaults"]  # they are the best
+    found = alternate(sides)
+    defaults = "defaults" if "defaults" in sides else "best"
+    for figure, other in ((name, "best"), (f"{name}_vs_defaults", defaults)):
+        result.compare(figure, found.ratio("ours", other, _rate))
+    for who, label in (("ours", "ours"), ("best", "Trainer, best settings"), (defaults, "Trainer, defaults")):
+        peak = max(each["peak_bytes"] for each in found.found[who]) / 2**30
+        rate = found.middle(who, _rate)
+        result.details.append((f"{name}: {label}", f"{rate:,.0f} tokens/s, peak {peak:.2f} GiB"))
+
+
+def _rate(found: dict[str, Any]) -> float:
+    return float(found["tokens_per_s"])
 
 
 def _by_length(case: Case, steps: int, result: Result) -> None:

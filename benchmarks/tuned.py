@@ -58,8 +58,11 @@ def prepared(case: Case, folder: Path, most: int | None = None) -> None:
         Split(ids, tokens, segments, [label for _, label in part], [False] * len(part)).save(folder, name)
 
 
-def seeds(case: Case, folder: Path, number: int, cores: int, examples: int) -> dict[str, float]:
-    """Times of so many runs through Ray: `in_turn` with all cores each, `together` with one core each [s]."""
+def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, rounds: int) -> dict[str, list[float]]:
+    """Times of this many runs through Ray: `in_turn` with all cores each, `together` with one core each [s].
+
+    The two ways take turns; there is a time of each round.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from adapt.config import Config, FinetuneConfig, ResourcesConfig
@@ -87,8 +90,10 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int) -> d
             )
         return time.perf_counter() - begin
 
-    times = {}
-    for way, cpus, at_once in (("together", 1, number), ("in_turn", cores, 1)):
-        runs(cpus, at_once, "warm-up")  # Ray starts other processes for each way, and they load torch
-        times[way] = runs(cpus, at_once, way)
+    times: dict[str, list[float]] = {"together": [], "in_turn": []}
+    ways = [("together", 1, number), ("in_turn", cores, 1)]
+    for each in range(rounds):
+        for way, cpus, at_once in ways if each % 2 == 0 else ways[::-1]:
+            runs(cpus, at_once, f"warm-up-{each}-{way}")  # Ray starts other processes for each way; they load torch
+            times[way].append(runs(cpus, at_once, f"{way}-{each}"))
     return times

@@ -13,6 +13,7 @@ from typing import Any
 
 from benchmarks.common import Options, Result, apart, main
 from benchmarks.corpora import some_texts
+from benchmarks.rounds import alternate
 from benchmarks.tokenize import backend_of
 
 TARGETS = {"analyze_over_tokenize": ("<=", 1.5), "analyze_mb_s": (">=", 3.0), "extend_s": ("<=", 30.0)}
@@ -22,13 +23,12 @@ NUMBERS = (100, 1_000, 10_000)
 def measure(options: Options) -> Result:
     """All in one process of its own."""
     megabytes = 10 if options.quick else 200
-    figures, details = apart(measured, megabytes, options.data, options.models)
-    return Result(figures, [("text", f"{megabytes} MB"), *details])
+    result = apart(measured, megabytes, options.data, options.models)
+    result.details.insert(0, ("text", f"{megabytes} MB"))
+    return result
 
 
-def measured(
-    megabytes: float, data: Path | None, models: Path | None
-) -> tuple[dict[str, float], list[tuple[str, str]]]:
+def measured(megabytes: float, data: Path | None, models: Path | None) -> Result:
     """CPU seconds, and rates."""
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -42,10 +42,18 @@ def measured(
     backend = backend_of("wordpiece", texts, models)
     quick = QuickTokenizer(backend, worth=0)
     quick(texts[:100])  # finds out what the tokenizer allows
-    tokenizing = _seconds(lambda: [quick(texts[start : start + 1000]) for start in range(0, len(texts), 1000)])
     reader = WordReader(backend)
     names = {number: token for token, number in backend.get_vocab().items()}
-    analyzing = _seconds(lambda: analyze_words(texts, reader, names, 5))
+
+    def tokenize() -> list[Any]:
+        return [quick(texts[start : start + 1000]) for start in range(0, len(texts), 1000)]
+
+    sides = {
+        "analyze": lambda: _seconds(lambda: analyze_words(texts, WordReader(backend), names, 5)),
+        "tokenize": lambda: _seconds(tokenize),
+    }
+    found = alternate(sides)
+    analyzing, tokenizing = (found.middle(side, float) for side in sides)
     words = count_words(count_chunks(texts)[0], reader)
     candidates = by_saved(words, reader, 2)
     extending = _seconds(lambda: build_reached(backend, candidates[:1000], words))
@@ -62,12 +70,9 @@ def measured(
         rates = [_seconds(lambda each=each: each.encode_batch_fast(some)) for each in (backend, rebuilt, added)]
         shown = ", ".join(f"{rate:.2f} s" for rate in rates)
         details.append((f"{len(chosen):,} words: as it was, built anew, added", shown))
-    figures = {
-        "analyze_over_tokenize": analyzing / tokenizing,
-        "analyze_mb_s": megabytes / analyzing,
-        "extend_s": extending,
-    }
-    return figures, details
+    result = Result({"analyze_mb_s": megabytes / analyzing, "extend_s": extending}, details)
+    result.compare("analyze_over_tokenize", found.ratio("analyze", "tokenize", float))
+    return result
 
 
 def _with_added(backend: Any, words: list[str]) -> Any:

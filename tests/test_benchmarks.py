@@ -1,15 +1,20 @@
 """The benchmarks' command lines: all take the same arguments, whether they have a use for them or not."""
 
 import importlib
+import json
 import runpy
+import subprocess
 import sys
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.common import Options, processor
+from benchmarks import rounds as rounds_module
+from benchmarks.common import Options, Result, processor, report
+from benchmarks.rounds import Load, Ratio, Rounds, Watch, alternate
 
 ROOT = Path(__file__).parents[1]
 TOOLS = {
@@ -64,15 +69,73 @@ def test_figures_name_what_the_processor_multiplies_matrices_with(described: str
     assert processor(described)["matrix"] == matrix
 
 
+def test_sides_take_turns_and_the_ratio_is_that_of_each_round() -> None:
+    order: list[str] = []
+    values = {"ours": iter([2.0, 8.0, 3.0]), "peer": iter([1.0, 2.0, 3.0]), "other": iter([1.0, 1.0, 1.0])}
+
+    def side(name: str) -> float:
+        order.append(name)
+        return next(values[name])
+
+    found = alternate({name: partial(side, name) for name in values})
+    assert order == ["ours", "peer", "other", "peer", "other", "ours", "other", "ours", "peer"]
+    ratio = found.ratio("ours", "peer", float)
+    assert ratio.rounds == (2.0, 4.0, 1.0)
+    assert ratio.middle == 2.0
+    assert str(ratio).startswith("1 to 4 in 3 rounds")
+    with pytest.raises(ValueError, match="a comparison takes 3 rounds at least, not 2"):
+        alternate({"ours": float}, 2)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "others", "is_noisy"),
+    [(0.5, 0.5, True), (0.5, 0.01, False), (0.01, 0.5, False), (None, 0.5, True), (None, 0.01, False)],
+)
+def test_noisy_is_what_waits_for_cores_that_others_take(waiting: float | None, others: float, is_noisy: bool) -> None:
+    load, quiet = Load(waiting, others), Load(0.0, 0.0)
+    assert load.is_noisy == is_noisy
+    found = Rounds({"a": [1.0] * 3, "b": [1.0] * 3}, {"a": [quiet] * 3, "b": [quiet, load, quiet]})
+    assert found.ratio("a", "b", float).noisy == is_noisy
+    assert ("noisy in 1" in str(found.ratio("a", "b", float))) == is_noisy
+    assert Ratio.of([(1.0, 2.0)] * 3, load).noisy == 3 * is_noisy
+
+
+def test_what_the_benchmark_computes_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight seconds of CPU were used in four, of four cores, six of them by the benchmark's own processes."""
+    for name, before, after in (("_busy_s", 100, 108), ("_waiting_s", 10, 11), ("_reaped_s", 50, 56), ("_now_s", 0, 4)):
+        monkeypatch.setattr(rounds_module, name, iter([float(before), float(after)]).__next__)
+    monkeypatch.setattr(rounds_module.os, "cpu_count", lambda: 4)
+    assert Watch().stop() == Load(waiting=0.25, others=(8.0 - 6.0) / (4 * 4.0))
+
+
+def test_a_watch_sees_what_a_child_computes() -> None:
+    watch = Watch()
+    subprocess.run([sys.executable, "-c", "sum(range(30_000_000))"], check=True)
+    load = watch.stop()
+    assert 0 <= load.others <= 1.05
+    assert load.waiting is None or 0 <= load.waiting <= 1
+
+
+def test_table_and_file_tell_the_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result({"other": 1.0})
+    result.compare("ratio", Ratio((1.5, 2.5, 2.0), noisy=2))
+    report("toy", {"ratio": (">=", 1.0), "other": (">=", 1.0)}, result, tmp_path / "found.json")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 noisy" in shown
+    assert "1.5 to 2.5" in shown
+    rounds = json.loads((tmp_path / "found.json").read_text())["rounds"]
+    assert rounds == {"ratio": {"rounds": [1.5, 2.5, 2.0], "noisy_rounds": 2}}
+
+
 @pytest.mark.parametrize("name", ["ablation", "finetune", "train_throughput"])
 def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module(f"benchmarks.{name}")
     measurements = 0
 
-    def apart(*_: Any) -> dict[str, float]:
+    def apart(function: Any, *_: Any) -> Any:
         nonlocal measurements
         measurements += 1
-        return defaultdict(lambda: 1.0)
+        return defaultdict(lambda: [1.0] * 3 if function.__name__ == "seeds" else 1.0)
 
     monkeypatch.setattr(module, "apart", apart)
     counts, figures = [], []
@@ -81,4 +144,4 @@ def test_the_quick_form_measures_less_of_the_same(name: str, monkeypatch: pytest
         figures.append(set(module.measure(Options(quick, None, None)).figures))
         counts.append(measurements)
     assert figures[0] <= figures[1] == set(module.TARGETS)
-    assert 3 * counts[0] < counts[1]
+    assert counts[0] < counts[1]  # a comparison takes three rounds in either form
