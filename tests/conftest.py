@@ -72,6 +72,8 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     from adapt.config import ResourcesConfig
+    from adapt.own_data import OWN_RAY
+    from adapt.own_ray import remove
     from adapt.runtime import connect
     from tests.forks.process import with_forked_workers
 
@@ -80,8 +82,10 @@ def ray_cluster() -> Iterator[None]:
         patch.setattr(ray, "init", partial(ray.init, num_cpus=2))
         with_forked_workers(patch)
         connect(ResourcesConfig())
+    folder = Path(os.environ[OWN_RAY])
     yield
     ray.shutdown()
+    remove(folder)
 
 
 @pytest.fixture(scope="session")

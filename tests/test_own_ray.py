@@ -1,6 +1,5 @@
 """A Ray of our own: what it consists of, that it is private, and that it starts where others do not."""
 
-import atexit
 import os
 import stat
 import subprocess
@@ -222,9 +221,9 @@ def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.M
 def test_a_user_whose_home_nobody_knows_gets_one(monkeypatch: pytest.MonkeyPatch, short: Path) -> None:
     """As in containers that run with any user id."""
     monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("atexit.register", lambda *_: None)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.setenv("HOME", "")
     monkeypatch.setenv(OWN_RAY, "")
     adapt.own_ray._start(short)
-    atexit.unregister(adapt.own_ray._end)  # the fixtures' Ray ends by itself
     assert os.environ["HOME"] == str(short)
