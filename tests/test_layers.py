@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
 BASE = frozenset({"better", "errors", "schema", "config", "console", "live", "redact", "splitmix", "streams"})
-GROUND = BASE | {"runner", "nearest", "plugin", "without", "show"}
+GROUND = BASE | {"runner", "nearest", "plugin", "without", "show", "shipped"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -28,6 +28,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "console": BASE,
     "live": BASE,
     "nearest": frozenset(),
+    "shipped": frozenset(),
     "plugin": BASE | {"nearest"},
     "parse": BASE | {"nearest", "plugin", "method", "without"},  # options of methods are sections
     "runner": BASE,

@@ -4,5 +4,5 @@
 - `chain`: chains of stages, here and on clusters.
 - `tune`: searches.
 - `completion`: completes commands in shells.
-- `shipped`: the recipes and spaces that come with the package.
+- `recipes`: the recipes and spaces that come with the package.
 """

@@ -8,12 +8,12 @@ from contextlib import suppress
 from adapt.chain.arguments import Command, read_command, read_job
 from adapt.chain.build import Chain, study, trainings_ahead
 from adapt.chain.chain_run import ChainRun, Report, ahead_lines
-from adapt.cli.shipped import recipe_file
 from adapt.console import finish, log
 from adapt.errors import ConfigError
 from adapt.job.plan import plan_of
 from adapt.parse import parse
 from adapt.report.entry import Study
+from adapt.shipped import recipe_file
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.streams import is_unread

@@ -11,6 +11,7 @@ from adapt.console import log, run_job
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.nearest import nearest
+from adapt.shipped import recipe_file, recipes, spaces, unless_here
 
 COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
@@ -76,11 +77,10 @@ def usage() -> str:
 
 def run_named(name: str, arguments: Sequence[str]) -> None:
     """Runs a job by its name."""
-    from adapt.cli.shipped import recipes, unless_here, with_files
+    from adapt.cli.recipes import with_files
     from adapt.job.run import carry_out
 
-    files = unless_here({recipe.name: recipe.file for recipe in recipes()})
-    taken = with_files([*arguments], "--config", files)
+    taken = with_files([*arguments], "--config", unless_here(recipes()))
     if name == "vocabulary":
         from adapt.job.vocabulary import told
 
@@ -94,20 +94,18 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 
 def _demo(arguments: list[str]) -> None:
-    from adapt.cli.shipped import recipe_file
-
     run_named("dapt", [f"--config={recipe_file('demo')}", *arguments])
 
 
 def _recipes(arguments: list[str]) -> None:
-    from adapt.cli.shipped import recipes, shipped_blocks, spaces
+    from adapt.cli.recipes import shipped_blocks
     from adapt.show.text import render_text
 
     if not arguments or arguments[0] in HELP:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else 120
         print(render_text(shipped_blocks(), width))
         return
-    files = {recipe.name: recipe.file for recipe in recipes()} | spaces()
+    files = recipes() | spaces()
     if arguments[0] not in files:
         raise ConfigError(f"there is no recipe {arguments[0]}", nearest(arguments[0], files))
     print(files[arguments[0]].read_text(encoding="utf-8"), end="")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from adapt.cli.shipped import spaces, unless_here, with_files
 from adapt.console import finish, log
 from adapt.report.entry import HTML, Entry, Study
 from adapt.runner import Finished, Store, ensure
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str]) -> None:
         print(HELP)
         return
     verb, *rest = arguments if arguments[0] in ("plan", "status") else ["run", *arguments]
-    files = unless_here(spaces())
-    search = search_asked(with_files(with_files(rest, "--space", files), "--tune.space", files))
+    search = search_asked(rest)
     {"run": _run, "plan": _plan, "status": _status}[verb](search, Store(root_of(search.config)))
 
 

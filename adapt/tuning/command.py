@@ -9,10 +9,12 @@ from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.job.registry import JOBS, job_of
+from adapt.nearest import nearest
 from adapt.parse import parse
 from adapt.parse.keys import read_given
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
+from adapt.shipped import space_file, spaces
 from adapt.stage.context import Context, root_of
 from adapt.tuning.check import Configure
 from adapt.tuning.search import Search
@@ -83,10 +85,13 @@ def search_of(
         AdaptError: the configuration, the space or an objective cannot work.
     """
     if not config.tune.space:
-        raise ConfigError("tune.space is empty", "name the file of a space: --space tune_spaces/tapt.py")
-    if not Path(config.tune.space).is_file():
-        raise ConfigError(f"tune.space: there is no file {config.tune.space}", "check the path")
+        raise ConfigError("tune.space is empty", "name a space or its file: --space tapt (dontstop recipes lists them)")
+    space = space_file(config.tune.space)
+    if not Path(space).is_file():
+        raise ConfigError(
+            f"tune.space: there is no file {config.tune.space}", nearest(config.tune.space, spaces(), "check the path")
+        )
     digests = Digests.below(root_of(config))
-    digest = digests.of(Path(config.tune.space))
+    digest = digests.of(Path(space))
     as_it_is = trial_of(job, on_dev(config), context_of).key
-    return Search(config.name, job, config, configure, config.tune.space, digest, as_it_is, context_of, given)
+    return Search(config.name, job, config, configure, space, digest, as_it_is, context_of, given)

