@@ -37,7 +37,7 @@ class RawRow:
     is_bare: bool = False
     """A cell that is not enclosed contains a quote."""
     is_doubled: bool = False
-    """An enclosed cell contains a doubled quote."""
+    """An enclosed cell contains a doubled quote, or is empty: a pair of quotes that is not a part of a text."""
     fault: str = ""
     """Why its quotes cannot be read as enclosing cells."""
 
@@ -68,7 +68,7 @@ class RawRow:
             if self.is_open:
                 inside = _INSIDE.match(line, position)
                 assert inside
-                self.is_doubled |= b'"' in inside[0]
+                self.is_doubled |= b'"' in inside[0] or (not inside[0] and position > 0)
                 if inside.end() == len(line):
                     return
                 position = inside.end() + 1

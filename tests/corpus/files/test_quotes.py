@@ -121,6 +121,11 @@ def test_cells_of_two_short_lines_beside_labels(tmp_path: Path, suffix: str) -> 
     assert read(path) == texts
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_empty_cells_as_a_library_writes_them(tmp_path: Path, suffix: str) -> None:
+    assert read(written(tmp_path / f"a{suffix}", [["text"], ["one"], [""], ["two"]])) == ["one", "", "two"]
+
+
 def test_lines_that_may_be_rows_or_one_cell_are_accepted_where_all_cells_are_in_quotes(tmp_path: Path) -> None:
     texts = ["one line", "two\nlines", "three\nshort\nlines"]
     with pytest.raises(DataError, match=r"line 3: a quote begins a cell that ends 1 line below, .* look like rows"):
