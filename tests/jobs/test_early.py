@@ -26,7 +26,7 @@ from transformers import (
 from adapt import preflight
 from adapt.config import Config, ModelConfig, ResourcesConfig, TrainingConfig
 from adapt.errors import ConfigError, ModelError, StorageError
-from adapt.job.dapt import dapt
+from adapt.job.dapt import dapt_stages
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.parse import parse
@@ -94,7 +94,7 @@ def test_all_that_a_job_writes_needs_room(
     weights = 4 * sum(each.numel() for each in preflight_weights(tiny_bert))
     for schedule, times in (("linear", 11), ("wsd", 14)):
         context = Context.of(parse([*job, "--training.keep_checkpoints=2", f"--training.schedule={schedule}"], "x"))
-        waiting, _ = unfinished([dapt(context)], context.store)
+        waiting, _ = unfinished([dapt_stages(context)], context.store)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, times=times: SimpleNamespace(free=times * weights))
         check_ahead(waiting, context.store)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, times=times: SimpleNamespace(free=times * weights - 1))
