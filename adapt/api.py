@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from functools import cached_property
 from os import PathLike
@@ -196,13 +197,26 @@ def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:
     Raises:
         AdaptError: as the job itself would raise before anything runs.
     """
-    with as_library():
+    with _session():
         return plan_of(job_of(job), Context.of(configuration(job_of(job).kind, config, fields)))
+
+
+@contextmanager
+def _session() -> Iterator[None]:
+    """A run as a library. An interrupt ends what runs, and leaves the process as it was."""
+    with as_library():
+        try:
+            yield
+        except KeyboardInterrupt:
+            from adapt.runtime import disconnect
+
+            disconnect()
+            raise
 
 
 def _run(name: str, config: Source, fields: Mapping[str, Any]) -> Run[Any]:
     job: Job = JOBS[name]
-    with as_library():
+    with _session():
         context = Context.of(configuration(job.kind, config, fields))
         return Run(run_stages_of(job, context, arguments_of(config, fields)))
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from adapt import library
 from adapt.errors import AdaptError, ConfigError, Interrupted
 from adapt.redact import redact, redacted
 from adapt.streams import outlive_readers
@@ -32,9 +33,13 @@ AGAIN = "run the same command again: what is finished stays, and a training goes
 def log(message: str) -> None:
     """Writes one plain line to stderr, or one of JSON (`--log_format json`), without passwords in URLs.
 
-    A line that cannot be written, because the disk is full or nobody reads any more, is dropped.
+    A line that cannot be written, because the disk is full or nobody reads any more, is dropped. In a process that uses
+    dontstop as a library, the line goes to the logger `dontstop`.
     """
     structured = note(message)
+    if library.is_active():
+        library.LOGGER.info(redact(message))
+        return
     line = structured if logs_json() else redact(message)
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{line}\n")  # in one call, so that lines of several threads stay whole
@@ -206,8 +211,14 @@ def _interrupted(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def end_now(error: AdaptError) -> NoReturn:
-    """Ends this process with a message, from any thread. Nothing is cleaned up: it is for when that would hang."""
+def end_now(error: AdaptError) -> None:
+    """Ends this process with a message, from any thread. Nothing is cleaned up: it is for when that would hang.
+
+    In a process that uses dontstop as a library, it ends the run with this error, and not the process.
+    """
+    if library.is_active():
+        library.end_runs(error)
+        return
     _ending.acquire()
     if sys.stderr.isatty():
         log(_SHOW_CURSOR)  # which a live line hides

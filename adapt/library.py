@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -11,14 +12,18 @@ from typing import Any
 
 OURS = ("RAY_", "DONTSTOP_", "MALLOC_", "OMP_", "GOMP_", "TOKENIZERS_", "MASTER_", "TORCHINDUCTOR_", "PYTHONBREAKPOINT")
 """Beginnings of the names of environment variables that a run sets, for Ray and for the processes that it starts."""
-LOGGERS = ("ray", "ray.data", "ray.serve", "ray.train", "ray.tune")
+QUIET = ("ray", "ray.data", "ray.serve", "ray.train", "ray.tune")
 """Loggers that a run keeps quiet."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOGGER = logging.getLogger("dontstop")
+"""What a run logs to in a process that uses dontstop as a library."""
 
 _lock = threading.Lock()
 _running = 0
 """Runs at the moment, in several threads."""
 _before: dict[str, Any] = {}
+_error: list[Exception] = []
+"""What ended the runs from another thread."""
 
 
 @contextmanager
@@ -26,29 +31,59 @@ def as_library() -> Iterator[None]:
     """Puts environment, warning filters, loggers and signal handlers back when the last run has ended.
 
     Runs in several threads share one restore point: that of the first one. A run itself needs the changes, since Ray
-    reads the environment when it starts processes.
+    reads the environment when it starts processes. In a notebook, messages are printed below the cell.
+
+    Raises:
+        Exception: what `end_runs` was given, in place of the KeyboardInterrupt that it causes.
     """
     global _running
     with _lock:
         if not _running:
             _before.update(_surroundings())
+            if in_notebook():
+                _print_messages()
         _running += 1
     try:
         yield
+    except KeyboardInterrupt as interrupt:
+        if _error:
+            raise _error[0] from interrupt
+        raise
     finally:
         with _lock:
             _running -= 1
             if not _running:
                 _restore(_before)
                 _before.clear()
+                _error.clear()
+
+
+def is_active() -> bool:
+    """Whether a run is under way in this process that uses dontstop as a library."""
+    return bool(_running)
+
+
+def end_runs(error: Exception) -> None:
+    """Ends the run of the main thread with an error, from any thread."""
+    _error.append(error)
+    signal.raise_signal(signal.SIGINT)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
 
 
 def _surroundings() -> dict[str, Any]:
     return {
         "environment": {name: value for name, value in os.environ.items() if name.startswith(OURS)},
         "filters": list(warnings.filters),
-        "levels": {name: logging.getLogger(name).level for name in LOGGERS},
+        "levels": {name: logging.getLogger(name).level for name in (*QUIET, LOGGER.name)},
         "handlers": {number: signal.getsignal(number) for number in SIGNALS},
+        "own_handlers": list(LOGGER.handlers),
+        "propagate": LOGGER.propagate,
     }
 
 
@@ -60,7 +95,23 @@ def _restore(before: dict[str, Any]) -> None:
     warnings.filters[:] = before["filters"]  # type: ignore[index]
     for name, level in before["levels"].items():
         logging.getLogger(name).setLevel(level)
+    LOGGER.handlers[:], LOGGER.propagate = before["own_handlers"], before["propagate"]
     if threading.current_thread() is threading.main_thread():
         for number, handler in before["handlers"].items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
+
+
+class _Printed(logging.Handler):
+    """Prints messages below the cell of a notebook."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record))
+
+
+def _print_messages() -> None:
+    """Prints messages in a notebook, unless its user has said how the logger is to be handled."""
+    if not LOGGER.handlers and LOGGER.level == logging.NOTSET:
+        LOGGER.addHandler(_Printed())
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.propagate = False

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from adapt import library
 from adapt.console import log, logs_json
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _BAR = 24
 _REDRAW_S = 0.1
+_NOTEBOOK_S = 0.5
 _terminal = threading.Lock()
 """Held by who draws the live line. Whoever reports meanwhile gets plain lines, which appear above it."""
 
@@ -48,7 +50,13 @@ def display(waiting: str, least: Sequence[str], period_s: float = 0.0) -> Iterat
     can_redraw = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not logs_json()
     on_terminal = can_redraw and _terminal.acquire(blocking=False)
     try:
-        shown: Display = _LiveLine(waiting, least) if on_terminal else _PlainLines(period_s)
+        shown: Display = (
+            _LiveLine(waiting, least)
+            if on_terminal
+            else _NotebookLine(waiting)
+            if library.is_active() and library.in_notebook()
+            else _PlainLines(period_s)
+        )
         try:
             yield shown
         finally:
@@ -95,6 +103,43 @@ class _PlainLines:
     def _say(self) -> None:
         log("  ".join(self._unsaid.values()))
         self._said_at, self._has_said, self._unsaid = time.monotonic(), True, {}
+
+
+class _NotebookLine:
+    """One line below the cell of a notebook, written again as reports come."""
+
+    def __init__(self, waiting: str) -> None:
+        from IPython.display import display as show  # a notebook's kernel has it
+
+        self._handle = show(_Plain(waiting), display_id=True)
+        self._drawn_at = 0.0
+        self._undrawn = ""
+
+    def update(self, parts: Mapping[str, str], done: int, total: int) -> None:
+        filled = _BAR * done // total if total else 0
+        first, *rest = parts.values()
+        bar = f" [{'=' * filled}{' ' * (_BAR - filled)}]" if total else ""
+        self._undrawn = "  ".join([first + bar, *rest])
+        if time.monotonic() - self._drawn_at >= _NOTEBOOK_S:
+            self._draw()
+
+    def close(self) -> None:
+        if self._undrawn:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._handle.update(_Plain(self._undrawn))
+        self._drawn_at, self._undrawn = time.monotonic(), ""
+
+
+class _Plain:
+    """A text that a notebook shows as it is."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 class _LiveLine:

@@ -75,6 +75,7 @@ def _heed(reader: int, doing: str, fix: str, on_end: Callable[[], object]) -> No
         if time.monotonic() >= deadline:
             on_end()
             end_now(error)
+            return
         if not readable:
             log(f"still {doing}, after {time.monotonic() - began:.0f} s")
         elif not (came := os.read(reader, 64)):
@@ -125,6 +126,7 @@ def _await_silence(host: str, port: int) -> None:
             _say_gone(
                 f"the control store of the Ray cluster at {host}, port {port}, has not answered for {patience:.0f} s"
             )
+            return
         time.sleep(_LOOK_S)
 
 

@@ -2,14 +2,16 @@
 
 import logging
 import os
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
-from adapt.console import catch_signals, log
+from adapt.console import log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 from adapt.own_data import OWN_RAY, keep_data_here
 from adapt.own_ray import start_ray
@@ -73,25 +75,80 @@ def _named_by(resources: ResourcesConfig) -> str:
 def connect(resources: ResourcesConfig) -> None:
     """Joins the cluster at the configured address, or starts Ray on this machine. Later calls do nothing.
 
+    A connection that a user's own program has made is used as it is.
+
     Raises:
-        ClusterError: nobody answers at the address, or Ray does not start.
+        ClusterError: nobody answers at the address, or Ray does not start, or this process works with another cluster.
     """
     address = address_of(resources)
-    for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
-        os.environ.setdefault(name, value)  # before Ray is imported, which reads them
-    if address:
-        os.environ.pop(OWN_RAY, None)  # of a Ray of our own that this process was started from
+    _set_environment(address)
     import ray
 
     if ray.is_initialized():
+        _check_same(address)
         return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if address:
         join(address, _named_by(resources), os.environ.get(NODE_ADDRESS))
     else:
         log("starting Ray on this machine")
         start_ray()
-    catch_signals()  # Ray has installed handlers of its own
+    _made.clear()
+    _made.update({name: os.environ[name] for name in (*LOCAL_ENVIRONMENT, OWN_RAY, "HOME") if name in os.environ})
+    _made[_ADDRESS] = address or ""
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # Ray has installed its own
     hush()
+
+
+_ADDRESS = "address"
+_made: dict[str, str] = {}
+"""The address of the connection that this process has made, and the environment variables that belong to it."""
+
+
+def _set_environment(address: str | None) -> None:
+    """Sets what Ray, and the processes that it starts, read when they start."""
+    for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
+        os.environ.setdefault(name, value)
+    if address:
+        os.environ.pop(OWN_RAY, None)  # of a Ray of our own that this process was started from
+    elif _made:
+        os.environ.update({name: value for name, value in _made.items() if name != _ADDRESS})
+
+
+def _check_same(address: str | None) -> None:
+    """Refuses another cluster than the one that this process has joined."""
+    if _made and _made[_ADDRESS] != (address or ""):
+        known = _made[_ADDRESS] or "a Ray of its own"
+        raise ClusterError(
+            f"this process works with {known}, and {address or 'its own Ray'} is asked for (resources.address)",
+            "call ray.shutdown() first, or use another process",
+        )
+
+
+def is_own_ray() -> bool:
+    """Whether this process works with a Ray of our own, and not with a cluster or a user's own connection."""
+    return OWN_RAY in os.environ
+
+
+def disconnect() -> None:
+    """Ends the connection that `connect` has made, with all that runs in it. A user's own connection stays."""
+    if not _made:
+        return
+    import ray
+
+    ending = threading.Thread(target=ray.shutdown, daemon=True)
+    ending.start()
+    deadline = time.monotonic() + DISCONNECT_S
+    while ending.is_alive() and time.monotonic() < deadline:
+        with suppress(KeyboardInterrupt):  # a second one: the end is under way
+            ending.join(0.2)
+    _made.clear()
+
+
+DISCONNECT_S = 30.0
+"""Seconds that Ray has to end."""
 
 
 def _local_environment() -> dict[str, str]:

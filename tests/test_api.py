@@ -1,12 +1,16 @@
 """The Python library: one function for each job, with the checks, keys and errors of the command."""
 
 import inspect
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +18,11 @@ import dontstop
 from adapt.api import arguments_of, configuration
 from adapt.config import Config, TrainingConfig
 from adapt.config.kinds import DAPT
-from adapt.errors import ConfigError
+from adapt.console import end_now, log
+from adapt.errors import ConfigError, TrainingError
 from adapt.job.registry import JOBS
-from adapt.library import as_library
+from adapt.library import LOGGER, as_library
+from adapt.live import display as progress
 from tests.samples import sentences, write
 
 TEXT = {"paths": "text.jsonl"}
@@ -105,6 +111,65 @@ def test_the_process_stays_as_it_was() -> None:
         warnings.simplefilter("ignore")
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert (dict(os.environ), list(warnings.filters), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_messages_go_to_the_logger_and_not_to_stderr(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO, "dontstop"), as_library():
+        log("half done, see https://user:secret@host/x")
+    log("outside")
+    assert [record.message for record in caplog.records] == ["half done, see https://host/x"]
+    assert capsys.readouterr().err == "outside\n"
+
+
+def test_what_would_end_a_command_ends_the_run_and_not_the_process() -> None:
+    def waits_until_ray_is_gone() -> None:
+        with as_library():
+            threading.Thread(target=end_now, args=(TrainingError("Ray was killed", "run it again"),)).start()
+            while True:
+                time.sleep(0.01)
+
+    with pytest.raises(TrainingError, match="Ray was killed"):
+        waits_until_ray_is_gone()
+
+
+def test_an_interrupt_leaves_the_handlers_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), as_library():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+class Shell:
+    """The shell of a notebook's kernel."""
+
+    kernel = object()
+
+
+def test_a_notebook_shows_messages_and_one_line_of_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, text: object) -> None:
+            shown[-1] = repr(text)
+
+    def display(text: object, display_id: bool) -> Handle:
+        shown.append(repr(text))
+        return Handle()
+
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=Shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    with as_library():
+        log("train: begins")
+        with progress("waiting", []) as line:
+            line.update({"step": "step 1/2", "loss": "loss 3.0"}, 1, 2)
+            line.update({"step": "step 2/2", "loss": "loss 2.0"}, 2, 2)
+    assert capsys.readouterr() == ("train: begins\n", "")
+    assert shown == ["step 2/2 [========================]  loss 2.0"]
+    assert not LOGGER.handlers
 
 
 @pytest.fixture

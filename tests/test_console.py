@@ -23,6 +23,7 @@ EXIT_CODES = {
     "ModelError": 4,
     "ClusterError": 5,
     "StorageError": 6,
+    "CheckpointError": 6,
     "TrainingError": 7,
     "DeviceMemoryError": 7,
     "StageError": 8,

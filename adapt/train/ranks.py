@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from adapt import library
 from adapt.config import ResourcesConfig
 from adapt.console import log
 from adapt.errors import CheckpointError
 from adapt.own_data import OWN_RAY
 from adapt.runner.secret import secret_of
-from adapt.runtime import PROCESS_ENVIRONMENT, address_of, await_resources, bundle_of, hush
+from adapt.runtime import PROCESS_ENVIRONMENT, await_resources, bundle_of, disconnect, hush, is_own_ray
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing
@@ -94,8 +95,13 @@ def _fit(trainer: Any, folder: Path) -> None:
 
     thread = threading.Thread(target=fit, daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(0.2)  # short, so that ctrl-C is noticed
+    try:
+        while thread.is_alive():
+            thread.join(0.2)  # short, so that ctrl-C is noticed
+    except KeyboardInterrupt:
+        if library.is_active():  # else the process ends, and Ray with it
+            disconnect()
+        raise
     if errors:
         raise as_ours(errors[0], folder) from errors[0]
 
@@ -109,7 +115,7 @@ def _trainer(run: RankedRun, sealing: Sealing) -> Any:
     from adapt.train.verdict import EndAtOnce
 
     hush()
-    is_joined, sizes, bundle = address_of(run.resources) is not None, run.sizes, bundle_of(run.resources)
+    is_joined, sizes, bundle = not is_own_ray(), run.sizes, bundle_of(run.resources)
     # typed as anything, since Ray declares what its first version took
     callbacks: list[Any] = [EndAtOnce(run.folder)]
     environment: dict[str, Any] = {}
