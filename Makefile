@@ -13,6 +13,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --constraint constraints.txt
 STAMP  := $(VENV)/.installed
+TO_RUN := $(VENV)/.installed-run
 ON_NODES := $(VENV)/.installed-node
 PYTHON ?=
 
@@ -34,10 +35,10 @@ env: $(STAMP) ## create .venv with the pinned packages; nothing when it is up to
 
 node: $(ON_NODES) ## the same for a node of a cluster: without what only development needs
 
-demo: env ## adapt a small language model to technical English, on local Ray: the whole road in a few minutes
-	$(PY) jobs/dapt.py --config jobs/recipes/demo.yaml $(ARGS)
+demo: $(TO_RUN) ## adapt a small language model to technical English, on local Ray: two minutes of work at most
+	$(VENV)/bin/dontstop demo $(ARGS)
 
-cluster: env ## a cluster of three nodes on this machine: the demo is submitted, a node is lost, all is taken down
+cluster: $(TO_RUN) ## a cluster of three nodes on this machine: the demo is submitted, a node is lost, all is taken down
 	$(PY) -m cluster.here $(ARGS)
 
 test: env ## run the tests, in three processes
@@ -56,10 +57,12 @@ clean: ## remove caches and build leftovers (not .venv, not runs/)
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
+# What is installed for development or for a node also runs the demo: each of the three marks TO_RUN.
 # PyTorch goes first, without what it needs, so that nothing else comes from TORCH_INDEX.
 $(STAMP): EXTRAS := dev
 $(ON_NODES): EXTRAS := mlflow,model2vec,optuna,s3,wandb
-$(STAMP) $(ON_NODES): pyproject.toml constraints.txt
+$(TO_RUN): EXTRAS :=
+$(STAMP) $(ON_NODES) $(TO_RUN): pyproject.toml constraints.txt
 	@test -x $(PY) || { \
 	  for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
@@ -77,5 +80,5 @@ $(STAMP) $(ON_NODES): pyproject.toml constraints.txt
 	  echo "  fix: remove $(VENV) and run make env again" >&2; exit 1; }
 	@$(PY) -m pip --version >/dev/null 2>&1 || $(PY) -m ensurepip --upgrade
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) torch
-	$(PIP) --editable '.[$(EXTRAS)]'
-	@touch $@
+	$(PIP) --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
+	@touch $@ $(TO_RUN)

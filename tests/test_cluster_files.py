@@ -91,6 +91,29 @@ def test_nodes_install_nothing_that_only_development_needs(tmp_path: Path) -> No
     assert {*extras.split(",")} < {*content} - {"dev"}
 
 
+@pytest.mark.parametrize("target", ["demo", "cluster"])
+def test_the_demo_installs_what_it_runs_with_and_no_more(tmp_path: Path, target: str) -> None:
+    command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (project,) = (line for line in said.splitlines() if "--editable" in line)
+    assert project.endswith("--editable '.'")
+
+
+def test_an_environment_for_development_runs_the_demo_as_it_is(tmp_path: Path) -> None:
+    def dry(target: str) -> str:
+        command = ["make", "--dry-run", target, f"VENV={tmp_path}/venv"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert "'.[dev]'" in dry("env")
+    (marks,) = (line for line in dry("env").splitlines() if line.startswith("touch "))
+    (tmp_path / "venv").mkdir()
+    for mark in marks.split()[1:]:
+        Path(mark).touch()
+    assert "pip install" not in dry("demo") + dry("env")
+    Path(f"{tmp_path}/venv/.installed").unlink()
+    assert "'.[dev]'" in dry("env")
+
+
 def test_what_is_to_be_filled_in_is_marked(text: str) -> None:
     gaps = [line for line in text.splitlines() if "FILL-IN" in line]
     assert ["ami-" in gaps[0], "fs-" in gaps[1], len(gaps)] == [True, True, 2]

@@ -100,6 +100,7 @@ def test_the_demo_runs_outside_of_the_repository(installed: Path, tmp_path: Path
     command = [
         *(sys.executable, str(installed / "bin" / "dontstop"), "demo", "--training.max_steps", "5"),
         *(f"--model.path={tiny_bert}", f"--corpus.paths={corpus}", "--corpus.source=files"),
+        "--corpus.packages=[]",
         *("--training.global_batch_size=8", "--training.sequence_length=64", "--evaluation.sequence_length=64"),
         f"--storage.root={tmp_path / 'runs'}",
     ]

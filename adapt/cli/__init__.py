@@ -3,6 +3,7 @@
 - `main`: the commands, their help, completion.
 - `chain`: chains of stages, here and on clusters.
 - `tune`: searches.
+- `demo`: the demo, and how long it takes here.
 - `completion`: completes commands in shells.
 - `recipes`: the recipes and spaces that come with the package.
 """

@@ -11,7 +11,7 @@ from adapt.console import log, run_job
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.nearest import nearest
-from adapt.shipped import recipe_file, recipes, spaces, unless_here
+from adapt.shipped import recipes, spaces, unless_here
 
 COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
@@ -93,10 +93,6 @@ def _module(name: str) -> Callable[[list[str]], None]:
     return lambda arguments: import_module(f"adapt.cli.{name}").main(arguments)
 
 
-def _demo(arguments: list[str]) -> None:
-    run_named("dapt", [f"--config={recipe_file('demo')}", *arguments])
-
-
 def _recipes(arguments: list[str]) -> None:
     from adapt.cli.recipes import shipped_blocks
     from adapt.show.text import render_text
@@ -122,7 +118,7 @@ def _completion(arguments: list[str]) -> None:
 RUN: dict[str, Callable[[list[str]], None]] = {
     "chain": _module("chain"),
     "tune": _module("tune"),
-    "demo": _demo,
+    "demo": _module("demo"),
     "recipes": _recipes,
     "completion": _completion,
 }

@@ -49,6 +49,8 @@ class SourceConfig:
     """Like corpus.dataset_split."""
     dataset_revision: str | None = how(None)
     """Like corpus.dataset_revision."""
+    packages: list[str] = how_list()
+    """Like corpus.packages."""
     text_field: str | None = None
     """Like corpus.text_field; null inherits it."""
     text_unit: Literal["line", "paragraph"] | None = None
@@ -79,6 +81,8 @@ class CorpusConfig:
     """`dataset`: split of the dataset."""
     dataset_revision: str | None = how(None)
     """`dataset`: branch, tag or commit; null is the latest commit of the main branch when the job starts."""
+    packages: list[str] = how_list()
+    """`docstrings`: the installed packages whose docstrings are read; empty reads those of all packages."""
     sources: list[SourceConfig] = how_list()
     """Several sources in place of the one that the fields above describe: a list of {name, weight, paths, …} with the
     same fields."""

@@ -91,8 +91,22 @@ def carry_out(job: Job, arguments: Sequence[str]) -> None:
     Raises:
         AdaptError: as `run_stages_of`, or the command line is wrong.
     """
+    run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
+
+
+def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
+    """Runs a job, shows people its result, and prints the line that machines read.
+
+    Args:
+        job: to run.
+        context: what its stages are made from.
+        arguments: the command line.
+
+    Raises:
+        AdaptError: as `run_stages_of`.
+    """
     from adapt.show.terminal import show_blocks
 
-    run = run_stages_of(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
+    run = run_stages_of(job, context, arguments)
     show_blocks(run.blocks())
     finish(job.name, run.finished.path, dict(run.figures()))

@@ -177,7 +177,7 @@ def _check_streaming(config: Config) -> None:
 
 def _check_source(prefix: str, source: CorpusConfig | SourceConfig) -> None:
     """Refuses a source that lacks the field that its kind needs, or sets that of another kind."""
-    for kind, name in (("files", "paths"), ("dataset", "dataset")):
+    for kind, name in (("files", "paths"), ("dataset", "dataset"), ("docstrings", "packages")):
         if getattr(source, name) and source.source != kind:
             fix = f"remove one of the two, or set source to {kind}"
             raise ConfigError(f"{prefix}{name} is set but {prefix}source is {source.source}", fix)

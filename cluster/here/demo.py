@@ -25,7 +25,7 @@ def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int
         steps: of the training.
     """
     where = [f"--storage.root={folder / 'runs'}", f"--model.path={model}"]
-    read = ["--corpus.source=files", f"--corpus.paths={text_in(folder)}"]
+    read = ["--corpus.source=files", "--corpus.packages=[]", f"--corpus.paths={text_in(folder)}"]
     length = [f"--training.max_steps={steps}", "--training.global_batch_size=16", "--training.log_interval_steps=1"]
     saved = [f"--training.checkpoint_interval_steps={INTERVAL}"]
     places = [f"--resources.workers={workers}", f"--resources.cpus_per_worker={NODE_CPUS - 1}"]

@@ -13,7 +13,7 @@ LINES = (".jsonl", ".json", ".csv", ".tsv", ".txt")
 """Formats that one can write a line into, where nothing is compressed."""
 OUTSIDE = {"model", "storage", "tracking", "resources", "comparison", "similarity", "advice", "sequence"}
 """Sections that name models or say where work is done."""
-PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision"}
+PLACES = {"paths", "sources", "source", "dataset", "dataset_config", "dataset_split", "dataset_revision", "packages"}
 PLACES |= {
     "general_paths",
     "replay_paths",

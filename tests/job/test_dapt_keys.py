@@ -142,6 +142,7 @@ WITH: dict[str, tuple[dict[str, Any], Any, set[str]]] = {
 }
 CONTENT = {
     *("corpus.sources", "corpus.dataset", "corpus.dataset_config", "corpus.dataset_split", "corpus.dataset_revision"),
+    "corpus.packages",
     *("corpus.paths", "evaluation.general_paths", "mixture.replay_paths"),
     *("model.path", "model.revision", "model.tokenizer", "model.trust_remote_code"),
 }

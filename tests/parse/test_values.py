@@ -74,6 +74,7 @@ CONTRADICTIONS = [
     (["--corpus.paths=[]"], "corpus.paths is empty"),
     (["--corpus.source=docstrings", PATHS], "corpus.paths is set but corpus.source is docstrings"),
     (["--corpus.source=dataset"], "corpus.dataset is empty"),
+    ([PATHS, "--corpus.packages=[numpy]"], "corpus.packages is set but corpus.source is files"),
     ([PATHS, "--corpus.dataset=a/b"], "corpus.dataset is set but corpus.source is files"),
     ([PATHS, *sources("{name: a, paths: b}")], "corpus.paths and corpus.sources are both set"),
     (sources("{name: a}"), "corpus.sources, a: paths is empty"),

@@ -4,7 +4,8 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from adapt.corpus.files.formats import DELIMITERS, SUFFIXES, format_of
 from adapt.corpus.files.location import is_url, matches
 from adapt.corpus.files.storage import check_unchanged, content_digest, state
 from adapt.errors import ConfigError, DataError
+from adapt.nearest import nearest
 from adapt.redact import redacted
 from adapt.runner.digest import Digests
 
@@ -76,7 +78,8 @@ def build_manifest(corpus: CorpusConfig, digests: Digests) -> Manifest:
     if corpus.source == "dataset":
         return Manifest([_dataset(corpus, digests)])
     if corpus.source == "docstrings":
-        return Manifest([Part(str(path), path.stat().st_size, digests.of(path)) for path in sorted(_package_records())])
+        records = package_records(corpus.packages)
+        return Manifest([Part(str(path), path.stat().st_size, digests.of(path)) for path in records])
     files = expand_paths(corpus.paths)
     with ThreadPoolExecutor(LISTERS) as pool:
         remote = {file: pool.submit(_remote_part, file) for file in files if is_url(file)}
@@ -143,9 +146,27 @@ def _dataset(corpus: CorpusConfig, digests: Digests) -> Part:
     return Part(str(corpus.dataset), 0, f"{commit}:{corpus.dataset_config}:{corpus.dataset_split}", commit)
 
 
-def _package_records() -> Iterator[Path]:
-    """RECORD files of the installed packages: each lists a package's files with their digests."""
+def package_records(names: Sequence[str]) -> list[Path]:
+    """The RECORD files of installed packages, sorted. Each lists the files of a package with their digests.
+
+    Args:
+        names: of the packages, in any spelling that pip takes; empty for all packages but this one.
+
+    Raises:
+        ConfigError: a package is not installed; names the nearest that is.
+    """
+    found: dict[str, list[Path]] = {}
     for distribution in importlib.metadata.distributions():
         for file in distribution.files or []:
             if file.name == "RECORD" and file.parent.name.endswith(".dist-info") and distribution.name != "dontstop":
-                yield Path(str(file.locate()))
+                found.setdefault(_spelled(distribution.name), []).append(Path(str(file.locate())))
+    for name in names:
+        if _spelled(name) not in found:
+            raise ConfigError(f"corpus.packages: package {name} is not installed", nearest(_spelled(name), found))
+    chosen = {_spelled(name) for name in names} or found.keys()
+    return sorted({path for name in chosen for path in found[name]})
+
+
+def _spelled(package: str) -> str:
+    """The name of a package as package indexes compare names: `scikit_learn` and `scikit-learn` are the same."""
+    return re.sub(r"[-_.]+", "-", package).lower()

@@ -298,3 +298,16 @@ def test_docstrings_are_those_of_the_installed_packages(digests: Digests) -> Non
     assert {"numpy", "torch", "pytest"} <= packages
     assert "dontstop" not in packages
     assert built.digest == build_manifest(CorpusConfig(source="docstrings"), digests).digest
+
+
+def test_docstrings_of_some_packages_are_read_alone(digests: Digests) -> None:
+    built = build_manifest(CorpusConfig(source="docstrings", packages=["scikit_learn", "numpy"]), digests)
+    assert [Path(part.path).parent.name.split("-")[0] for part in built.parts] == ["numpy", "scikit_learn"]
+    other = build_manifest(CorpusConfig(source="docstrings", packages=["Scikit-Learn"]), digests)
+    assert [part.digest for part in other.parts] == [built.parts[1].digest]
+
+
+def test_a_package_that_is_not_installed_is_refused(digests: Digests) -> None:
+    with pytest.raises(ConfigError, match="package nunpy is not installed") as caught:
+        build_manifest(CorpusConfig(source="docstrings", packages=["nunpy"]), digests)
+    assert caught.value.fix == "did you mean numpy?"
