@@ -73,20 +73,21 @@ def _found(field: str) -> str:
     )
 
 
-def check_answers(host: str, port: int, field: str) -> None:
-    """Looks whether a server of gRPC, such as Ray's control store, answers. Takes at most 10 s.
+def check_answers(host: str, port: int, field: str, timeout_s: float = _TIMEOUT_S) -> None:
+    """Looks whether a server of gRPC, such as Ray's control store, answers. Takes at most twice the limit.
 
     Args:
         host: a name or an address, without brackets.
         port: its port.
         field: the option or variable that names the address, for messages.
+        timeout_s: limit for the connection, and for the answer [s].
 
     Raises:
         ClusterError: nobody answers, or somebody else.
     """
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        connection = socket.create_connection((host, port), timeout=_TIMEOUT_S)
+        connection = socket.create_connection((host, port), timeout=timeout_s)
     except OSError as error:
         raise ClusterError(
             f"no Ray cluster answers at {place} ({field}): {error}",

@@ -69,6 +69,8 @@ ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "summar
 ALLOWED["api"] = GROUND | {"advise", "evaluate", "job", "model", "parse", "runtime", "stage"}
 ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "runtime", "stage", "summary"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "summary", "tuning"}
+ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init looks at a user's files and model
+ALLOWED["cli"] |= {"own_ray", "preflight", "ray_address", "runtime"}  # doctor checks what a run would meet
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
 # `run`; the hooks that train know neither, and `train` is above them.

@@ -1,5 +1,6 @@
 """Completes commands in shells."""
 
+from adapt.cli.init import OPTIONS
 from adapt.cli.main import COMMANDS
 from adapt.config import Config, flat
 from adapt.errors import ConfigError
@@ -13,6 +14,8 @@ _dontstop() {{
         COMPREPLY=($(compgen -W "{commands}" -- "$word"))
     elif [ "$first" = chain ] && [ "$COMP_CWORD" -eq 2 ]; then
         COMPREPLY=($(compgen -W "{chain}" -- "$word"))
+    elif [ "$first" = init ] && [[ "$word" == --* ]]; then
+        COMPREPLY=($(compgen -W "{init}" -- "$word"))
     elif [[ "$word" == --* ]]; then
         COMPREPLY=($(compgen -W "{options}" -- "$word"))
     else
@@ -25,6 +28,7 @@ _ZSH = "autoload -Uz bashcompinit && bashcompinit\n" + _BASH
 _FISH = """\
 complete -c dontstop -n __fish_use_subcommand -f -a "{commands}"
 complete -c dontstop -n "__fish_seen_subcommand_from chain" -f -a "{chain}"
+{init_fish}
 {fields}
 """
 
@@ -45,6 +49,10 @@ def script(shell: str) -> str:
     return forms[shell].format(
         commands=" ".join([*JOBS, *COMMANDS]),
         chain=" ".join(CHAIN),
+        init=" ".join(f"--{name}" for name in OPTIONS),
+        init_fish="\n".join(
+            f'complete -c dontstop -n "__fish_seen_subcommand_from init" -l {name}' for name in OPTIONS
+        ),
         options=" ".join(f"--{name}" for name in names),
         fields="\n".join(f"complete -c dontstop -l {name} -r" for name in names),
     )

@@ -17,6 +17,8 @@ COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
     "tune": "search good values for fields of a job, by trials on dev",
     "demo": "adapt a small language model to technical English, as a first look",
+    "init": "look at your files, and write a configuration for them that runs as it is",
+    "doctor": "check that this machine has what jobs need, and say how to mend what it lacks",
     "recipes": "list the recipes and search spaces that come with the package",
     "completion": "print a script that completes commands in a shell: completion bash|zsh|fish",
 }
@@ -119,6 +121,8 @@ RUN: dict[str, Callable[[list[str]], None]] = {
     "chain": _module("chain"),
     "tune": _module("tune"),
     "demo": _module("demo"),
+    "init": _module("init"),
+    "doctor": _module("doctor"),
     "recipes": _recipes,
     "completion": _completion,
 }

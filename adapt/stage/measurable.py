@@ -44,6 +44,11 @@ def warn_of_unmeasured(name: str, corpora: Mapping[str, Stage[Prepared]], done: 
     log(f"{found}; {_fix(shares[0], documents, [text.path for text in texts])}")
 
 
+def documents_to_measure(documents: int) -> int:
+    """How many of a text's documents should be held out."""
+    return max(FEWEST_DOCUMENTS, min(round(WANTED_SHARE * documents), WANTED_MOST))
+
+
 def _share(stage: Stage[Prepared]) -> float:
     """The share of a text that is held out."""
     if isinstance(stage, Prepare):
@@ -58,8 +63,7 @@ def _fix(share: float, documents: int | None, folders: Sequence[Path]) -> str:
     none = "set it to 0 to train without a measurement"
     if documents is None:  # the text is streamed: how many documents it has is not known
         return f"set corpus.heldout_fraction to {min(10 * share, 0.5):.2g} or more, or {none}"
-    wanted = max(FEWEST_DOCUMENTS, min(round(WANTED_SHARE * documents), WANTED_MOST))
-    found = share_holding(folders, wanted)
+    found = share_holding(folders, documents_to_measure(documents))
     if found is None:
         return f"give it more text, or {none}"
     return f"set corpus.heldout_fraction to {found.share:g}, which holds out {found.documents}, or {none}"

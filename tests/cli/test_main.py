@@ -35,7 +35,9 @@ def test_a_command_that_does_not_exist_is_refused_with_the_nearest() -> None:
     assert caught.value.fix == "did you mean evaluate?"
 
 
-@pytest.mark.parametrize("command", [["dapt", "--help"], ["chain", "--help"], ["tune", "--help"], ["recipes"]])
+@pytest.mark.parametrize(
+    "command", [["dapt", "--help"], ["chain", "--help"], ["tune", "--help"], ["recipes"], ["init", "--help"]]
+)
 def test_help_loads_nothing_that_takes_long(command: list[str]) -> None:
     program = f"try:\n    {LIGHT.format(command, HEAVY)}\nexcept SystemExit:\n    pass\n".replace("; ", "\n    ")
     program += f"print(sorted({HEAVY!r} & set(sys.modules)))"
@@ -87,13 +89,17 @@ def test_names_after_an_option_become_files() -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_fields(shell: str) -> None:
     text = script(shell)
-    assert all(name in text for name in ("dapt", "chain", "training.learning_rate"))
+    assert all(name in text for name in ("dapt", "chain", "init", "doctor", "training.learning_rate"))
 
 
-def test_the_bash_completion_completes() -> None:
-    program = f"{script('bash')}\nCOMP_WORDS=(dontstop ch); COMP_CWORD=1; _dontstop; echo ${{COMPREPLY[@]}}"
+@pytest.mark.parametrize(
+    ("words", "completed"), [("ch", ["chain"]), ("do", ["doctor"]), ("init --t", ["--task"]), ("chain pl", ["plan"])]
+)
+def test_the_bash_completion_completes(words: str, completed: list[str]) -> None:
+    typed = f"COMP_WORDS=(dontstop {words}); COMP_CWORD={len(words.split())}"
+    program = f"{script('bash')}\n{typed}; _dontstop; echo ${{COMPREPLY[@]}}"
     ran = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == ["chain"]
+    assert ran.stdout.split() == completed
 
 
 def test_a_shell_that_is_not_known_is_refused() -> None:

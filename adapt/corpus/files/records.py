@@ -74,11 +74,13 @@ def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None
         yield _text(record, reading)
 
 
-def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
+def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple[int, Record]]:
     """The whole records of a file, in order, with all their fields; for one that cannot be read, the reason.
 
     Args:
         path: the file or URL.
+        checks_quotes: whether all of a csv or tsv file is read first, to know what its quotes mean. For a look at the
+            first records: False takes the quotes of csv files to enclose cells, and those of tsv files to be letters.
 
     Yields:
         The number of the line on which the record ends, or of the row in a table, from 1; and the record.
@@ -94,7 +96,9 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Record]]:
         if kind in TABLES:
             yield from enumerate(_some_readable(_rows(path, kind, Reading()), path), 1)
             return
-        are_enclosing = check_quotes(path, Reading()) if kind in DELIMITERS else False
+        are_enclosing = kind == "csv"
+        if checks_quotes and kind in DELIMITERS:
+            are_enclosing = check_quotes(path, Reading())
         with opened(path, compression) as file:
             numbered = _Numbered(lines(file, 0, None, Reading.max_bytes))
             if kind in DELIMITERS:

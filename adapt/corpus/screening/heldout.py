@@ -75,7 +75,20 @@ def share_holding(folders: Iterable[Path], documents: int) -> HeldShare | None:
         DataError: a shard cannot be read.
     """
     by_shard = [keys for folder in folders for pattern in (SHARD_GLOB, HELDOUT_GLOB) for keys in _keys(folder, pattern)]
-    keys = np.sort(np.concatenate([np.zeros(0, np.uint64), *by_shard]))
+    return share_of_keys(np.concatenate([np.zeros(0, np.uint64), *by_shard]), documents)
+
+
+def share_of_keys(keys: np.ndarray, documents: int) -> HeldShare | None:
+    """Returns the smallest share of two digits that holds out at least some number of documents, of these keys.
+
+    Args:
+        keys: of all documents, as of `keys_of`.
+        documents: how many are wanted.
+
+    Returns:
+        None where nothing would be left to train on.
+    """
+    keys = np.sort(keys)
     if len(keys) <= documents:
         return None
     least = (int(keys[documents - 1]) + 1) / 2**64

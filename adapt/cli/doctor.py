@@ -1,0 +1,393 @@
+"""Checks that this machine has what jobs need, each in one line with its fix: `dontstop doctor`."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from adapt.config import Config
+from adapt.config.kinds import DAPT, without_corpus
+from adapt.errors import AdaptError, ConfigError
+from adapt.own_ray import private_folder, remove
+from adapt.parse import parse
+from adapt.preflight import check_compile, check_writable
+from adapt.ray_address import check_answers, endpoint
+from adapt.runtime import address_of
+from adapt.train.capacity.device import has_gpu, machine_memory
+
+HELP = """\
+dontstop doctor [--config my.yaml] [--section.field VALUE ...]
+
+Checks this machine: Python and packages, GPUs, cores, memory, disk, shared memory, folders, compiler, cluster and
+token, optional extras. Each line is "ok", or "fix" with what to do. The exit code is 0 if all is right, else 1.
+
+With a configuration it also checks the fields of that: storage.root, resources.address, what needs a compiler. Nothing
+is started."""
+MAIN = ("torch", "ray", "deepspeed", "transformers")
+"""Packages that have a line of their own, with their versions."""
+_LIMIT_S = 7.0
+"""How long torch may take to load before it is left alone [s]."""
+_ANSWER_S = 3.0
+"""How long a cluster may take to answer [s]."""
+_GB = 10**9
+_FEWEST_MEMORY, _FEWEST_DISK, _FEWEST_SHARED = 3 * _GB, 2 * _GB, 512 * 1024**2
+_FULL = 0.95
+"""Ray writes nothing more to a disk that is filled to this share."""
+_TRY_TORCH = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count(), torch.version.cuda or '')"
+
+
+@dataclass(frozen=True)
+class CheckLine:
+    """One line of the doctor."""
+
+    what: str
+    fix: str = ""
+    """What to do; empty if all is right."""
+
+    def __str__(self) -> str:
+        return f"fix  {self.what}: {self.fix}" if self.fix else f"ok   {self.what}"
+
+
+class MachineError(AdaptError):
+    """Something on this machine must be mended before jobs can run well."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Prints what was found, line by line.
+
+    Args:
+        arguments: of the command.
+
+    Raises:
+        ConfigError: the configuration is wrong.
+        MachineError: at least one line has a fix.
+    """
+    if {"-h", "--help"} & {*arguments}:
+        print(HELP)
+        return
+    if arguments and not arguments[0].startswith("-"):
+        raise ConfigError(f"dontstop doctor takes no argument {arguments[0]}", "see dontstop doctor --help")
+    given = [argument for argument in arguments if argument != "--debug"]
+    config = parse(given, "dontstop doctor", without_corpus(DAPT)) if given else Config()
+    fixes = 0
+    for finding in examine(config):
+        print(finding, flush=True)
+        fixes += bool(finding.fix)
+    if fixes:
+        raise MachineError(f"{fixes} of the checks failed", "do what the lines that begin with `fix` say")
+
+
+def examine(config: Config) -> Iterator[CheckLine]:
+    """All findings. Takes at most about 10 s.
+
+    Args:
+        config: whose storage, address and devices are checked.
+    """
+    with ThreadPoolExecutor(2) as threads:
+        torch = threads.submit(try_torch)
+        cluster = threads.submit(lambda: list(cluster_checks(config)))
+        yield from package_findings()
+        yield from torch.result()
+        yield from machine_findings()
+        yield from folder_findings(config)
+        yield compiler_finding(config)
+        yield from cluster.result()
+        yield from extra_findings()
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A package that dontstop needs, with the versions that it works with."""
+
+    name: str
+    versions: str
+    extra: str = ""
+    """The optional extra that needs it; empty if every job does."""
+
+    @property
+    def text(self) -> str:
+        """As pip takes it."""
+        return f"'{self.name}{self.versions}'"
+
+    @property
+    def installed(self) -> str | None:
+        """The version that is installed."""
+        try:
+            return importlib.metadata.version(self.name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    def finding(self) -> CheckLine:
+        """Whether it is installed in a version that fits."""
+        from packaging.specifiers import SpecifierSet
+
+        if (version := self.installed) is None:
+            return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
+        if not SpecifierSet(self.versions).contains(version, prereleases=True):
+            return CheckLine(f"{self.name} {version} is not {self.versions}", f"pip install {self.text}")
+        return CheckLine(f"{self.name} {version}")
+
+
+def requirements() -> tuple[str, list[Requirement]]:
+    """The versions of Python, and the packages, that pyproject.toml or the installed package names."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    if project.is_file():
+        about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        lines = {"": about["dependencies"], **about["optional-dependencies"]}
+        return about["requires-python"], [_requirement(line, extra) for extra in lines for line in lines[extra]]
+    metadata = importlib.metadata.metadata("dontstop")
+    named = [
+        (line.partition(";")[0].strip(), re.search(r"""extra\s*==\s*['"](.*?)['"]""", line))
+        for line in importlib.metadata.requires("dontstop") or []
+    ]
+    return metadata["Requires-Python"], [_requirement(line, extra[1] if extra else "") for line, extra in named]
+
+
+def _requirement(line: str, extra: str) -> Requirement:
+    from packaging.requirements import Requirement as Parsed
+
+    parsed = Parsed(line.partition(";")[0])
+    return Requirement(parsed.name, str(parsed.specifier), extra)
+
+
+def package_findings() -> Iterator[CheckLine]:
+    """Whether Python and the required packages are there, in versions that fit."""
+    if importlib.util.find_spec("packaging") is None:
+        yield CheckLine("the package packaging is not installed", "pip install packaging, or install dontstop again")
+        return
+    from packaging.specifiers import SpecifierSet
+
+    wanted, packages = requirements()
+    version = ".".join(map(str, sys.version_info[:3]))
+    fits = SpecifierSet(wanted).contains(version)
+    yield CheckLine(f"Python {version} ({sys.prefix})", "" if fits else f"make an environment with Python {wanted}")
+    needed = [package for package in packages if not package.extra]
+    others = []
+    for package in needed:
+        finding = package.finding()
+        if package.name in MAIN or finding.fix:
+            yield finding
+        else:
+            others.append(package)
+    yield CheckLine(f"{len(others)} other packages in versions that fit")
+
+
+def try_torch() -> list[CheckLine]:
+    """Loads torch in another process, which shows whether it works, and sees the GPUs of this machine."""
+    if importlib.util.find_spec("torch") is None:
+        return []  # the packages' findings say so
+    command = [sys.executable, "-c", _TRY_TORCH]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        gpu = "a GPU" if has_gpu() else "no GPU"
+        return [
+            CheckLine(f"{gpu}, by its device file: torch was still loading after {_LIMIT_S:.0f} s, on a busy machine")
+        ]
+    if ran.returncode:
+        lines = ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"]
+        return [
+            CheckLine(
+                f"torch cannot be loaded ({lines[-1][:200]})", "install it again: pip install --force-reinstall torch"
+            )
+        ]
+    works, count, built = [*ran.stdout.split(), ""][:3]
+    if works == "True":
+        return [CheckLine(f"{count} GPU{'s' if count != '1' else ''} (torch for CUDA {built})")]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return [CheckLine("no GPU: CUDA_VISIBLE_DEVICES hides them; jobs run on the CPUs")]
+    if has_gpu():
+        what = f"torch {'for CUDA ' + built if built else 'without CUDA'} does not see this machine's GPU"
+        fix = (
+            "renew the NVIDIA driver (nvidia-smi shows its version)"
+            if built
+            else "pip install torch from PyPI's default index"
+        )
+        return [CheckLine(what, f"{fix}, or set CUDA_VISIBLE_DEVICES='' to run on the CPUs")]
+    return [CheckLine("no GPU; jobs run on the CPUs")]
+
+
+def machine_findings() -> Iterator[CheckLine]:
+    """Cores, memory and shared memory."""
+    cores, memory = len(os.sched_getaffinity(0)), machine_memory()
+    little = "use a machine or container with 4 GB or more" if memory < _FEWEST_MEMORY else ""
+    yield CheckLine(f"{cores} CPU core{'s' if cores > 1 else ''}, {memory / _GB:.1f} GB of memory", little)
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or not os.access(shared, os.W_OK):
+        yield CheckLine("/dev/shm cannot be written", "mount it: mount -t tmpfs shm /dev/shm; in docker: --shm-size=2g")
+        return
+    free = shutil.disk_usage(shared).free
+    small = "in docker: run with --shm-size=2g; in Kubernetes: mount an emptyDir of medium Memory there"
+    yield CheckLine(f"{free / _GB:.1f} GB free in /dev/shm", small if free < _FEWEST_SHARED else "")
+
+
+def folder_findings(config: Config) -> Iterator[CheckLine]:
+    """Room and rights in the storage root, the temporary folder and HOME."""
+    root = Path(config.storage.root).expanduser()
+    yield _tried(lambda: check_writable_or_parent(root), f"storage.root {root}") or _room(root, "storage.root", False)
+    temporary = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    if not temporary.is_dir() or not os.access(temporary, os.W_OK):
+        yield CheckLine(
+            f"temporary folder {temporary} cannot be written", "set TMPDIR to a folder that you may write to"
+        )
+    else:
+        yield _tried(_try_private, "Ray's folder") or _room(temporary, "temporary folder", True)
+    home = Path("~").expanduser()
+    if str(home) == "~" or not home.is_dir() or not os.access(home, os.W_OK):
+        yield CheckLine(
+            f"HOME {home} cannot be written", "set HOME to a folder of yours; models are kept in its .cache"
+        )
+    else:
+        yield CheckLine(f"HOME {home} can be written")
+
+
+def check_writable_or_parent(root: Path) -> None:
+    """Checks that a folder can be written or, where it does not exist yet, that it can be made. Leaves none behind.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    check_writable(next(folder for folder in (root, *root.absolute().parents) if folder.exists()))
+
+
+def _try_private() -> None:
+    remove(private_folder())
+
+
+def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
+    """What a check of a job says; None if it passes."""
+    try:
+        check()
+    except AdaptError as error:
+        return CheckLine(f"{where}: {error.what}", error.fix or "mend it")
+    return None
+
+
+def _room(folder: Path, name: str, for_ray: bool) -> CheckLine:
+    exists = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    usage = shutil.disk_usage(exists)
+    what = f"{usage.free / _GB:.0f} GB free in {name} {folder}"
+    if usage.free < _FEWEST_DISK:
+        return CheckLine(what, f"free some space, or point {'TMPDIR' if for_ray else name} elsewhere")
+    if for_ray and 1 - usage.free / usage.total > _FULL:
+        return CheckLine(
+            f"{what}, but that disk is over {_FULL:.0%} full, where Ray stops writing", "free some space, or set TMPDIR"
+        )
+    return CheckLine(what)
+
+
+def compiler_finding(config: Config) -> CheckLine:
+    """A C++ compiler and ninja, where the configuration needs them."""
+    if config.training.compile and (found := _tried(lambda: check_compile(config), "compiler")):
+        return found
+    absent = [
+        name for name, path in (("g++", shutil.which(os.environ.get("CXX", "g++"))), ("ninja", _ninja())) if not path
+    ]
+    if config.resources.offload != "none" and absent:
+        fix = {"g++": "install g++ (apt-get install g++)", "ninja": "pip install ninja"}
+        what = f"resources.offload needs {' and '.join(absent)}"
+        return CheckLine(what, "; ".join(fix[name] for name in absent) + "; or set resources.offload to none")
+    if absent:
+        return CheckLine(f"no {' and no '.join(absent)}; only training.compile and resources.offload need them")
+    return CheckLine("g++ and ninja (only training.compile and resources.offload need them)")
+
+
+def _ninja() -> str | None:
+    return shutil.which("ninja") or shutil.which("ninja", path=str(Path(sys.executable).parent))
+
+
+def cluster_checks(config: Config) -> Iterator[CheckLine]:
+    """Whether the cluster that jobs would join answers, and whether there is a token for it."""
+    api = os.environ.get("RAY_API_SERVER_ADDRESS", "")
+    address = address_of(config.resources)
+    if not address and not api:
+        yield CheckLine("RAY_ADDRESS is not set; jobs start Ray on this machine")
+        return
+    field = "resources.address" if config.resources.address else "RAY_ADDRESS"
+    if address and urlsplit(address).scheme in ("http", "https"):
+        address, api = "", api or address
+    token, finding = _token()
+    yield finding
+    if address:
+        found = _tried(lambda: check_answers(*endpoint(address, field), field, _ANSWER_S), "cluster")
+        yield found or CheckLine(f"a Ray cluster answers at {address} ({field})")
+    if api:
+        yield _dashboard(api, token)
+
+
+def _token() -> tuple[str, CheckLine]:
+    """The token for clusters, as Ray looks for it, and what is to be said of it."""
+    if os.environ.get("RAY_AUTH_MODE") != "token":
+        fix = "if the cluster asks for one, as clusters do by default, export RAY_AUTH_MODE=token"
+        mode = os.environ.get("RAY_AUTH_MODE", "not set")
+        if mode == "disabled":
+            return "", CheckLine("RAY_AUTH_MODE is disabled: no token is sent to the cluster")
+        return "", CheckLine(f"RAY_AUTH_MODE is {mode}, so no token is sent to the cluster", fix)
+    if token := os.environ.get("RAY_AUTH_TOKEN", ""):
+        return token.strip(), CheckLine("a token for the cluster is in RAY_AUTH_TOKEN")
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path("~/.ray/auth_token").expanduser())
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        return "", CheckLine(
+            f"there is no token for the cluster in {file} ({getattr(error, 'strerror', None) or error})",
+            "put the cluster's token there (on its head: ray get-auth-token), or set RAY_AUTH_TOKEN_PATH",
+        )
+    if not token:
+        return "", CheckLine(f"{file} is empty", "put the cluster's token there (on its head: ray get-auth-token)")
+    if file.stat().st_mode & 0o077:
+        return token, CheckLine(f"others can read the cluster's token in {file}", f"chmod 600 {file}")
+    return token, CheckLine(f"a token for the cluster is in {file}")
+
+
+def _dashboard(address: str, token: str) -> CheckLine:
+    """Whether a cluster's dashboard answers and lets us in."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with urlopen(Request(f"{address.rstrip('/')}/api/version", headers=headers), timeout=_ANSWER_S) as answer:
+            there = json.load(answer)["ray_version"]
+    except HTTPError as error:
+        fix = "export RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token"
+        return CheckLine(f"the cluster at {address} does not let us in ({error.code})", fix)
+    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+        fix = "check that the cluster runs and that the tunnel to its dashboard is open (ray dashboard FILE)"
+        return CheckLine(f"no Ray dashboard answers at {address} ({getattr(error, 'reason', error)})", fix)
+    here = importlib.metadata.version("ray")
+    if there != here:
+        return CheckLine(
+            f"Ray is {here} here and {there} on the cluster at {address}", f"pip install 'ray[default]=={there}'"
+        )
+    return CheckLine(f"the cluster at {address} lets us in; Ray {there} there too")
+
+
+def extra_findings() -> Iterator[CheckLine]:
+    """Which optional extras are installed, in versions that fit."""
+    if importlib.util.find_spec("packaging") is None:
+        return
+    by_extra: dict[str, list[Requirement]] = {}
+    for package in requirements()[1]:
+        if package.extra and package.extra != "dev" and package.name != "dontstop":
+            by_extra.setdefault(package.extra, []).append(package)
+    absent = []
+    for extra, packages in by_extra.items():
+        findings = [package.finding() for package in packages]
+        if not all(package.installed for package in packages):
+            absent.append(extra)
+        elif wrong := next((finding for finding in findings if finding.fix), None):
+            yield CheckLine(f"extra {extra}: {wrong.what}", wrong.fix)
+        else:
+            yield CheckLine(f"extra {extra}: {', '.join(finding.what for finding in findings)}")
+    if absent:
+        yield CheckLine(f"extras that are not installed: {', '.join(absent)} (pip install 'dontstop[{absent[0]}]')")

@@ -1,0 +1,426 @@
+"""Writes a first configuration for a user's own files: `dontstop init`."""
+
+import argparse
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from glob import has_magic
+from math import ceil, log2
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from adapt.cli.look import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
+from adapt.console import finish, log
+from adapt.corpus.files.manifest import expand_paths
+from adapt.corpus.files.records import read_objects
+from adapt.errors import ConfigError
+from adapt.model.demo import NAME as DEMO
+from adapt.model.limits import max_sequence_length
+from adapt.model.locate import CONFIG, locate, read_json
+from adapt.runner.files import storage_errors, write_atomically
+from adapt.train.capacity.device import has_gpu
+
+HELP = """\
+dontstop init TEXT... [--task TRAIN [DEV TEST]] [--model PATH_OR_ID] [--out my.yaml] [--force]
+
+Looks at your files and writes a configuration for them that runs as it is.
+
+TEXT is text of the domain: files, folders or globs of .jsonl, .csv, .tsv, .txt (also .gz, .zst, .xz, .bz2), .parquet or
+.arrow. --task names the labelled examples of a task: the files of train, dev and test, or a folder that holds them.
+Where dev or test is absent, a tenth of train is split off, into new files. --model is a Hugging Face id or a folder;
+without it, the small demo model is taken. --force replaces files that exist."""
+OPTIONS = ("task", "model", "out", "force", "help")
+"""Options of the command, for completion."""
+_BYTES_PER_TOKEN = 4
+_LENGTH, _SHORTEST = 512, 128
+"""Usual length of a sequence [tokens], and the shortest one, for little text."""
+_CPU_WORK = 6 * 4.4e6 * 3e6
+"""Operations of a first training on CPUs: 3 million tokens of the demo model, some minutes on two cores."""
+_SMALL = 20e6
+"""Models with fewer parameters take high learning rates."""
+_FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
+_MOST_EPOCHS, _TAPT_EPOCHS = 10, 100
+_TAPT_EXAMPLES = 256
+_DEV_SHARE = 0.1
+"""Share of train that is split off for dev, and for test."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Looks at the files on a command line and writes the configuration.
+
+    Args:
+        arguments: of the command.
+
+    Raises:
+        ConfigError: the command line is wrong, or the file to write exists.
+        DataError: a file is missing or unreadable, or has no text or no labels.
+        ModelError: there is no such model.
+    """
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(HELP)
+        return
+    asked = _read(arguments)
+    out = Path(asked.out)
+    _check_free(out, asked.force)
+    model = ModelSeen.of(asked.model)
+    task = _task(asked.task, out, asked.force) if asked.task else None
+    text = look_at_text(asked.text) if asked.text else None
+    content = Draft(model, text, task).yaml()
+    with storage_errors(out):
+        write_atomically(out, content)
+    for line in [*_found(text, task), *_next(out, text, task)]:
+        log(line)
+    told: dict[str, Any] = {"model": model.name}
+    if text:
+        told |= {"files": len(text.files), "documents": text.documents, "text_field": text.text_field}
+    if task:
+        told |= {"examples": task.examples, "classes": len(task.classes), "label_field": task.config.label_field}
+    finish("init", out, told)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"dontstop init: {message}", "see dontstop init --help")
+
+
+def _read(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser("dontstop init", add_help=False, allow_abbrev=False)
+    parser.add_argument("text", nargs="*")
+    parser.add_argument("--task", nargs="+", default=[])
+    parser.add_argument("--model", default=DEMO)
+    parser.add_argument("--out", default="my.yaml")
+    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--debug", action="store_true")
+    asked = parser.parse_intermixed_args([*arguments])
+    if not asked.text and not asked.task:
+        raise ConfigError("dontstop init: no file is named", "name files of text, or --task TRAIN DEV TEST")
+    if len(asked.task) > 3:
+        raise ConfigError(
+            f"--task takes at most three paths, for train, dev and test, and {len(asked.task)} were given",
+            "put the files of text before --task, and quote globs: --task 'train-*.jsonl' dev.jsonl test.jsonl",
+        )
+    return asked
+
+
+def _check_free(file: Path, force: bool) -> None:
+    if file.is_dir():
+        raise ConfigError(f"{file} is a folder", "name the file to write: --out my.yaml")
+    if os.path.lexists(file) and not force:
+        raise ConfigError(f"{file} exists", "name another file with --out, or replace this one with --force")
+
+
+@dataclass(frozen=True)
+class ModelSeen:
+    """What the configuration needs to know of a model."""
+
+    name: str
+    longest: int | None
+    """The longest sequence [tokens] that it takes; None for any."""
+    parameters: float
+    """About how many it has."""
+    is_causal: bool
+
+    @classmethod
+    def of(cls, name: str) -> "ModelSeen":
+        """Looks at a model's config.json. The weights of a Hugging Face id are not fetched.
+
+        Raises:
+            ModelError: there is no such model.
+        """
+        if name == DEMO:
+            return cls(name, 512, 4.4e6, False)
+        folder = locate(name, weights=False)
+        config = read_json(folder / CONFIG)
+        architecture = str((config.get("architectures") or [""])[0])
+        return cls(
+            name,
+            max_sequence_length(folder),
+            _parameters(config),
+            architecture.endswith(("ForCausalLM", "LMHeadModel")) and "WithLMHead" not in architecture,
+        )
+
+
+def _parameters(config: dict[str, Any]) -> float:
+    """About how many parameters a transformer has, by the dimensions in its config.json."""
+
+    def first(*names: str) -> int:
+        return next((config[name] for name in names if isinstance(config.get(name), int)), 0)
+
+    hidden = first("hidden_size", "n_embd", "dim", "d_model") or 768
+    layers = first("num_hidden_layers", "n_layer", "n_layers", "num_layers") or 12
+    return 12.0 * layers * hidden**2 + first("vocab_size") * hidden
+
+
+def _task(given: Sequence[str], out: Path, force: bool) -> TaskLook:
+    """Looks at a task, and splits dev and test off train where it has none."""
+    paths = split_paths(given)
+    look = look_at_task(paths)
+    absent = [split for split in ("dev", "test") if split not in paths]
+    if not absent:
+        return look
+    files = {split: out.parent / f"{out.stem}-{split}.jsonl" for split in ("train", *absent)}
+    for file in files.values():
+        _check_free(file, force)
+    _split_off(look, files)
+    return look_at_task({**paths, **{split: [str(file)] for split, file in files.items()}}, look.config.name)
+
+
+def _split_off(look: TaskLook, files: dict[str, Path]) -> None:
+    """Divides the examples of train among files. Examples with one text go to one split, whatever file they are in."""
+    from adapt.corpus.screening.heldout import key_of
+
+    lines: dict[str, list[str]] = {split: [] for split in files}
+    absent = [split for split in files if split != "train"]
+    for file in expand_paths(look.config.train):
+        for _, record in read_objects(file):
+            if isinstance(record, str):  # unreadable
+                continue
+            text = record.get(look.config.text_field)
+            place = key_of(" ".join(text) if isinstance(text, list) else str(text)) / 2**64
+            number = int(place / _DEV_SHARE)
+            split = absent[number] if number < len(absent) else "train"
+            lines[split].append(json.dumps(record, ensure_ascii=False, default=str))
+    for split, target in files.items():
+        with storage_errors(target):
+            write_atomically(target, "".join(f"{line}\n" for line in lines[split]))
+        log(f"{target}: {len(lines[split])} examples, split off {_one_line(str(look.config.train))}")
+
+
+@dataclass(frozen=True)
+class DraftLength:
+    """How long a training is, and over what."""
+
+    sequence: int
+    """Tokens in one sequence."""
+    batch: int
+    """Sequences in one step."""
+    epochs: int
+    steps_per_epoch: int
+    max_steps: int | None
+    """Steps after which it ends before its epochs are over; None if it does not."""
+
+    @classmethod
+    def of(cls, text_bytes: int, model: ModelSeen, on_gpu: bool) -> "DraftLength":
+        """A length for text of a size: some passes over little text, and, on CPUs, some minutes over much of it."""
+        tokens = text_bytes / _BYTES_PER_TOKEN
+        sequence = min(_LENGTH, model.longest or _LENGTH)
+        while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
+            sequence //= 2
+        rows = max(tokens / sequence, 1)
+        batch = 2 ** round(min(max(log2(rows / 20), 2), 8 if on_gpu else 5))
+        per_epoch = ceil(rows / batch)
+        epochs = min(ceil(_WANTED_STEPS / per_epoch), _MOST_EPOCHS)
+        return cls(sequence, batch, epochs, per_epoch, _bound(epochs * per_epoch, batch * sequence, model, on_gpu))
+
+    @classmethod
+    def of_task(cls, task: TaskLook, model: ModelSeen, on_gpu: bool) -> "DraftLength":
+        """A length for the text of a task, whose batch is a number of examples."""
+        sequence = cls.of(task.text_bytes, model, on_gpu).sequence
+        per_epoch = ceil(task.documents / tapt_examples(task))
+        step_tokens = task.text_bytes / _BYTES_PER_TOKEN / per_epoch
+        bound = _bound(_TAPT_EPOCHS * per_epoch, step_tokens, model, on_gpu)
+        return cls(sequence, 0, _TAPT_EPOCHS, per_epoch, bound)
+
+
+def _bound(steps: int, step_tokens: float, model: ModelSeen, on_gpu: bool) -> int | None:
+    """The steps that a first run should end at, if it has more."""
+    affordable = _MOST_STEPS if on_gpu else round(_CPU_WORK / (6 * model.parameters * step_tokens))
+    most = max(_FEWEST_STEPS, affordable if affordable < 100 else round(affordable, -1))
+    return most if steps > most else None
+
+
+def tapt_examples(task: TaskLook) -> int:
+    """Examples whose text fills a step: the usual number, or a tenth of a small task."""
+    return max(min(_TAPT_EXAMPLES, task.documents // 10), 1)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A configuration to be written."""
+
+    model: ModelSeen
+    text: TextLook | None
+    task: TaskLook | None
+
+    @property
+    def job(self) -> str:
+        """The job that the configuration is for first."""
+        return "dapt" if self.text else "tapt"
+
+    def yaml(self) -> str:
+        """The file, with comments."""
+        parts = [self._head(), self._model()]
+        parts += [self._corpus(self.text)] if self.text else []
+        parts += [self._training()]
+        parts += [self._task(self.task)] if self.task else []
+        parts += ["# Where all results go.\nstorage:\n  root: runs"]
+        return "\n\n".join(parts) + "\n"
+
+    def _head(self) -> str:
+        if self.text:
+            parts = [part for part in Path(self.text.paths[0]).parts if not has_magic(part)]
+            first = Path(*parts).absolute().name.partition(".")[0]
+        else:
+            first = self.task.config.name if self.task else ""
+        return (
+            "# Written by dontstop init. What it would do, and how long that takes:\n"
+            f"#   dontstop chain plan --job {self.job} --config THIS_FILE\n"
+            f"# All fields and their defaults: dontstop {self.job} --help\n"
+            f"name: {_scalar(plain_name(first) or 'mine')}"
+        )
+
+    def _model(self) -> str:
+        lines = ["model:", f"  path: {_scalar(self.model.name)}"]
+        if self.model.name == DEMO:
+            lines[0:0] = [
+                "# A small BERT (4.4 million parameters) to try things out with. For real work name a Hugging Face id,",
+                "# such as FacebookAI/roberta-base, or the folder of a model.",
+            ]
+        if self.model.is_causal:
+            lines += ["objective:", "  kind: causal                  # the model predicts the next token"]
+        return "\n".join(lines)
+
+    def _corpus(self, text: TextLook) -> str:
+        about = "" if text.is_whole else "about "
+        files = f"{len(text.files)} file{'s' if len(text.files) > 1 else ''} of {_megabytes(text.size)}"
+        left_out = f"; {text.dropped:,} others are too short or lack letters" if text.dropped else ""
+        dropped = left_out if text.is_whole else ""
+        lines = [
+            f"# {files}, {about}{text.documents:,} documents, {_megabytes(text.text_bytes)} of text{dropped}.",
+            "corpus:",
+            f"  paths: {_paths(text.paths)}",
+        ]
+        if text.text_field:
+            others = f"# the records also have {_listed(text.other_fields)}" if text.other_fields else ""
+            lines.append(_with_comment(f"  text_field: {_scalar(text.text_field)}", others))
+        if text.text_unit == "paragraph":
+            lines.append(_with_comment("  text_unit: paragraph", "# in plain text, blank lines divide documents"))
+        held = f"# about {text.heldout_documents:,} documents, to measure the loss on before and after"
+        lines.append(_with_comment(f"  heldout_fraction: {text.heldout_fraction:g}", held))
+        config = self.task.config if self.task else None
+        if config:
+            lines.append("  decontaminate:                # leaves out documents that hold texts of dev or test")
+            for split in ("dev", "test"):
+                paths = getattr(config, split)
+                lines.append(f"    - name: {split}")
+                lines.append(f"      paths: {_paths([paths] if isinstance(paths, str) else paths)}")
+                lines.append(f"      text_field: {_scalar(config.text_field)}")
+        return "\n".join(lines)
+
+    def _training(self) -> str:
+        on_gpu = has_gpu()
+        if self.text:
+            length = DraftLength.of(self.text.text_bytes, self.model, on_gpu)
+        else:
+            length = DraftLength.of_task(self._need_task(), self.model, on_gpu)
+        lines = ["training:"]
+        per_epoch = f"# passes over the text, about {length.steps_per_epoch:,} steps each"
+        lines.append(_with_comment(f"  epochs: {length.epochs}", per_epoch))
+        if length.max_steps:
+            why = "" if on_gpu else ": no GPU here, so that a first run takes minutes. Raise or remove it"
+            lines.append(_with_comment(f"  max_steps: {length.max_steps}", f"# ends earlier{why}"))
+        if self.text:
+            lines.append(_with_comment(f"  global_batch_size: {length.batch}", "# sequences in one step"))
+        longest = f"; the model takes up to {self.model.longest:,}" if self.model.longest else ""
+        lines.append(_with_comment(f"  sequence_length: {length.sequence}", f"# tokens{longest}"))
+        rate = _rate(self.model) if self.text else "1.0e-4"
+        lines.append(f"  learning_rate: {rate}")
+        lines += ["evaluation:", f"  sequence_length: {length.sequence}"]
+        lines.append("  # general_paths: FILES        # general text, to measure what the model forgets")
+        return "\n".join(lines)
+
+    def _need_task(self) -> TaskLook:
+        if self.task is None:
+            raise ConfigError("there is neither text nor a task", "name files")
+        return self.task
+
+    def _task(self, look: TaskLook) -> str:
+        config = look.config
+        lines = [
+            f"# Examples: {look.counts}. Classes: {_listed(look.classes)}.",
+            "task:",
+            f"  name: {_scalar(config.name)}",
+        ]
+        for split in ("train", "dev", "test"):
+            paths = getattr(config, split)
+            lines.append(f"  {split}: {_paths([paths] if isinstance(paths, str) else paths)}")
+        if config.kind != "single_label":
+            lines.append(f"  kind: {config.kind}")
+        lines.append(f"  text_field: {_scalar(config.text_field)}")
+        if look.other_texts and config.kind != "tokens":
+            others = f"# the records also have {_listed(look.other_texts)}"
+            lines.append(_with_comment(f"  # pair_field: {_scalar(look.other_texts[0])}", f"{others}: a second text?"))
+        also = f"# {_listed(look.other_labels)} could be labels too" if look.other_labels else ""
+        lines.append(_with_comment(f"  label_field: {_scalar(config.label_field)}", also))
+        if tapt_examples(look) != _TAPT_EXAMPLES:
+            lines.append("tapt:")
+            lines.append(_with_comment(f"  batch_examples: {tapt_examples(look)}", "# examples in one step of tapt"))
+        return "\n".join(lines)
+
+
+def _rate(model: ModelSeen) -> str:
+    if model.parameters < _SMALL:
+        return "5.0e-4"
+    return "5.0e-5" if model.is_causal else "1.0e-4"
+
+
+def _found(text: TextLook | None, task: TaskLook | None) -> list[str]:
+    lines = []
+    if text:
+        about = "" if text.is_whole else "about "
+        field = f"text in field {text.text_field!r}" if text.text_field else f"plain text, one {text.text_unit} each"
+        lines.append(f"text: {about}{text.documents:,} documents, {_megabytes(text.text_bytes)}; {field}")
+    if task:
+        config = task.config
+        fields = f"text in field {config.text_field!r}, {len(task.classes)} classes in {config.label_field!r}"
+        lines.append(f"task: {task.counts}; {fields}")
+    return lines
+
+
+def _next(out: Path, text: TextLook | None, task: TaskLook | None) -> list[str]:
+    """What to do next, as commands."""
+    config, job = f"--config {shlex.quote(str(out))}", "dapt" if text else "tapt"
+    named = "" if text else " --job tapt"
+    commands = [
+        (f"dontstop chain plan{named} {config}", "what would run, and how long it takes"),
+        (f"dontstop {job} {config}", "runs it"),
+    ]
+    if task:
+        model = " --model.path ADAPTED_MODEL"
+        if text:
+            commands.append((f"dontstop tapt {config}{model} --training.learning_rate 1e-4", "then on the task's text"))
+        commands.append((f"dontstop finetune {config}{model}", "then learns the labels"))
+    width = max(len(command) for command, _ in commands)
+    return [f"wrote {out}; look at it, then:", *(f"  {command:{width}}  # {about}" for command, about in commands)]
+
+
+def _with_comment(line: str, comment: str) -> str:
+    return f"{line:31} {comment}" if comment else line
+
+
+def _scalar(value: str) -> str:
+    """A string as YAML writes it on one line."""
+    return str(yaml.safe_dump(value, width=10**6, allow_unicode=True)).removesuffix("\n").removesuffix("\n...")
+
+
+def _paths(paths: Sequence[str]) -> str:
+    if len(paths) == 1:
+        return _scalar(paths[0])
+    return "[" + ", ".join(json.dumps(path, ensure_ascii=False) for path in paths) + "]"
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(_one_line(name) for name in names[:most]) + more
+
+
+def _one_line(name: str) -> str:
+    return " ".join(name.split())[:40]
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

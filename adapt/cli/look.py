@@ -1,0 +1,427 @@
+"""Looks at a user's files: the fields that hold text and labels, the number of documents, the examples of a task."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from adapt.config import CorpusConfig, TaskConfig
+from adapt.corpus.files.fields import check_field
+from adapt.corpus.files.formats import DELIMITERS, Bad, format_of
+from adapt.corpus.files.location import name_of
+from adapt.corpus.files.manifest import expand_paths
+from adapt.corpus.files.records import Reading, read_objects, read_records, texts
+from adapt.corpus.files.storage import state
+from adapt.errors import DataError
+
+SAMPLE_BYTES = 32 << 20
+"""At most about this much text is read, over all files."""
+SAMPLE_FILES = 50
+"""At most this many files are read, evenly spaced among all."""
+_RECORDS = 1000
+"""Records of each file by which the fields are judged."""
+_MOST_LABELS = 100
+"""A field with more values than this holds no label."""
+_TEXT_NAMES = ("text",)
+_LABEL_NAMES = ("label", "labels")
+_WORD_NAMES = ("tokens", "words")
+_SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "valid", "val"), "test": ("test",)}
+"""How the names of the files of each split begin."""
+_COMPRESSED_SHARE = {"parquet": 0.5, "arrow": 1.0}
+
+
+@dataclass
+class FieldSeen:
+    """The values that a field has in a sample of records."""
+
+    name: str
+    strings: int = 0
+    characters: int = 0
+    prose: int = 0
+    """Characters of the strings that have a blank or a letter beyond ASCII: not ids, hashes or addresses."""
+    lists: int = 0
+    """Values that are lists of strings."""
+    others: int = 0
+    values: dict[str, int] = field(default_factory=dict)
+    """Strings and integers with their counts, up to one more than _MOST_LABELS different ones."""
+
+    def add(self, value: Any) -> None:
+        """Looks at a value."""
+        if isinstance(value, str):
+            self.strings += 1
+            self.characters += len(value)
+            self.prose += len(value) if " " in value.strip() or not value.isascii() else 0
+        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+            self.lists += 1
+        elif value is not None:
+            self.others += 1
+        for label in value if isinstance(value, list) else [value]:
+            if isinstance(label, str | int) and not isinstance(label, bool) and str(label).strip():
+                name = str(label)[:80]
+                if name in self.values or len(self.values) <= _MOST_LABELS:
+                    self.values[name] = self.values.get(name, 0) + 1
+
+    @property
+    def may_be_label(self) -> bool:
+        """Whether it has two or more values, few enough that they come again and again."""
+        count = len(self.values)
+        return 2 <= count <= _MOST_LABELS and 2 * count <= sum(self.values.values())
+
+    def __str__(self) -> str:
+        held = {"text": self.strings, "lists of strings": self.lists, "other values": self.others}
+        most = max(held, key=lambda name: held[name])
+        if not held[most]:
+            most = "nothing"
+        length = f" of about {self.characters / self.strings:.0f} characters" if most == "text" else ""
+        return f"{self.name!r} ({most}{length})"
+
+
+def fields_seen(records: Iterable[Any]) -> dict[str, FieldSeen]:
+    """The fields of some records, by name.
+
+    Args:
+        records: mappings; all else is passed over.
+    """
+    seen: dict[str, FieldSeen] = {}
+    for record in records:
+        if not isinstance(record, Bad):
+            for name, value in record.items():
+                seen.setdefault(name, FieldSeen(name)).add(value)
+    return seen
+
+
+def find_text(seen: dict[str, FieldSeen], where: str) -> str:
+    """The field that holds the text: `text` where it holds strings, else the one with the longest prose.
+
+    Args:
+        seen: the fields.
+        where: the files, for the message.
+
+    Raises:
+        DataError: no field holds text; names the fields.
+    """
+    for name in _TEXT_NAMES:
+        if name in seen and seen[name].strings:
+            return name
+    prose = max(seen.values(), key=lambda each: each.prose, default=None)
+    if prose is None or not prose.prose:
+        raise DataError(
+            f"{where}: no field holds text; the fields are {', '.join(map(str, seen.values())) or 'none'}",
+            "write the text of each record as one string, into a field called text",
+        )
+    return prose.name
+
+
+@dataclass(frozen=True)
+class TextLook:
+    """What the files of a corpus hold."""
+
+    paths: list[str]
+    """As the user gave them."""
+    files: list[str]
+    size: int
+    """Bytes of all files on disk."""
+    text_field: str | None
+    """None where all files are plain text."""
+    other_fields: list[str]
+    text_unit: str
+    """For plain text: `line` or `paragraph`."""
+    documents: int
+    """Documents that the default cleaning keeps; an estimate unless `is_whole`."""
+    dropped: int
+    """Documents of those read that the default cleaning drops."""
+    text_bytes: int
+    """UTF-8 bytes of the documents; an estimate unless `is_whole`."""
+    is_whole: bool
+    """Whether all text was read."""
+    heldout_fraction: float
+    heldout_documents: int
+    """How many documents the fraction holds out, about."""
+
+
+def look_at_text(paths: Sequence[str]) -> TextLook:
+    """Looks at the files of a corpus, of which it reads at most about SAMPLE_BYTES.
+
+    Args:
+        paths: files, folders, globs and URLs.
+
+    Raises:
+        DataError: a file is missing or not of a known format, no field holds text, or no document is left.
+        StorageError: a store cannot be read.
+    """
+    from adapt.corpus.screening.clean import clean
+    from adapt.corpus.screening.tally import Tally
+
+    files = expand_paths([*paths])
+    sampled = _spread(files)
+    with_fields = [file for file in sampled if format_of(file)[0] != "text"]
+    text_field, others = None, []
+    if with_fields:
+        seen = fields_seen(record for file in with_fields for record in _first_records(file))
+        text_field = find_text(seen, _named(with_fields))
+        others = [name for name in seen if name != text_field]
+        for file in with_fields:
+            check_field(file, text_field, "name only files of one kind, or list them apart in corpus.sources")
+    unit = _unit([file for file in sampled if format_of(file)[0] == "text"])
+    reading = Reading(text_field or "text", unit)
+    corpus = CorpusConfig(text_unit=unit)  # type: ignore[arg-type]
+    tally, kept, text_bytes, on_disk, is_whole = Tally(), list[str](), 0, 0.0, len(sampled) == len(files)
+    for file in sampled:
+        share = _Share(_texts(file, reading), SAMPLE_BYTES // len(sampled))
+        kept += clean(share, corpus, tally, file)
+        is_whole = is_whole and share.is_whole
+        text_bytes += share.bytes
+        on_disk += _size(file) if share.is_whole else share.bytes_on_disk(file)
+    if not kept:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in {**tally.dropped, **tally.bad}.items())
+        raise DataError(
+            f"{_named(files)}: no document is left to train on ({reasons or 'the files are empty'})",
+            "give longer text: a document has at least 20 characters, half of them letters",
+        )
+    size = sum(map(_size, files))
+    factor = 1.0 if is_whole else max(size / max(on_disk, 1.0), 1.0)
+    documents = round(factor * len(kept)) if is_whole else int(float(f"{factor * len(kept):.2g}"))
+    return TextLook(
+        [*paths],
+        files,
+        size,
+        text_field,
+        others,
+        unit,
+        documents,
+        sum(tally.dropped.values()),
+        round(factor * text_bytes),
+        is_whole,
+        *heldout_share(kept, documents, is_whole),
+    )
+
+
+def heldout_share(texts: Sequence[str], documents: int, is_whole: bool) -> tuple[float, int]:
+    """A value for `corpus.heldout_fraction`, and about how many documents it holds out.
+
+    Args:
+        texts: documents, after cleaning.
+        documents: how many there are in all.
+        is_whole: whether `texts` are all of them.
+    """
+    from adapt.corpus.screening.heldout import keys_of, share_of_keys
+    from adapt.evaluate.statistics import FEWEST
+    from adapt.stage.measurable import documents_to_measure
+
+    wanted = max(documents_to_measure(documents), FEWEST if documents >= 2 * FEWEST else 0)
+    usual = CorpusConfig().heldout_fraction
+    if usual * documents >= 1.5 * wanted:  # enough, though it is left to chance how many exactly
+        most = 5000
+        share = usual if usual * documents <= most else float(f"{most / documents:.1g}")
+        return share, round(share * documents)
+    if is_whole and (found := share_of_keys(keys_of(texts), wanted)):
+        return found.share, found.documents
+    share = min(float(f"{1.5 * wanted / max(documents, 1):.2g}"), 0.5)
+    return share, round(share * documents)
+
+
+def _texts(file: str, reading: Reading) -> Iterator[Any]:
+    """The texts of a file. Files of cells are not read as a whole first, as the job does to know what quotes mean."""
+    if format_of(file)[0] in DELIMITERS:
+        return texts((record for _, record in read_objects(file, checks_quotes=False)), reading)
+    return read_records(file, reading)
+
+
+class _Share(Iterator[Any]):
+    """The first records of a file, up to a number of bytes of text."""
+
+    def __init__(self, records: Iterator[Any], limit: int) -> None:
+        self.bytes, self.is_whole = 0, False
+        self._records, self._limit = records, limit
+        self._sample: list[str] = []
+
+    def __next__(self) -> Any:
+        if self.bytes > self._limit:
+            raise StopIteration
+        try:
+            record = next(self._records)
+        except StopIteration:
+            self.is_whole = True
+            raise
+        if not isinstance(record, Bad):
+            self.bytes += len(record.encode("utf-8", "replace"))
+            if len(self._sample) < _RECORDS:
+                self._sample.append(record)
+        return record
+
+    def bytes_on_disk(self, file: str) -> float:
+        """About how many bytes of the file hold the text that was read."""
+        kind, compression = format_of(file)
+        if not compression:
+            return self.bytes * _COMPRESSED_SHARE.get(kind, 1.0)
+        import zlib
+
+        text = "\n".join(self._sample).encode("utf-8", "replace")[: 4 << 20]
+        return self.bytes * len(zlib.compress(text, 6)) / max(len(text), 1)
+
+
+def _spread(files: Sequence[str]) -> list[str]:
+    count = min(len(files), SAMPLE_FILES)
+    return [files[number * len(files) // count] for number in range(count)]
+
+
+def _size(file: str) -> int:
+    return state(file)[0] or 0
+
+
+def _named(files: Sequence[str]) -> str:
+    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+
+
+def _first_records(file: str) -> Iterator[Any]:
+    for number, (_, record) in enumerate(read_objects(file, checks_quotes=False)):
+        if number == _RECORDS:
+            return
+        yield record
+
+
+def _unit(files: Sequence[str]) -> str:
+    """Whether documents of plain text are lines or paragraphs: these have several lines each in a wrapped text."""
+    paragraphs = lines = 0
+    for file in files:
+        for number, text in enumerate(read_records(file, Reading(text_unit="paragraph", max_bytes=1 << 20))):
+            if number == _RECORDS:
+                break
+            if not isinstance(text, Bad):
+                paragraphs, lines = paragraphs + 1, lines + text.count("\n") + 1
+    return "paragraph" if paragraphs > len(files) and 1.5 * paragraphs < lines < 100 * paragraphs else "line"
+
+
+@dataclass(frozen=True)
+class TaskLook:
+    """What the files of a task hold."""
+
+    config: TaskConfig
+    """The task, with the fields that were found."""
+    examples: dict[str, int]
+    """Examples by split."""
+    classes: list[str]
+    text_bytes: int
+    """UTF-8 bytes of the texts of train."""
+    other_texts: list[str]
+    """Fields that hold other strings, one of which may be the second text of a pair."""
+    other_labels: list[str]
+    """Fields that could hold the label as well."""
+
+    @property
+    def counts(self) -> str:
+        """Examples by split, in words."""
+        return ", ".join(f"{split} {self.examples[split]:,}" for split in _SPLIT_NAMES if split in self.examples)
+
+    @property
+    def documents(self) -> int:
+        """Examples of train."""
+        return self.examples["train"]
+
+
+def split_paths(given: Sequence[str]) -> dict[str, list[str]]:
+    """The files of each split, of `--task`: up to three paths in the order train, dev, test; or one folder.
+
+    Raises:
+        DataError: a folder has no file whose name begins with `train`; names the files.
+    """
+    if len(given) > 1 or not Path(given[0]).expanduser().is_dir():
+        return {split: [path] for split, path in zip(_SPLIT_NAMES, given, strict=False)}
+    folder = given[0]
+    files = expand_paths(folder)
+    found: dict[str, list[str]] = {}
+    for file in files:
+        name, inside = name_of(file).name.lower(), name_of(file).parent.name.lower()
+        for split, beginnings in _SPLIT_NAMES.items():
+            if name.startswith(beginnings) or inside in beginnings:
+                inner = os.path.relpath(file, Path(folder).expanduser().absolute())
+                found.setdefault(split, []).append(os.path.join(folder, inner))
+                break
+    if "train" not in found:
+        raise DataError(
+            f"{folder} has no file of training examples; it has {', '.join(name_of(file).name for file in files)}",
+            "name the files: --task TRAIN DEV TEST; or give them names that begin with train, dev and test",
+        )
+    return found
+
+
+def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
+    """Looks at the files of a task, and reads all of them, as the job will.
+
+    Args:
+        paths: the files by split; `train` among them.
+        name: of the task; empty to take that of the folder or file of train.
+
+    Raises:
+        DataError: a file is missing or broken, no field holds text or labels, or labels are missing or wrong.
+        StorageError: a store cannot be read.
+    """
+    from adapt.task.check import check_split, classes_of
+
+    files = expand_paths(paths["train"])
+    records = [record for file in _spread(files) for record in _first_records(file)]
+    seen = fields_seen(records)
+    kind, text, label, labels = _task_fields(records, seen, _named(files))
+    near = Path(files[0])
+    name = name or (near.parent.name if near.name.lower().startswith("train") else near.name.partition(".")[0])
+    config = TaskConfig(
+        name=plain_name(name) or "task",
+        kind=kind,  # type: ignore[arg-type]
+        text_field=text,
+        label_field=label,
+        **{split: files if len(files) > 1 else files[0] for split, files in paths.items()},  # type: ignore[arg-type]
+    )
+    splits = {split: check_split(config, split).examples for split in paths}
+    return TaskLook(
+        config,
+        {split: len(examples) for split, examples in splits.items()},
+        classes_of(kind, {split: splits.get(split, splits["train"]) for split in _SPLIT_NAMES}),
+        sum(len(example.text.encode("utf-8", "replace")) for example in splits["train"]),
+        [each.name for each in seen.values() if each.name not in (text, label) and each.strings and each.characters],
+        [name for name in labels if name != label],
+    )
+
+
+def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str) -> tuple[str, str, str, list[str]]:
+    """The kind of a task, the fields of text and label, and all fields that could hold the label."""
+    lists = {name: each for name, each in seen.items() if each.lists > each.strings + each.others}
+    mixed = {
+        name
+        for name in seen
+        for record in records[:1]
+        if not isinstance(record, Bad) and isinstance(record.get(name), list)
+    }
+    aligned = [pair for pair in combinations(mixed, 2) if all(_are_aligned(record, *pair) for record in records)]
+    prose = [each for each in seen.values() if each.prose]
+    if aligned and (not prose or any(name in _WORD_NAMES for pair in aligned for name in pair)):
+        pair = next((pair for pair in aligned if {*pair} & {*_WORD_NAMES}), aligned[0])
+        words = max(pair, key=lambda name: (name in _WORD_NAMES, len(seen[name].values)))
+        return "tokens", words, next(name for name in pair if name != words), []
+    text = find_text(seen, where)
+    found = [name for name, each in seen.items() if name != text and each.may_be_label]
+    found.sort(key=lambda name: (name not in _LABEL_NAMES, len(seen[name].values)))
+    if not found:
+        named = next((name for name in _LABEL_NAMES if name in seen), None)
+        others = [str(each) for each in seen.values() if each.name != text]
+        held = "has only one value" if named and len(seen[named].values) == 1 else "has no values that come again"
+        what = f"the field {named!r} {held}" if named else f"the fields are {', '.join(others) or 'the text alone'}"
+        raise DataError(
+            f"{where}: no field holds labels, that is, a few values that come again; {what}",
+            "give each example the name of its class in a field called label",
+        )
+    return ("multi_label" if found[0] in lists else "single_label"), text, found[0], found
+
+
+def _are_aligned(record: Any, one: str, other: str) -> bool:
+    """Whether two fields of a record hold lists of one length, as the words of a text and their labels."""
+    if isinstance(record, Bad):
+        return True
+    first, second = record.get(one), record.get(other)
+    return isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
+
+
+def plain_name(text: str) -> str:
+    """A name for folders, of letters, digits, `-` and `_`."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in text).strip("-_")[:60]

@@ -1,0 +1,246 @@
+"""`dontstop init`: what it finds in files of a user, and that the configuration it writes runs as it is."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from adapt.cli.init import DraftLength, ModelSeen
+from adapt.cli.look import heldout_share, look_at_text
+from adapt.cli.main import run_command
+from adapt.config import Config
+from adapt.config.kinds import DAPT, Kind
+from adapt.errors import ConfigError, DataError, ModelError
+from adapt.evaluate.statistics import FEWEST
+from adapt.job.registry import JOBS
+from adapt.parse import parse
+from tests.drive import Job
+from tests.samples import labelled, sentences, write
+
+TEXTS = [f"{text} Number {number}." for number, text in enumerate(sentences(300, 1, 12, 30))]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adapt.cli.init.has_gpu", lambda: False)
+
+
+def written(*arguments: str, kind: Kind = DAPT) -> Config:
+    """The configuration that the command writes, as the job reads it."""
+    run_command(["init", *arguments])
+    return parse(["--config", "my.yaml"], "dontstop", kind)
+
+
+def write_task(folder: Path, **counts: int) -> str:
+    folder.mkdir()
+    for seed, (split, count) in enumerate(counts.items()):
+        write(folder / f"{split}.jsonl", labelled(count, seed))
+    return str(folder)
+
+
+def test_text_in_every_format_is_found_by_its_field() -> None:
+    records = [{"id": number, "url": "http://x/" + "y" * 400, "body": text} for number, text in enumerate(TEXTS)]
+    write(Path("a.jsonl"), records)
+    Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
+    pq.write_table(pa.table({name: [record[name] for record in records] for name in records[0]}), "c.parquet")
+    with open("d.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, ["id", "url", "body"])
+        table.writeheader()
+        table.writerows(records)
+    for name in ("a.jsonl", "b.jsonl.gz", "c.parquet", "d.csv"):
+        look = look_at_text([name])
+        assert (look.text_field, look.documents, look.is_whole) == ("body", 300, True), name
+        assert look.text_bytes == sum(map(len, TEXTS))
+    config = written("a.jsonl", "d.csv")
+    assert config.corpus.text_field == "body"
+    assert config.corpus.paths == ["a.jsonl", "d.csv"]
+
+
+def test_a_field_called_text_comes_first_and_text_without_blanks_is_text() -> None:
+    write(Path("a.jsonl"), [{"text": "a short text of its own", "other": "a longer one " * 20}] * 30)
+    assert look_at_text(["a.jsonl"]).text_field == "text"
+    write(Path("b.jsonl"), [{"key": "f" * 90, "文": "深度学习模型的训练需要大量数据和计算资源"}] * 30)
+    assert look_at_text(["b.jsonl"]).text_field == "文"
+
+
+def test_plain_text_is_read_by_lines_or_by_paragraphs() -> None:
+    Path("lines.txt").write_text("\n".join(TEXTS))
+    Path("wrapped.txt").write_text("\n\n".join(text.replace(" ", "\n") for text in TEXTS))
+    assert written("lines.txt").corpus.text_unit == "line"
+    assert written("wrapped.txt", "--force").corpus.text_unit == "paragraph"
+    assert look_at_text(["wrapped.txt"]).documents == 300
+
+
+def test_large_text_is_estimated_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapt.cli.look.SAMPLE_BYTES", 4000)
+    write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
+    Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
+    for name in ("a.jsonl", "b.jsonl.gz"):
+        look = look_at_text([name])
+        assert not look.is_whole
+        assert 200 <= look.documents <= 400, name
+    run_command(["init", "a.jsonl"])
+    assert ", about " in Path("my.yaml").read_text()
+
+
+@pytest.mark.parametrize("count", [12, 24, 60, 300])
+def test_enough_documents_are_held_out_for_an_interval(count: int) -> None:
+    share, held = heldout_share(TEXTS[:count], count, is_whole=True)
+    assert FEWEST <= held <= max(0.5 * count, FEWEST)
+    assert 0 < share < 1
+
+
+def test_the_share_that_is_held_out_falls_with_the_number_of_documents() -> None:
+    assert heldout_share(TEXTS, 50_000, is_whole=False) == (0.01, 500)
+    assert heldout_share(TEXTS, 10_000_000, is_whole=False) == (0.0005, 5000)
+    assert heldout_share(TEXTS, 1000, is_whole=False)[1] >= 30
+
+
+@pytest.mark.parametrize("kind", ["single_label", "multi_label", "tokens"])
+def test_the_fields_and_the_kind_of_a_task_are_found(kind: str) -> None:
+    examples = labelled(200, 0)
+    for number, example in enumerate(examples):
+        text, label = example.pop("text"), example.pop("label")
+        words = text.split()
+        example |= {
+            "single_label": {"id": number, "sentence": text, "topic": label, "lang": "en"},
+            "multi_label": {"sentence": text, "topics": [label, "xyz"[number % 3]]},
+            "tokens": {"words": words, "tags": ["B-X", *["O"] * (len(words) - 1)]},
+        }[kind]
+    write(Path("train.jsonl"), examples[:150])
+    write(Path("dev.jsonl"), examples[150:])
+    task = written("--task", "train.jsonl", "dev.jsonl", kind=JOBS["tapt"].kind).task
+    fields = {"single_label": ("sentence", "topic"), "multi_label": ("sentence", "topics"), "tokens": ("words", "tags")}
+    assert (task.kind, task.text_field, task.label_field) == (kind, *fields[kind])
+    assert (task.train, task.dev, task.test) == ("my-train.jsonl", "dev.jsonl", "my-test.jsonl")
+
+
+def test_a_folder_of_a_task_gives_its_splits() -> None:
+    write(Path("text.jsonl"), [{"text": text} for text in TEXTS])
+    Path("papers").mkdir()
+    folder = write_task(Path("papers/topics"), train=100, validation=40, test=40)
+    config = written("text.jsonl", "--task", folder)
+    assert config.task.name == "topics"
+    files = [f"papers/topics/{split}.jsonl" for split in ("train", "validation", "test")]
+    assert [config.task.train, config.task.dev, config.task.test] == files
+    assert [each.paths for each in config.corpus.decontaminate] == files[1:]
+    assert parse(["--config", "my.yaml"], "dontstop", JOBS["tapt"].kind).task == config.task
+
+
+def test_dev_and_test_are_split_off_where_there_are_none() -> None:
+    examples = labelled(200, 0)
+    write(Path("all.jsonl"), examples + examples[:50])
+    config = written("--task", "all.jsonl", kind=JOBS["tapt"].kind)
+    files = [config.task.train, config.task.dev, config.task.test]
+    assert files == ["my-train.jsonl", "my-dev.jsonl", "my-test.jsonl"]
+    splits = [{json.loads(line)["text"] for line in Path(str(file)).read_text().splitlines()} for file in files]
+    assert set.union(*splits) == {example["text"] for example in examples}
+    assert sum(map(len, splits)) == len(set.union(*splits))
+    assert all(len(split) > 5 for split in splits)
+
+
+def test_no_file_is_overwritten_without_force() -> None:
+    write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
+    Path("my.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match=r"my\.yaml exists"):
+        run_command(["init", "a.jsonl"])
+    assert Path("my.yaml").read_text() == "mine"
+    run_command(["init", "a.jsonl", "--force"])
+    write(Path("b.jsonl"), labelled(100, 0))
+    Path("new-dev.jsonl").write_text("mine")
+    with pytest.raises(ConfigError, match=r"new-dev\.jsonl exists"):
+        run_command(["init", "--task", "b.jsonl", "--out", "new.yaml"])
+    assert Path("new-dev.jsonl").read_text() == "mine"
+    assert not Path("new-train.jsonl").exists()
+
+
+REFUSED = [
+    (["missing.jsonl"], DataError, "missing.jsonl matches no file"),
+    (["numbers.jsonl"], DataError, r"no field holds text; the fields are 'a' \(other values\), 'c' \(text of about 8"),
+    (["short.jsonl"], DataError, "no document is left to train on"),
+    (["mixed/*.jsonl"], DataError, "has no field 'text'; it has 'body'"),
+    (["--task", "unlabelled.jsonl"], DataError, "no field holds labels"),
+    (["--task", "ids.jsonl"], DataError, "the field 'label' has no values that come again"),
+    (["--task", "one.jsonl"], DataError, "the field 'label' has only one value"),
+    (["--task", "mixed"], DataError, "has no file of training examples; it has a.jsonl, b.jsonl"),
+    (["--task", *"abcd"], ConfigError, "at most three paths"),
+    (["unlabelled.jsonl", "--model", "./nowhere"], ModelError, "no model folder"),
+    (["unlabelled.jsonl", "--mdl", "x"], ConfigError, "unrecognized arguments: --mdl"),
+    (["--model", "x"], ConfigError, "no file is named"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED)
+def test_what_cannot_be_used_is_refused(arguments: list[str], error: type[Exception], message: str) -> None:
+    write(Path("numbers.jsonl"), [{"a": number, "c": "deadbeef"} for number in range(9)])
+    write(Path("short.jsonl"), [{"text": "so short"}] * 9)
+    write(Path("unlabelled.jsonl"), [{"text": text} for text in TEXTS])
+    write(Path("ids.jsonl"), [{"text": text, "label": number} for number, text in enumerate(TEXTS)])
+    write(Path("one.jsonl"), [{"text": text, "label": "x"} for text in TEXTS])
+    Path("mixed").mkdir()
+    write(Path("mixed/a.jsonl"), [{"text": text} for text in TEXTS])
+    write(Path("mixed/b.jsonl"), [{"body": text} for text in TEXTS[:9]])
+    with pytest.raises(error, match=message) as caught:
+        run_command(["init", *arguments])
+    assert caught.value.fix  # type: ignore[attr-defined]
+    assert not Path("my.yaml").exists()
+
+
+def test_the_length_fits_the_text_the_model_and_the_devices() -> None:
+    demo, large = ModelSeen("demo:bert-tiny", 512, 4.4e6, False), ModelSeen("large", 8192, 350e6, False)
+    little, much = DraftLength.of(50_000, demo, False), DraftLength.of(10**9, demo, False)
+    assert little.max_steps is None
+    assert little.epochs > much.epochs == 1
+    assert little.sequence < much.sequence == 512
+    assert much.max_steps is not None
+    assert much.max_steps < much.steps_per_epoch
+    bounded = DraftLength.of(10**9, large, False).max_steps
+    assert bounded is not None
+    assert bounded < much.max_steps
+    assert DraftLength.of(10**9, large, True).max_steps is None
+    assert DraftLength.of(10**9, ModelSeen("short", 128, 1e6, False), True).sequence == 128
+
+
+def test_a_decoder_predicts_next_tokens() -> None:
+    folder = Path("gpt")
+    folder.mkdir()
+    about = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_positions": 256, "n_embd": 64, "n_layer": 2}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "tokenizer.json").write_text("{}")
+    write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
+    config = written("a.jsonl", "--model", "gpt")
+    assert config.objective.kind == "causal"
+    assert config.training.sequence_length <= 256
+
+
+def test_without_a_model_it_takes_the_demo_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("odd 'name: #1.jsonl"), [{"text: #": text} for text in TEXTS])
+    config = written("odd 'name: #1.jsonl")
+    assert config.model.path == "demo:bert-tiny"
+    assert config.corpus.paths == "odd 'name: #1.jsonl"
+    assert config.corpus.text_field == "text: #"
+    assert "# A small BERT" in Path("my.yaml").read_text()
+    shown = capsys.readouterr()
+    assert "dontstop chain plan --config my.yaml" in shown.err
+    assert json.loads(shown.out)["metrics"]["documents"] == 300
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.parametrize("job", ["dapt", "tapt"])
+def test_the_configuration_runs_as_it_is(job: str, tmp_path: Path, tiny_bert: Path) -> None:
+    folder = write_task(tmp_path / "topics", train=60, dev=20, test=20)
+    text = write(tmp_path / "text.jsonl", [{"text": text} for text in TEXTS[:60]])
+    named = [text] if job == "dapt" else []
+    run_command(["init", *named, "--task", folder, "--model", str(tiny_bert)])
+    assert yaml.safe_load(Path("my.yaml").read_text())["training"]["sequence_length"] == 128
+    ran = Job(tmp_path / "out", ["--config", "my.yaml", "--training.max_steps", "2"], f"{job}.py")
+    assert ran.end() == 0, ran.err
+    losses = json.loads(ran.out.splitlines()[-1])["metrics"]["losses"]
+    assert losses["domain"]["change"]["low"] is not None
