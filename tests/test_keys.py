@@ -226,7 +226,7 @@ FOLLOWING = {
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports
     *("aiohttp", "requests"),  # what talks to a cluster raises
-    *("IPython",),  # notebooks
+    *("IPython", "packaging"),  # notebooks, the doctor
 }
 """Packages that decide nothing. A new one has to be put here, or into DECIDING and the keys of what it decides."""
 
