@@ -272,6 +272,8 @@ def _tried(check: Callable[[], object], where: str) -> CheckLine | None:
         check()
     except AdaptError as error:
         return CheckLine(f"{where}: {error.what}", error.fix or "mend it")
+    except OSError as error:  # such as from folders of the kernel, in which files cannot be made
+        return CheckLine(f"{where} cannot be used ({error.strerror})", "name another folder")
     return None
 
 

@@ -38,8 +38,8 @@ OPTIONS = ("task", "model", "out", "force", "help")
 _BYTES_PER_TOKEN = 4
 _LENGTH, _SHORTEST = 512, 128
 """Usual length of a sequence [tokens], and the shortest one, for little text."""
-_CPU_WORK = 6 * 4.4e6 * 3e6
-"""Operations of a first training on CPUs: 3 million tokens of the demo model, some minutes on two cores."""
+_CPU_WORK = 6 * 4.4e6 * 1e6
+"""Operations of a first training on CPUs: a million tokens of the demo model, some minutes on two busy cores."""
 _SMALL = 20e6
 """Models with fewer parameters take high learning rates."""
 _FEWEST_STEPS, _WANTED_STEPS, _MOST_STEPS = 20, 200, 12_500
@@ -211,7 +211,7 @@ class DraftLength:
         while sequence > _SHORTEST and tokens / sequence < _WANTED_STEPS:
             sequence //= 2
         rows = max(tokens / sequence, 1)
-        batch = 2 ** round(min(max(log2(rows / 20), 2), 8 if on_gpu else 5))
+        batch = 2 ** round(min(max(log2(rows / 20), 2), 8 if on_gpu else 4))
         per_epoch = ceil(rows / batch)
         epochs = min(ceil(_WANTED_STEPS / per_epoch), _MOST_EPOCHS)
         return cls(sequence, batch, epochs, per_epoch, _bound(epochs * per_epoch, batch * sequence, model, on_gpu))

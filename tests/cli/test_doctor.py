@@ -111,6 +111,7 @@ def test_folders_that_cannot_be_written_are_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "nothing"))
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    assert "storage.root /proc/runs" in fixes(replace(config, storage=StorageConfig("/proc/runs")))[0]
     found = fixes(config)
     assert ["storage.root" in found[0], "temporary folder" in found[1], "HOME" in found[2]] == [True] * 3
 
