@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ SAMPLE_BYTES = 32 << 20
 SAMPLE_FILES = 50
 """At most this many files are read, evenly spaced among all."""
 _RECORDS = 1000
-"""Records of each file by which the fields are judged."""
-_MOST_LABELS = 100
+"""Records of each file of text by which the fields are judged."""
+_EXAMPLES = 50_000
+"""The same of each file of a task: files may be sorted by label."""
+_MOST_LABELS = 400
 """A field with more values than this holds no label."""
 _TEXT_NAMES = ("text",)
 _LABEL_NAMES = ("label", "labels")
@@ -275,11 +277,8 @@ def _named(files: Sequence[str]) -> str:
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
 
 
-def _first_records(file: str) -> Iterator[Any]:
-    for number, (_, record) in enumerate(read_objects(file, checks_quotes=False)):
-        if number == _RECORDS:
-            return
-        yield record
+def _first_records(file: str, most: int = _RECORDS) -> Iterator[Any]:
+    return (record for _, record in islice(read_objects(file, checks_quotes=False), most))
 
 
 def _unit(files: Sequence[str]) -> str:
@@ -361,7 +360,7 @@ def look_at_task(paths: dict[str, list[str]], name: str = "") -> TaskLook:
     from adapt.task.check import check_split, classes_of
 
     files = expand_paths(paths["train"])
-    records = [record for file in _spread(files) for record in _first_records(file)]
+    records = [record for file in _spread(files) for record in _first_records(file, _EXAMPLES)]
     seen = fields_seen(records)
     kind, text, label, labels = _task_fields(records, seen, _named(files))
     near = Path(files[0])
@@ -405,13 +404,21 @@ def _task_fields(records: Sequence[Any], seen: dict[str, FieldSeen], where: str)
     if not found:
         named = next((name for name in _LABEL_NAMES if name in seen), None)
         others = [str(each) for each in seen.values() if each.name != text]
-        held = "has only one value" if named and len(seen[named].values) == 1 else "has no values that come again"
+        held = _why_no_label(seen[named]) if named else ""
         what = f"the field {named!r} {held}" if named else f"the fields are {', '.join(others) or 'the text alone'}"
         raise DataError(
             f"{where}: no field holds labels, that is, a few values that come again; {what}",
             "give each example the name of its class in a field called label",
         )
     return ("multi_label" if found[0] in lists else "single_label"), text, found[0], found
+
+
+def _why_no_label(seen: FieldSeen) -> str:
+    if not seen.values:
+        return "holds neither strings nor integers"
+    if len(seen.values) == 1:
+        return "has only one value"
+    return "has more values than a label would"
 
 
 def _are_aligned(record: Any, one: str, other: str) -> bool:

@@ -145,6 +145,19 @@ def test_dev_and_test_are_split_off_where_there_are_none() -> None:
     assert all(len(split) > 5 for split in splits)
 
 
+def test_a_file_that_is_sorted_by_label_and_many_classes_are_a_task() -> None:
+    write(
+        Path("a.jsonl"),
+        [{"text": f"{number} {TEXTS[number % 300]}", "label": number // 1500} for number in range(3000)],
+    )
+    assert written("--task", "a.jsonl", kind=JOBS["tapt"].kind).task.label_field == "label"
+    write(
+        Path("b.jsonl"),
+        [{"text": f"{number} {TEXTS[number % 300]}", "intent": f"i{number % 150}"} for number in range(3000)],
+    )
+    assert written("--task", "b.jsonl", "--force", kind=JOBS["tapt"].kind).task.label_field == "intent"
+
+
 def test_no_file_is_overwritten_without_force() -> None:
     write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
     Path("my.yaml").write_text("mine")
@@ -166,7 +179,8 @@ REFUSED = [
     (["short.jsonl"], DataError, "no document is left to train on"),
     (["mixed/*.jsonl"], DataError, "has no field 'text'; it has 'body'"),
     (["--task", "unlabelled.jsonl"], DataError, "no field holds labels"),
-    (["--task", "ids.jsonl"], DataError, "the field 'label' has no values that come again"),
+    (["--task", "ids.jsonl"], DataError, "the field 'label' has more values than a label would"),
+    (["--task", "booleans.jsonl"], DataError, "the field 'label' holds neither strings nor integers"),
     (["--task", "one.jsonl"], DataError, "the field 'label' has only one value"),
     (["--task", "mixed"], DataError, "has no file of training examples; it has a.jsonl, b.jsonl"),
     (["--task", *"abcd"], ConfigError, "at most three paths"),
@@ -183,6 +197,7 @@ def test_what_cannot_be_used_is_refused(arguments: list[str], error: type[Except
     write(Path("unlabelled.jsonl"), [{"text": text} for text in TEXTS])
     write(Path("ids.jsonl"), [{"text": text, "label": number} for number, text in enumerate(TEXTS)])
     write(Path("one.jsonl"), [{"text": text, "label": "x"} for text in TEXTS])
+    write(Path("booleans.jsonl"), [{"text": text, "label": bool(number % 2)} for number, text in enumerate(TEXTS)])
     Path("mixed").mkdir()
     write(Path("mixed/a.jsonl"), [{"text": text} for text in TEXTS])
     write(Path("mixed/b.jsonl"), [{"body": text} for text in TEXTS[:9]])
