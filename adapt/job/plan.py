@@ -1,6 +1,7 @@
 """What a job would run, why, and what it takes."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from adapt.job.job import Job
 from adapt.runner import plan_stages
@@ -10,6 +11,10 @@ from adapt.show.html import render_notebook
 from adapt.show.text import render_text
 from adapt.stage.context import Context
 from adapt.stage.train import Train
+from adapt.summary.chain import trainings_table
+
+if TYPE_CHECKING:
+    from adapt.train.capacity.forecast import Forecast
 
 
 @dataclass(frozen=True)
@@ -18,8 +23,8 @@ class Plan:
 
     job: str
     stages: list[Planned]
-    forecasts: dict[str, dict[str, str]]
-    """What each training that is to run takes, by its name, as far as that is known: figures in words."""
+    trainings: "dict[str, Forecast | None]"
+    """What each training that is to run takes, by its name; None where its text must be prepared first."""
 
     @property
     def to_run(self) -> list[Planned]:
@@ -29,9 +34,16 @@ class Plan:
     def blocks(self) -> list[Block]:
         """A row for each stage, and what the trainings take."""
         blocks: list[Block] = [plan_table(self.stages)]
-        for name, lines in self.forecasts.items():
-            rows = [[figure, text] for figure, text in lines.items()]
-            blocks.append(Table(["figure", "forecast"], rows, f"The training {name}", words=True))
+        if len(self.trainings) > 1:
+            rows = [
+                (name, of.tokens, of.device_hours, of.cost) if of else (name, None, None, None)
+                for name, of in self.trainings.items()
+            ]
+            blocks += [table for table in [trainings_table(rows)] if table]
+        for name, forecast in self.trainings.items() if len(self.trainings) == 1 else ():
+            if forecast:
+                lines = [[figure, text] for figure, text in forecast.lines().items()]
+                blocks.append(Table(["figure", "forecast"], lines, f"The training {name}", words=True))
         finished = len(self.stages) - len(self.to_run)
         return [*blocks, TextBlock(f"{finished} of {len(self.stages)} stages are finished")]
 
@@ -72,5 +84,4 @@ def plan_of(job: Job, context: Context) -> Plan:
     check_ahead(unfinished([final], context.store)[0], context.store)
     records = {line.stage.key: line.record for line in stages if line.record}
     waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
-    forecasts = {stage.name: forecast.lines() for stage in waiting if (forecast := stage.forecast(records))}
-    return Plan(job.name, stages, forecasts)
+    return Plan(job.name, stages, {stage.name: stage.forecast(records) for stage in waiting})

@@ -13,8 +13,8 @@ from tests.jobs.commands import HEAVY, METRICS, Run, finish, last_line
 from tests.runner.made import made_up
 
 pytestmark = pytest.mark.heavy
-CHECKING = {"pydantic", "attrs", "typeshed_client", "statistics"}
-"""What takes long to load and is of use where there is something to run, to check or to compare."""
+CHECKING = {"attrs", "typeshed_client"}
+"""What takes long to load and is of use where there is something to check."""
 
 
 def test_a_run_with_nothing_to_do_reports_and_starts_nothing(

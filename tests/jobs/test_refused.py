@@ -10,7 +10,7 @@ from tests.jobs.commands import Run, check_refused, finish, replaced
 pytestmark = pytest.mark.heavy
 
 
-@pytest.mark.parametrize("arguments", [[], ["pln"], ["--config", "x.yaml"]])
+@pytest.mark.parametrize("arguments", [["pln"], ["--config", "x.yaml"]])
 def test_a_command_that_does_not_exist(run: Run, arguments: list[str]) -> None:
     check_refused(run("chain.py", *arguments), 2, "cannot read the command", "run|plan|status|report")
 
@@ -115,7 +115,7 @@ def test_an_unreadable_record_is_named(
     export = finish(job, tmp_path, monkeypatch)
     (export / "stage.json").write_text("{")
     for script, arguments in (("dapt.py", job), ("chain.py", ["plan", *job])):
-        check_refused(run(script, *arguments), 8, f"{export}/stage.json cannot be read", f"delete the folder {export}")
+        check_refused(run(script, *arguments), 8, f"{export}/stage.json cannot be read", f"delete {export}/stage.json")
 
 
 BROKEN: list[tuple[str, bytes, str]] = [
