@@ -1,18 +1,36 @@
 """dontstop adapts language models to domains and tasks without making them forget. See `help(dontstop.dapt)`."""
 
 from adapt import __version__
-from adapt.api import Run, advise, dapt, evaluate, finetune, merge, plan, select, sequence, similarity, tapt, vocabulary
+from adapt.api import (
+    ChainStudy,
+    Run,
+    advise,
+    chain,
+    dapt,
+    evaluate,
+    finetune,
+    merge,
+    plan,
+    select,
+    sequence,
+    similarity,
+    tapt,
+    tune,
+    vocabulary,
+)
 from adapt.config import Config
 from adapt.errors import AdaptError
 from adapt.job.plan import Plan
 
 __all__ = [
     "AdaptError",
+    "ChainStudy",
     "Config",
     "Plan",
     "Run",
     "__version__",
     "advise",
+    "chain",
     "dapt",
     "evaluate",
     "finetune",
@@ -22,5 +40,6 @@ __all__ = [
     "sequence",
     "similarity",
     "tapt",
+    "tune",
     "vocabulary",
 ]

@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from adapt.chain.chain_run import ChainPlan, ChainRun, Report
 from adapt.config import Config, flat
 from adapt.config.kinds import Kind
 from adapt.errors import ConfigError
@@ -22,10 +23,14 @@ from adapt.library import as_library
 from adapt.parse import parse
 from adapt.parse.values import check_config
 from adapt.runner import Record
+from adapt.shipped import recipe_file
 from adapt.show.blocks import Block
 from adapt.show.html import render_notebook
 from adapt.show.text import render_text
 from adapt.stage.context import Context
+from adapt.summary.now import ChainNow
+from adapt.tuning.command import search_asked
+from adapt.tuning.search_run import SearchRun, run_search
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -184,6 +189,81 @@ def vocabulary(action: str, config: Source = None, /, **fields: Any) -> Run[Any]
 def advise(config: Source = None, /, **fields: Any) -> Run[Advice]:
     """Says which recipe to run first for a corpus and tasks, at what cost, and why. Arguments: see `dapt`."""
     return _run("advise", config, fields)
+
+
+def tune(space: str | PathLike[str], config: Source = None, /, job: str | None = None, **fields: Any) -> SearchRun:
+    """Searches good values for fields of a job by trials on dev; the best one is run with fresh seeds and then tested.
+
+    Args:
+        space: name of a space that comes with the package, such as `tapt`, or the file of one.
+        config: see `dapt`.
+        job: whose fields are searched; None for the job that the space is named after.
+        **fields: see `dapt`. The section `tune` has the number of trials, objectives and searcher.
+
+    Raises:
+        AdaptError: the space or a field is wrong, or no trial has ended well.
+    """
+    named = {"tune.space": str(space), **({"tune.job": job} if job else {})}
+    with _session():
+        return run_search(search_asked(arguments_of(config, {**fields, **named})))
+
+
+def chain(
+    file: str | PathLike[str],
+    /,
+    only: Mapping[str, Sequence[str]] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    **let: Any,
+) -> ChainStudy:
+    """Reads a chain file: several jobs, what they start from, and what they are swept over.
+
+    Args:
+        file: its path, or the name of a recipe, such as `study`.
+        only: members to run by the name of their set, such as `{"task": ["acl_arc"]}`.
+        fields: sections or fields of the configuration that hold for all stages.
+        **let: values for the names of the file's `let`, such as `data="/data"`.
+
+    Raises:
+        ConfigError: the file cannot be read, or is wrong.
+    """
+    values = {name: str(value) for name, value in let.items()}
+    members = {name: list(of_set) for name, of_set in (only or {}).items()}
+    return ChainStudy(ChainRun.of(recipe_file(str(file)), values, _flat(fields or {}), members))
+
+
+@dataclass(frozen=True)
+class ChainStudy:
+    """A chain of stages that can be planned, run, looked at and reported."""
+
+    _chain: ChainRun
+
+    def plan(self) -> ChainPlan:
+        """What would run, and what it takes. Nothing runs.
+
+        Raises:
+            AdaptError: a stage cannot work.
+        """
+        with _session():
+            return self._chain.plan()
+
+    def run(self) -> Report:
+        """Runs what is not finished, side by side as far as there is room, and writes the report.
+
+        Raises:
+            AdaptError: a stage failed. The report of what is finished is written before.
+        """
+        with _session():
+            return self._chain.run()
+
+    def status(self) -> ChainNow:
+        """How far the chain is, wherever it runs."""
+        with _session():
+            return self._chain.status()
+
+    def report(self) -> Report:
+        """Writes the report of all that is finished."""
+        with _session():
+            return self._chain.report()
 
 
 def plan(job: str, config: Source = None, /, **fields: Any) -> Plan:

@@ -201,6 +201,28 @@ def test_a_plan_shows_stages_and_runs_nothing(fields: dict[str, object], tmp_pat
         dontstop.plan("dapd", **fields)
 
 
+def test_a_chain_is_planned_looked_at_and_reported(fields: dict[str, object], tmp_path: Path) -> None:
+    file = tmp_path / "chain.yaml"
+    file.write_text("let: {steps: 3}\nstages:\n  dapt: {job: dapt, training.max_steps: '{steps}'}\n")
+    study = dontstop.chain(file, fields=fields, steps=4)
+    plan = study.plan()
+    assert plan.states == {"finished": 0, "running": 0, "waiting": 1}
+    assert plan.to_run["train"] == 1
+    assert "to run: 1 manifest" in str(plan)
+    assert "0 of 1 stages finished" in str(study.status())
+    report = study.report()
+    assert report.path.is_file()
+    assert str(report.path) in str(report)
+    with pytest.raises(ConfigError, match="stepz"):
+        dontstop.chain(file, fields=fields, stepz=4)
+
+
+def test_a_search_needs_a_space_that_exists(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="there is no file tapd") as caught:
+        dontstop.tune("tapd", job="dapt", **fields)
+    assert "tapt" in caught.value.fix
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_job_gives_its_result_its_model_and_what_people_see(fields: dict[str, object], tmp_path: Path) -> None:
     run = dontstop.dapt(**fields)

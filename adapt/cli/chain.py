@@ -114,9 +114,9 @@ def show_report(report: Report) -> None:
 def plan_one(arguments: Sequence[str]) -> None:
     """Shows what a single job would run, and what its trainings will take."""
     job, rest = read_job(arguments)
-    log(f"as `dontstop {job.name}` would run it (--job: another)")
     context = Context.of(parse(rest, "dontstop chain plan", job.kind))
     made = plan_of(job, context)
+    log(f"as `dontstop {job.name}` would run it (--job: another)")
     show_blocks(made.blocks())
     finish("plan", context.store.root, {"done": len(made.stages) - len(made.to_run), "stages": len(made.stages)})
 

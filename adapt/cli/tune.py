@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 
 from adapt.console import finish, log
-from adapt.report.entry import HTML, Entry, Study
-from adapt.runner import Finished, Store, ensure
+from adapt.runner import Finished, Store
 from adapt.runner.lock import is_held
-from adapt.runner.record import RECORD_FILE
+from adapt.show.blocks import shown_by
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
-from adapt.stage.running import run_stages
-from adapt.summary.confirmed import show_confirmed
 from adapt.summary.trials import TrialsNow
-from adapt.summary.tuned import show_search
-from adapt.tuning.ahead import SearchAhead, check_search
+from adapt.tuning.ahead import SearchAhead
 from adapt.tuning.command import search_asked
-from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search
+from adapt.tuning.search_run import run_search
 
 HELP = """\
 dontstop tune --config my.yaml --space tapt [--job NAME] [--section.field VALUE ...]
@@ -61,7 +57,7 @@ def _status(search: Search, store: Store) -> None:
     folder = store.folder(search.kind, search.name, search.key)
     record, trials = store.known(search.kind, search.name, search.key), TrialsNow.load(folder)
     if record:
-        show_search(record)
+        show_blocks(shown_by(Finished.of(search, record).result, record))
     elif trials:
         show_blocks([trials.table()])
     state = "finished" if record else "running" if is_held(folder) else "stopped" if trials else "waiting to begin"
@@ -71,31 +67,13 @@ def _status(search: Search, store: Store) -> None:
 
 def _run(search: Search, store: Store) -> None:
     """Runs the trials that have not run, then the best one with fresh seeds, and writes the report."""
-    check_search(search, store)
-    searched = ensure(search, store)
-    show_search(searched.record)
-    entries = [Entry(search.name, search.job.name, {}, searched)]
-    counts = {"trials": len(searched.result.trials), "failed": sum(not row.figures for row in searched.result.trials)}
-    told = {**counts, "best": searched.result.best, "device_hours": searched.result.device_hours}
-    if not search.config.tune.fresh_seeds:
-        _report(search, entries, store)
-        finish("tune", searched.path, told)
-        return
-    confirm = Confirm.of(search, searched.result)
-    (record,) = run_stages([confirm], store, search.config.resources)
-    show_confirmed(record)
-    _report(search, [*entries, Entry(search.name, search.job.name, {}, Finished.of(confirm, record))], store)
-    fresh = {name: figure["best"]["value"] for name, figure in record.metrics["fresh"].items()}
-    gain = {name: record.metrics[name] for name in ("apparent", "gained", "selection")}
-    finish("tune", searched.path, {**told, **fresh, **gain})
-
-
-def _report(search: Search, entries: list[Entry], store: Store) -> None:
-    """Writes the report, unless it is newer than all that it would tell."""
-    folder = store.root / "reports" / f"search-{search.name}"
-    page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
-    if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
-        from adapt.report.write import write_report
-
-        write_report(Study(search.name, "base", entries), folder)
-    log(f"report: {page}")
+    run = run_search(search)
+    show_blocks(run.blocks())
+    searched = run.searched.result
+    counts = {"trials": len(searched.trials), "failed": sum(not row.figures for row in searched.trials)}
+    told = {**counts, "best": searched.best, "device_hours": searched.device_hours}
+    if run.confirmed:
+        confirmed = run.confirmed.result
+        told |= {name: figure.best.value for name, figure in confirmed.fresh.items()}
+        told |= {name: getattr(confirmed, name) for name in ("apparent", "gained", "selection")}
+    finish("tune", run.searched.path, told)

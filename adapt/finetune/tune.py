@@ -76,7 +76,7 @@ class Tuning:
         return self._loss.probabilities(self.classifier(batch))
 
 
-def tune(
+def tune_classifier(
     encoder: PreTrainedModel, problem: Problem, settings: FinetuneSettings, seed: int, place: FinetunePlace
 ) -> Learned:
     """Trains an encoder and a new head; see `Tuning` and `adapt.finetune.loop`.

@@ -17,7 +17,7 @@ from adapt.finetune.problem import Problem
 from adapt.finetune.save import save_classifier
 from adapt.finetune.scores import task_scores
 from adapt.finetune.settings import FinetuneSettings, check_savable
-from adapt.finetune.tune import Learned, tune
+from adapt.finetune.tune import Learned, tune_classifier
 from adapt.model.additions.domains import choose_domain, domains_of
 from adapt.model.additions.route import domain_vectors, nearest_domains
 from adapt.model.load import load_model
@@ -26,7 +26,12 @@ from adapt.model.tokenizer import is_decoder, load_config, load_tokenizer
 from adapt.task.data import SPLITS, Facts, Split
 from adapt.train.options import apply_options
 
-MODES = {"fine_tune": tune, "lora": tune, "feature_extraction": extract_features, "linear_probe": probe}
+MODES = {
+    "fine_tune": tune_classifier,
+    "lora": tune_classifier,
+    "feature_extraction": extract_features,
+    "linear_probe": probe,
+}
 
 ROUTED_EXAMPLES = 256
 """Train examples whose mean vector tells the nearest domain, at the most."""

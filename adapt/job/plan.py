@@ -1,7 +1,7 @@
 """What a job would run, why, and what it takes."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from adapt.job.job import Job
 from adapt.runner import plan_stages
@@ -13,9 +13,6 @@ from adapt.stage.context import Context
 from adapt.stage.train import Train
 from adapt.summary.chain import trainings_table
 
-if TYPE_CHECKING:
-    from adapt.train.capacity.forecast import Forecast
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -23,8 +20,9 @@ class Plan:
 
     job: str
     stages: list[Planned]
-    trainings: "dict[str, Forecast | None]"
-    """What each training that is to run takes, by its name; None where its text must be prepared first."""
+    trainings: dict[str, Any]
+    """What each training that is to run takes, by its name: an `adapt.train.capacity.forecast.Forecast`; None where its
+    text must be prepared first."""
 
     @property
     def to_run(self) -> list[Planned]:

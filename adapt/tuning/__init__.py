@@ -6,6 +6,7 @@
 - `propose`: which values a trial has, a function of its number and of the trials before.
 - `turns`: how a trial is judged on its way, and goes on.
 - `tpe`: proposals that learn.
+- `search_run`: runs a search and what follows from it.
 - `search`: the stage that holds all trials.
 - `ahead`: what they will take.
 - `place`: whether a cluster can hold one.

@@ -11,10 +11,13 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.console import log
+from adapt.evaluate.results import Estimate
 from adapt.runner import Done, Finished, Outcome, Stage
+from adapt.runner.record import Record
+from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.statistics.seeds import spread
 from adapt.tuning.search import Search, Searched
-from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Figure, Trial, TrialMeasured
+from adapt.tuning.trial import DEV_SCORE, TEST_SCORE, Trial, TrialMeasured
 from adapt.tuning.values import named_by_values
 
 
@@ -22,11 +25,11 @@ from adapt.tuning.values import named_by_values
 class FreshFigure:
     """A figure with fresh seeds."""
 
-    best: Figure
+    best: Estimate
     """The mean over the seeds, of the best trial."""
-    as_it_is: Figure | None
+    as_it_is: Estimate | None
     """The same of the configuration as it is; None where its trial failed, so that nothing is compared."""
-    difference: Figure | None
+    difference: Estimate | None
     """The mean of their differences, seed by seed; None where nothing is compared."""
 
 
@@ -47,6 +50,28 @@ class Confirmed:
     selection: float | None
     """The part of the apparent gain that was luck: `apparent` less `gained`. None also where the objective is of test
     here, and was of dev before."""
+
+    def blocks(self, record: Record) -> list[Block]:
+        """The best trial next to the configuration as it is, and how much of the gain was selection."""
+        rows: list[list[Cell | str]] = [
+            [name, *(of.cell(".4f") if of else "failed" for of in (figure.best, figure.as_it_is, figure.difference))]
+            for name, figure in self.fresh.items()
+        ]
+        title = f"{record.name}: mean of {len(self.seeds)} fresh seeds, with 95% intervals"
+        table = Table(["figure", "best trial", "as it is", "difference"], rows, title)
+        return [table, *([TextBlock(self.gain)] if self.gain else [])]
+
+    @property
+    def gain(self) -> str:
+        """How much of the gain in the first objective was selection, in a sentence; empty where that is not known."""
+        if self.gained is None or self.apparent is None:
+            return "the configuration as it is failed, so what the best values gain is not known"
+        if self.selection is None:
+            return ""
+        return (
+            f"{next(iter(self.fresh))}: the best trial was better by {self.apparent:.4f} when it was chosen, and is by"
+            f" {self.gained:+.4f} with fresh seeds; {self.selection:+.4f} of that was selection"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +159,9 @@ def _compared(name: str, best: Sequence[TrialMeasured], as_it_is: Sequence[Trial
     )
 
 
-def _over_seeds(values: Sequence[float]) -> Figure:
+def _over_seeds(values: Sequence[float]) -> Estimate:
     found = spread(values)
-    return Figure(found.mean, found.low, found.high)
+    return Estimate(found.mean, found.low, found.high)
 
 
 def _apparent(searched: Searched, objective: str, sign: int) -> float | None:

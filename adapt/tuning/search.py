@@ -8,11 +8,14 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.errors import ConfigError
+from adapt.evaluate.results import Estimate
 from adapt.job.job import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding
 from adapt.runner.reach import everything
+from adapt.runner.record import RECORD_FILE, Record
+from adapt.show.blocks import Block, Cell, Table, TextBlock
 from adapt.stage.context import Context, root_of
 from adapt.tuning.check import (
     Configure,
@@ -26,7 +29,7 @@ from adapt.tuning.front import nondominated
 from adapt.tuning.place import side_by_side
 from adapt.tuning.propose import Proposals, proposals
 from adapt.tuning.space import Space, ends, read_space
-from adapt.tuning.trial import Figure, Trial, on_dev, trial_of
+from adapt.tuning.trial import Trial, on_dev, trial_of
 from adapt.tuning.turns import STEPS, check_goes_on, check_turns, steps_after
 from adapt.tuning.values import as_file, named_by_values, settings_of, values_in
 
@@ -46,7 +49,7 @@ class TrialRow:
     """What it has in place of the configuration, by dotted field."""
     key: str
     """The key of its stage `trial`; empty if it has none, as its values contradict each other."""
-    figures: dict[str, Figure]
+    figures: dict[str, Estimate]
     """What was measured, on dev in place of test; empty if it failed."""
     error: str = ""
     """Why it failed."""
@@ -89,6 +92,46 @@ class Searched:
     def best_row(self) -> TrialRow:
         """The best trial."""
         return next(row for row in self.trials if row.number == self.best)
+
+    def in_order(self) -> list[TrialRow]:
+        """The trials: those that came furthest first, the best of them on top, and failed ones last."""
+        (name, way), *_ = self.objectives.items()
+        sign = 1 if way == "min" else -1
+        known = [row for row in self.trials if row.figures]
+        known.sort(key=lambda row: (-(row.steps or 0), sign * row.figures[name].value, row.number))
+        return known + [row for row in self.trials if not row.figures]
+
+    def blocks(self, record: Record) -> list[Block]:
+        """The trials with their values and objectives, the best by the first objective on top, and where it is."""
+        fields = list(dict.fromkeys(name for row in self.trials for name in row.values))
+        judged = ["steps"] if any(row.steps for row in self.trials) else []
+        rows: list[list[Cell | str]] = [
+            [
+                f"{row.number}{'*' if row.number in self.front else ''}",
+                *(str(row.steps) for _ in judged),
+                *(row.figures[name].cell(".4f") if name in row.figures else "failed" for name in self.objectives),
+                *(_value(row.values.get(name, "as it is")) for name in fields),
+            ]
+            for row in self.in_order()[:SHOWN]
+        ]
+        title = f"{record.name}: trials of {self.job}, on dev"
+        note = "*: no trial is better in all objectives."
+        lines = [
+            f"{len(self.trials)} trials, {self.stages} stages; {self.shared} times a trial found a stage that another "
+            f"trial has, too; {self.device_hours:.3g} device-hours",
+            f"best on dev: trial {self.best}; its configuration: {record.path / BEST_FILE}",
+        ]
+        if len(self.trials) > SHOWN:
+            lines.insert(0, f"and {len(self.trials) - SHOWN} more, in {record.path / RECORD_FILE}")
+        return [Table(["trial", *judged, *self.objectives, *fields], rows, title, note), *map(TextBlock, lines)]
+
+
+SHOWN = 40
+"""Trials that a table has at most, the best ones first."""
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,19 +23,10 @@ DEV_SCORE, TEST_SCORE = "dev_score", "test_score"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure that was measured, with its 95% interval; None where it has none."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
 class TrialMeasured:
     """What was measured of a trial, by name: the numbers of the job's result, and scores of fine-tuning."""
 
-    figures: dict[str, Figure]
+    figures: dict[str, Estimate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +108,7 @@ def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
     return tuple(Finetune.of(on_task, seed, prepared) for seed in context.config.finetune.seeds)
 
 
-def numbers_of(result: Any) -> dict[str, Figure]:
+def numbers_of(result: Any) -> dict[str, Estimate]:
     """The numbers of a result by name, those of losses as `losses.domain.after`.
 
     Of plain fields, `NAME_low` and `NAME_high` are the interval of `NAME`; an `Estimate` has its own.
@@ -137,26 +128,26 @@ def numbers_of(result: Any) -> dict[str, Figure]:
     }
     ends = {f"{name}_{end}" for name in numbers for end in ("low", "high")}
     return {
-        name: Figure(value, numbers.get(f"{name}_low"), numbers.get(f"{name}_high"))
+        name: Estimate(value, numbers.get(f"{name}_low"), numbers.get(f"{name}_high"))
         for name, value in numbers.items()
         if name not in ends
     } | nested
 
 
-def _figures(losses: LossChange) -> Iterator[tuple[str, Figure]]:
+def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
     for name in ways_of(LossChange, only_declared=True):
         value = getattr(losses, name)
         if isinstance(value, Estimate):
-            yield name, Figure(value.value, value.low, value.high)
+            yield name, value
         elif value is not None:
-            yield name, Figure(float(value))
+            yield name, Estimate(float(value))
 
 
-def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Figure:
+def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
     """The mean over tasks of each seed, and over seeds, with the interval over seeds."""
     of_seeds = [fmean(of_seed) for of_seed in zip(*scores.values(), strict=True)]
     found = spread(of_seeds)
-    return Figure(found.mean, found.low, found.high)
+    return Estimate(found.mean, found.low, found.high)
 
 
 def figures_of(trial: Trial) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from adapt.console import log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError, StorageError
+from adapt.evaluate.results import Estimate
 from adapt.live import live_table
 from adapt.runner import Finished, Record, Store
 from adapt.runner.parallel import Work, add_stages, step
@@ -19,7 +20,7 @@ from adapt.tuning.place import check_place
 from adapt.tuning.propose import Proposals
 from adapt.tuning.search import SUMS, Search, TrialRow
 from adapt.tuning.tracked import SearchTrackers
-from adapt.tuning.trial import Figure, Trial
+from adapt.tuning.trial import Trial
 from adapt.tuning.turns import lengths_of, scheduler_of, steps_after
 from adapt.tuning.values import shown
 from adapt.tuning.watched import Watched
@@ -122,7 +123,7 @@ class Trials:
         self.first_error = self.first_error or error
         self.rows[asked] = self._row(asked, key, {}, error.what)
 
-    def _row(self, asked: Asked, key: str, figures: dict[str, Figure], error: str) -> TrialRow:
+    def _row(self, asked: Asked, key: str, figures: dict[str, Estimate], error: str) -> TrialRow:
         number, turn = asked
         return TrialRow(number, self.values[number], key, figures, error, steps_after(self.search.config, turn))
 

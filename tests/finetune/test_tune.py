@@ -20,7 +20,7 @@ from adapt.finetune.classifier import new_classifier
 from adapt.finetune.place import FinetunePlace
 from adapt.finetune.problem import Problem
 from adapt.finetune.settings import FinetuneSettings, check_savable
-from adapt.finetune.tune import add_lora, trained_numbers, tune
+from adapt.finetune.tune import add_lora, trained_numbers, tune_classifier
 from adapt.model.load import load_model
 from adapt.task.data import IGNORED, Split
 from tests.finetune.conftest import Learn
@@ -35,7 +35,7 @@ def test_lora_leaves_the_weights_and_trains_its_additions(tiny_bert: Path, tmp_p
     encoder = load_model(tiny_bert, causal=False).base_model
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     finetune = FinetuneConfig(mode="lora", epochs=1, learning_rate=1e-2, lora_rank=4)
-    learned = tune(encoder, problem, FinetuneSettings(finetune, 1, "first", 128), 0, CPU)
+    learned = tune_classifier(encoder, problem, FinetuneSettings(finetune, 1, "first", 128), 0, CPU)
     after = {name.replace(".base_layer", ""): tensor for name, tensor in encoder.state_dict().items()}
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     trained = {name for name, parameter in learned.classifier.named_parameters() if parameter.requires_grad}

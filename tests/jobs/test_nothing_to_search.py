@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from adapt.evaluate.results import Estimate
 from adapt.runner import Record, Store
 from adapt.stage.context import root_of
 from adapt.tuning.command import search_asked
 from adapt.tuning.search import Searched, TrialRow
-from adapt.tuning.trial import Figure
 from tests.jobs.commands import Run, last_line
 
 SEARCHED = Searched(
-    "finetune", {"dev_score": "max"}, [TrialRow(0, {}, "a", {"dev_score": Figure(0.5)})], 0, [0], 1.5, 3, 0
+    "finetune", {"dev_score": "max"}, [TrialRow(0, {}, "a", {"dev_score": Estimate(0.5)})], 0, [0], 1.5, 3, 0
 )
 
 

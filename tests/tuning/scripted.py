@@ -8,8 +8,9 @@ from typing import Any
 
 from adapt.config import Config, TrainingConfig, TuneConfig
 from adapt.errors import DeviceMemoryError
+from adapt.evaluate.results import Estimate
 from adapt.runner import Done, Outcome, Stage
-from adapt.tuning.trial import Figure, TrialMeasured
+from adapt.tuning.trial import TrialMeasured
 
 Objective = Callable[[Mapping[str, Any]], float]
 
@@ -41,7 +42,7 @@ class Scripted(Stage[TrialMeasured]):
         if self.micro_batch > self.fitting:
             what = f"a device ran out of memory with {self.micro_batch} sequences a pass"
             raise DeviceMemoryError(what, "take fewer", self.micro_batch)
-        return Outcome(TrialMeasured({"dev_score": Figure(self.objective(self.values))}))
+        return Outcome(TrialMeasured({"dev_score": Estimate(self.objective(self.values))}))
 
 
 @dataclass

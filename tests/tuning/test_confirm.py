@@ -9,6 +9,7 @@ import pytest
 
 from adapt.config import Config, TuneConfig
 from adapt.errors import ConfigError, DataError
+from adapt.evaluate.results import Estimate
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.runner import Done, Record, Stage
@@ -16,7 +17,6 @@ from adapt.tuning.check import check_fresh_seeds
 from adapt.tuning.command import search_of
 from adapt.tuning.confirm import Confirm, Confirmed
 from adapt.tuning.search import Search, Searched, TrialRow
-from adapt.tuning.trial import Figure
 from tests.job.worlds import SPLITS, enter
 
 VALUES = {"finetune.learning_rate": 1e-3}
@@ -44,8 +44,8 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
 
 def searched(best: float, as_it_is: float | None, objective: str = "dev_score") -> Searched:
     rows = [
-        TrialRow(0, {}, "a", {} if as_it_is is None else {objective: Figure(as_it_is)}),
-        TrialRow(1, VALUES, "b", {objective: Figure(best)}),
+        TrialRow(0, {}, "a", {} if as_it_is is None else {objective: Estimate(as_it_is)}),
+        TrialRow(1, VALUES, "b", {objective: Estimate(best)}),
     ]
     way = "min" if "loss" in objective else "max"
     return Searched("finetune", {objective: way}, rows, 1, [1], 0.0, 1, 0)
@@ -61,7 +61,7 @@ def confirmed(search: Search, found: Searched, figures: Mapping[str, tuple[list[
     records = {search.key: record(search, asdict(found))}
     for place, trials in enumerate((confirm.best, confirm.as_it_is)):
         for number, trial in enumerate(trials.values()):
-            of_trial = {name: asdict(Figure(values[place][number])) for name, values in figures.items()}
+            of_trial = {name: asdict(Estimate(values[place][number])) for name, values in figures.items()}
             records[trial.key] = record(trial, {"figures": of_trial})
     return confirm.run(Path(), Done(records)).result
 

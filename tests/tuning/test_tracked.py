@@ -10,16 +10,17 @@ from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from adapt.config import Config, TrackingConfig
+from adapt.evaluate.results import Estimate
 from adapt.job.registry import JOBS
 from adapt.runner import Store
 from adapt.tuning.search import Search, TrialRow
 from adapt.tuning.tracked import PARENT, SearchTrackers
-from adapt.tuning.trial import Figure, on_dev, trial_of
+from adapt.tuning.trial import on_dev, trial_of
 from tests.job.worlds import task_world
 
 ROWS = [
-    TrialRow(0, {}, "a" * 64, {"dev_score": Figure(0.5)}),
-    TrialRow(1, {"training.learning_rate": 3e-3, "das.normalize": "rank"}, "b" * 64, {"dev_score": Figure(0.6)}),
+    TrialRow(0, {}, "a" * 64, {"dev_score": Estimate(0.5)}),
+    TrialRow(1, {"training.learning_rate": 3e-3, "das.normalize": "rank"}, "b" * 64, {"dev_score": Estimate(0.6)}),
     TrialRow(2, {"training.learning_rate": 1.0}, "c" * 64, {}, "the loss is not finite"),
 ]
 

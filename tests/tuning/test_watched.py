@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Console
 
 from adapt.errors import DataError
+from adapt.evaluate.results import Estimate
 from adapt.runner import Store
 from adapt.show.terminal import rich_table
 from adapt.summary.trials import TrialsNow
 from adapt.tuning.search import TrialRow
-from adapt.tuning.trial import Figure
 from adapt.tuning.trials import Trials
 from adapt.tuning.watched import Watched, best_first, trials_now
 from tests.tuning.scripted import ScriptedSearch
@@ -78,7 +78,7 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
 
 def test_those_that_came_furthest_stand_first_and_losses_should_be_low() -> None:
     rows = [
-        TrialRow(number, {}, "", {"loss": Figure(value)} if value else {}, steps=steps)
+        TrialRow(number, {}, "", {"loss": Estimate(value)} if value else {}, steps=steps)
         for number, (value, steps) in enumerate([(1.0, 30), (3.0, 90), (2.0, 90), (None, 90)])
     ]
     assert [row.number for row in best_first(rows, "loss", "min")] == [2, 1, 0]
