@@ -15,12 +15,12 @@ from adapt.chain.arguments import read_command
 from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.report.sequences.compared import compare_methods
-from adapt.report.sequences.costs import sequence_costs
-from adapt.report.sequences.runs import Sequences, sequences_of
-from adapt.report.sequences.tables import by_task, every_run, methods, sequence_differences
 from adapt.show.blocks import Section, Table
 from adapt.show.markdown import render_markdown
+from adapt.show.report.sequences.compared import compare_methods
+from adapt.show.report.sequences.costs import sequence_costs
+from adapt.show.report.sequences.runs import Sequences, sequences_of
+from adapt.show.report.sequences.tables import by_task, every_run, methods, sequence_differences
 
 
 def tables(sequences: Sequences) -> list[Table]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from adapt.better import Less, More, ways_of
-from adapt.report.sequences.compared import MEASURES
-from adapt.report.sequences.runs import ONE
+from adapt.show.report.sequences.compared import MEASURES
+from adapt.show.report.sequences.runs import ONE
 from adapt.stage.domains.sequence import SequenceResult
 from adapt.stage.export import Adapted
 from adapt.stage.finetune import Finetuned

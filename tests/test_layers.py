@@ -56,21 +56,21 @@ ALLOWED: dict[str, frozenset[str]] = {
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
     "preflight": GROUND | {"runtime", "model", "train"},
     "show": BASE,
-    "report": GROUND | {"statistics", "summary", "stage", "evaluate", "select"},  # it compares their results
-    "summary": GROUND | {"train"},  # what a training reports while it runs
+    "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
+    "progress": GROUND | {"train"},  # what a training reports while it runs
     "index": GROUND | {"runtime"},
     "embed": GROUND | {"index", "corpus", "model", "runtime", "train"},  # of train, how many threads
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
-ALLOWED["job"] = GROUND | {"stage", "parse", "summary", "corpus", "model", "method", "merge"}
+ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
 ALLOWED["tuning"] = GROUND | {"evaluate", "report", "parse", "job", "stage", "statistics", "runtime", "train"}
-ALLOWED["tuning"] |= {"summary", "task"}
-ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "summary", "tuning"}
+ALLOWED["tuning"] |= {"progress", "task"}
+ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "progress", "tuning"}
 ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse", "runtime", "stage"}
-ALLOWED["api"] |= {"summary", "tuning"}
-ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "runtime", "stage", "summary"}
-ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "summary", "tuning"}
+ALLOWED["api"] |= {"progress", "tuning"}
+ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "runtime", "stage", "progress"}
+ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
 ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init looks at a user's files and model
 ALLOWED["cli"] |= {"own_ray", "preflight", "ray_address", "runtime"}  # doctor checks what a run would meet
 
@@ -89,7 +89,7 @@ WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
 DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/checkpoints/reshape.py")  # which knows its files
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
-LIGHT = GROUND | {"parse", "summary", "stage", "job", "chain", "api", "cli"}
+LIGHT = GROUND | {"parse", "progress", "stage", "job", "chain", "api", "cli"}
 DRAWS = "adapt/show/drawing.py"  # loaded when a drawing is made
 HEAVY = frozenset(
     {
@@ -140,15 +140,22 @@ def imports(source: str, path: str) -> Iterator[Import]:
     yield from visit(ast.parse(source, path), True)
 
 
+WITHIN_SHOW = ("report", "progress")
+"""Folders of `adapt/show` that are parts themselves: they compare results of stages, and look at chains."""
+
+
 def part_of(path: str) -> str:
     """The part of `adapt` a file belongs to; '' for adapt/__init__.py and for files elsewhere."""
     parts = path.removesuffix(".py").split("/")
-    return parts[1] if parts[0] == "adapt" and parts[1] != "__init__" else ""
+    if parts[0] != "adapt" or parts[1] == "__init__":
+        return ""
+    return parts[2] if parts[1] == "show" and parts[2] in WITHIN_SHOW else parts[1]
 
 
 def part_named(dotted: str) -> str:
     """The part of `adapt` a dotted name lies in; '' for what adapt/__init__.py itself holds, as `__version__`."""
-    name = dotted.split(".")[1] if "." in dotted else ""
+    _, name, inner, *_ = [*dotted.split("."), "", ""]
+    name = inner if name == "show" and inner in WITHIN_SHOW else name
     return name if name in ALLOWED else ""
 
 
@@ -252,7 +259,7 @@ PASSED = [
     ("adapt/runner/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import pyarrow"),
     ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.runtime import start"),
     ("adapt/job/a.py", "from adapt.stage.train import Train\nfrom adapt.parse import parse"),
-    ("adapt/chain/a.py", "from adapt.job.registry import JOBS\nfrom adapt.report.entry import Entry"),
+    ("adapt/chain/a.py", "from adapt.job.registry import JOBS\nfrom adapt.show.report.entry import Entry"),
     ("jobs/dapt.py", "import adapt\nfrom adapt.cli.main import main\nfrom jobs import shared"),
 ]
 

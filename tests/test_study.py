@@ -10,9 +10,9 @@ from adapt.chain.build import Chain, ahead, build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.model.load import load_model
-from adapt.report.write import write_report
 from adapt.runner import Record, Store
 from adapt.runner.record import load_record
+from adapt.show.report.write import write_report
 from adapt.stage.running import run_stages
 from tests.samples import labelled, sentences, write
 

@@ -11,10 +11,10 @@ from adapt.errors import ConfigError
 from adapt.job.job import Job
 from adapt.model.start import Start
 from adapt.redact import redact
-from adapt.report.entry import Entry, Study
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.reach import everything
 from adapt.runner.run import check_ahead, unfinished
+from adapt.show.report.entry import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select

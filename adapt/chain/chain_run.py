@@ -10,13 +10,13 @@ from typing import Any
 from adapt.chain.build import Chain, ahead, build_chain, check_chain, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
-from adapt.report.entry import Study
 from adapt.show.blocks import Block, Section, TextBlock
 from adapt.show.html import render_notebook
+from adapt.show.progress.chain import goal_states, goals_table, trainings_table
+from adapt.show.progress.now import ChainNow, chain_now
+from adapt.show.report.entry import Study
 from adapt.show.text import render_text
 from adapt.stage.running import run_stages
-from adapt.summary.chain import goal_states, goals_table, trainings_table
-from adapt.summary.now import ChainNow, chain_now
 from adapt.tuning.ahead import SearchAhead, check_search
 
 
@@ -144,7 +144,7 @@ class ChainRun:
 
     def report(self) -> Report:
         """Writes the report of all that is finished, not of `only` a part."""
-        from adapt.report.write import contents_of, write_report
+        from adapt.show.report.write import contents_of, write_report
 
         chain = build_chain(expand_chain(self.file))
         found = study(self.file.name, self.file.baseline, chain)

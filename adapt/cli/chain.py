@@ -12,14 +12,14 @@ from adapt.console import finish, log
 from adapt.errors import ConfigError
 from adapt.job.plan import plan_of
 from adapt.parse import parse
-from adapt.report.entry import Study
 from adapt.shipped import recipe_file
+from adapt.show.progress.logs import show_logs
+from adapt.show.progress.now import ChainNow, chain_now
+from adapt.show.report.entry import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.streams import is_unread
 from adapt.submit.arguments import VERBS, Asked, read_asked
-from adapt.summary.logs import show_logs
-from adapt.summary.now import ChainNow, chain_now
 
 FOLLOW_S = 10.0
 """Seconds between two looks of `status --follow`."""
@@ -155,8 +155,8 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
 
 def _serve(asked: Asked) -> None:
     """Serves the report as a page that follows the chain, until ctrl-C."""
-    from adapt.report.serving.page import FollowedPage
-    from adapt.report.serving.server import serving
+    from adapt.show.report.serving.page import FollowedPage
+    from adapt.show.report.serving.server import serving
     from adapt.submit.commands import chain_of
     from adapt.submit.order import order_of
 

@@ -11,6 +11,7 @@ from adapt.errors import ConfigError
 from adapt.preflight import check_absolute, check_memory
 from adapt.runner.reach import everything
 from adapt.runtime import connect
+from adapt.show.progress.jobs import ShownJob, jobs_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.running import ON_A_CLUSTER
@@ -25,7 +26,6 @@ from adapt.submit.package import check_no_secrets, check_size, inside, runtime_e
 from adapt.submit.small import driver_options, run_small
 from adapt.submit.stages import run_as_jobs
 from adapt.submit.submit import submit
-from adapt.summary.jobs import ShownJob, jobs_table
 
 
 def carry_out_there(asked: Asked) -> None:

@@ -9,11 +9,11 @@ import yaml
 from adapt.chain.build import Chain, build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
-from adapt.report.entry import Study
-from adapt.report.lineage import lineage
-from adapt.report.tasks.collect import collect
 from adapt.runner import Record, Stage
 from adapt.runner.result import plain_values
+from adapt.show.report.entry import Study
+from adapt.show.report.lineage import lineage
+from adapt.show.report.tasks.collect import collect
 from tests.runner.made import made_up
 from tests.samples import labelled, write
 

@@ -11,6 +11,7 @@ from adapt.chain.build import Chain, ahead, build_chain, study, trainings_ahead
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.errors import ConfigError, DataError
+from adapt.evaluate.results import Estimate
 from adapt.runner import Record
 from adapt.show.blocks import Table, TextBlock
 from adapt.stage.finetune import Finetune
@@ -18,7 +19,6 @@ from adapt.stage.train import Train
 from adapt.tuning.ahead import SearchAhead, check_search
 from adapt.tuning.confirm import Confirm
 from adapt.tuning.search import Search, Searched, TrialRow
-from adapt.tuning.trial import Figure
 from tests.job.worlds import SPLITS, enter
 
 TASK = {split: f"data/{split}.jsonl" for split in SPLITS}
@@ -67,7 +67,7 @@ def chain_of(content: dict[str, Any], only: dict[str, list[str]] | None = None) 
 
 def finish(search: Search, chain: Chain, best: dict[str, Any]) -> None:
     """As if it had run, with two trials."""
-    rows = [TrialRow(0, {}, "a", {"dev_score": Figure(0.5)}), TrialRow(1, best, "b", {"dev_score": Figure(0.6)})]
+    rows = [TrialRow(0, {}, "a", {"dev_score": Estimate(0.5)}), TrialRow(1, best, "b", {"dev_score": Estimate(0.6)})]
     found = Searched("tapt", {"dev_score": "max"}, rows, 1, [1], 0.0, 1, 0)
     folder = chain.store.folder(search.kind, search.name, search.key)
     folder.mkdir(parents=True)

@@ -8,8 +8,8 @@ from adapt.evaluate.results import Estimate
 from adapt.show.blocks import Cell, Table, TextBlock
 from adapt.tuning.confirm import Confirmed, FreshFigure
 from adapt.tuning.search import Searched, TrialRow
-from tests.report.fake import Fake
 from tests.runner.made import made_up
+from tests.show.report.fake import Fake
 
 
 def trial(number: int, value: float | None, steps: int | None = None) -> TrialRow:

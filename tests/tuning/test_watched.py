@@ -10,8 +10,8 @@ from rich.console import Console
 from adapt.errors import DataError
 from adapt.evaluate.results import Estimate
 from adapt.runner import Store
+from adapt.show.progress.trials import TrialsNow
 from adapt.show.terminal import rich_table
-from adapt.summary.trials import TrialsNow
 from adapt.tuning.search import TrialRow
 from adapt.tuning.trials import Trials
 from adapt.tuning.watched import Watched, best_first, trials_now

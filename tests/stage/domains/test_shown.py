@@ -9,9 +9,9 @@ from adapt.runner import Finished
 from adapt.runner.result import plain_values
 from adapt.show.blocks import NONE
 from adapt.stage.domains.sequence import SequenceResult
-from tests.report.sequences.fake import ORDERS, sequence
 from tests.runner.made import made_up
 from tests.runner.test_record import record
+from tests.show.report.sequences.fake import ORDERS, sequence
 from tests.show.shown import show_result
 from tests.test_summary import row
 

@@ -1,0 +1,135 @@
+"""The sequences of domains of a study, by method, with their figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from adapt.runner.record import Record
+from adapt.show.report.entry import Entry, Study
+from adapt.statistics.continual import Matrix, against_separate, final, losses_of, scores_of, sequence_figures
+
+ONE = "against_one"
+"""Name of the figure that needs separate models."""
+
+
+@dataclass(frozen=True)
+class SequenceRun:
+    """One sequence: a method, an order, a seed."""
+
+    order: tuple[str, ...]
+    """The domains, in the order in which they are learnt."""
+    seed: int
+    mode: str
+    """`continual`, `separate` or `joint`."""
+    tables: Sequence[Mapping[str, Any]]
+    """What its method noted: `title`, `columns`, and `rows`, cells by name."""
+    warnings: Sequence[str]
+    scores: Matrix
+    losses: Matrix
+    metric: Mapping[str, str]
+    """The metric of each task."""
+    figures: Mapping[str, float | None]
+    models: Sequence[str] = ()
+    """The folder that each domain left, in order."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """The folders of the stages that it was made of, by what they are to it."""
+
+    @property
+    def end(self) -> dict[str, float | None]:
+        """The score of each task at the end."""
+        return final(self.scores, self.mode)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """All sequences of a study."""
+
+    methods: Mapping[str, list[SequenceRun]]
+    """The runs of each method, the baseline first and the others as they come."""
+    baseline: str | None
+    orders: Mapping[tuple[str, ...], str]
+    """The orders of the continual runs, each with its name."""
+
+    def values(self, method: str, figure: str) -> list[float]:
+        """A figure of each seed for which it is known."""
+        return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
+
+    def seeds(self, method: str) -> int:
+        """The number of seeds that a method has."""
+        return len({run.seed for run in self.methods[method]})
+
+    def mode(self, method: str) -> str:
+        """The mode of a method's runs, which is the same for all."""
+        return self.methods[method][0].mode
+
+    def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
+        """The continual runs of a method in one order, one a seed."""
+        return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
+
+
+def sequences_of(study: Study) -> Sequences:
+    """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
+    by_method: dict[str, dict[object, SequenceRun]] = {}
+    orders: dict[tuple[str, ...], str] = {}
+    for entry in study.entries:
+        if entry.record.stage == "sequence":
+            run = _run(entry.record)
+            # domains that are learnt apart or at once have no order
+            order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
+            by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
+            if run.mode == "continual":
+                orders.setdefault(run.order, entry.values.get("order", ""))
+    names = sorted(by_method, key=lambda name: name != study.baseline)
+    methods = {name: list(by_method[name].values()) for name in names}
+    separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
+    baseline = study.baseline if study.baseline in methods else None
+    methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
+    return Sequences(methods, baseline, orders)
+
+
+def _method(entry: Entry) -> str:
+    return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
+
+
+def _run(record: Record) -> SequenceRun:
+    metrics = record.metrics
+    return SequenceRun(
+        order=tuple(metrics["order"]),
+        seed=int(metrics["seed"]),
+        mode=metrics["mode"],
+        tables=metrics["tables"],
+        warnings=metrics["warnings"],
+        scores=scores_of(metrics["scores"]),
+        losses=losses_of(metrics["losses"]),
+        metric=metrics["scores"]["metric"],
+        figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
+        models=list(metrics["models"].values()),
+        made_of={name: made["path"] for name, made in record.inputs.items()},
+    )
+
+
+def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
+    """A run with its figure against the separate models of the same seed, if there are any."""
+    counterpart = next((other for other in separate if other.seed == run.seed), None)
+    if counterpart is None or run.mode != "continual":
+        return run
+    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, counterpart.scores)})
+
+
+def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
+    """Averages the values that are known of each seed over the orders that it was run in.
+
+    Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
+    """
+    known: dict[int, list[float]] = {}
+    for run, value in values:
+        if value is not None:
+            known.setdefault(run.seed, []).append(value)
+    return {seed: sum(of_seed) / len(of_seed) for seed, of_seed in known.items()}
+
+
+def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
+    """The values of a column in several runs, row by row."""
+    return [
+        [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
+    ]

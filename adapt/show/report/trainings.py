@@ -1,0 +1,100 @@
+"""Tables of pre-training: on what, how long, what it changed, and what it cost for what gain."""
+
+from adapt.evaluate.results import NOT_MEASURED, LossChange
+from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Cell, Table
+from adapt.show.report.entry import Entry, Study
+from adapt.show.report.tasks.collect import Results, upstream
+from adapt.show.report.tasks.compared import Compared
+from adapt.show.report.tasks.cost import Trainings, finetuning_hours, hours
+from adapt.show.report.tasks.verdict import gain, nats, span
+from adapt.stage.export import Adapted
+
+
+def exports_of(study: Study) -> list[Entry]:
+    """The exports of a study: each stands for a pre-training."""
+    return [entry for entry in study.entries if isinstance(entry.result, Adapted)]
+
+
+def pretraining(study: Study) -> Table:
+    """One row a model: text, length, held-out loss, price."""
+    losses = ["loss on its domain", "loss on general text", "nats per byte"]
+    header = ["model", "text", "steps", "tokens", *losses, "device time"]
+    rows: list[list[Cell | str]] = [
+        [
+            entry.label,
+            _corpus(study, entry.record),
+            f"{entry.result.steps:,}",
+            _large(entry.result.tokens),
+            _loss(entry.result.losses.get("domain")),
+            _loss(entry.result.losses.get("general")),
+            _per_byte(entry.result.losses.get("domain")),
+            hours(entry.record.cost.get("device_hours")),
+        ]
+        for entry in exports_of(study)
+    ]
+    note = (
+        "Loss on held-out text in nats per predicted token, before → after; below it the change with its 95% interval "
+        "over documents, for this one training. Lower is better. Nats per byte of the domain's text compare models "
+        "with different tokens."
+    )
+    if any("domain" not in entry.result.losses for entry in exports_of(study)):
+        note += f" A missing loss on its domain: {NOT_MEASURED}."
+    return Table(header, rows, "Pre-training", note)
+
+
+def _corpus(study: Study, record: Record) -> Cell:
+    """Names the text that was trained on: a task's, or else the domain's."""
+    text = upstream(record, "text") or upstream(record, "domain")
+    if text is None:
+        return Cell(NONE)
+    documents = text.metrics.get("train_documents")
+    return Cell(study.name_of(text), small=f"{documents:,} documents" if documents else "")
+
+
+def _loss(of: LossChange | None) -> Cell:
+    if of is None:
+        return Cell(NONE)
+    low, high = of.change.low, of.change.high
+    interval = "" if low is None or high is None else f" ({nats(low)} to {nats(high)})"
+    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", nats(of.change.value) + interval)
+
+
+def _per_byte(of: LossChange | None) -> str:
+    """On the text of its domain, before and after."""
+    if of is None or of.per_byte_before is None or of.per_byte_after is None:
+        return NONE
+    return f"{of.per_byte_before:.3f} → {of.per_byte_after:.3f}"
+
+
+def _large(value: float | None) -> str:
+    """A number in short: 1,234 as 1.2 K, and so on."""
+    if value is None:
+        return NONE
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def training_costs(results: Results, compared: Compared, trainings: Trainings) -> Table:
+    """A table by recipe: what it cost for all tasks, and what it brought."""
+    rows: list[list[Cell | str]] = []
+    for recipe in results.recipes:
+        price = trainings.of_recipe(results, recipe)
+        tuned = [finetuning_hours(row.groups[recipe]) for row in results.rows if recipe in row.groups]
+        known = [spent for spent in tuned if spent is not None]
+        average, changes = compared.average.get(recipe), trainings.general_changes(results, recipe)
+        rows.append(
+            [
+                results.label(recipe),
+                hours(price.device_hours),
+                NONE if price.money is None else f"{price.money:,.2f}",
+                hours(sum(known) if len(known) == len(tuned) else None),
+                gain(average) if average else NONE,
+                span(changes) if changes else NONE,
+            ]
+        )
+    header = ["recipe", "pre-training", "price", "fine-tuning", "mean gain", "general loss"]
+    note = "Device time for all tasks and seeds together, a shared training counted once; gain in points."
+    return Table(header, rows, "Cost and gain", note)

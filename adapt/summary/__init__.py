@@ -1,1 +1,0 @@
-"""Tables for people, on stderr: what a job achieved, and what a chain has done."""
