@@ -109,10 +109,7 @@ def _taught(context: Context, task: TaskConfig) -> tuple[Finetune, ...]:
 
 
 def numbers_of(result: Any) -> dict[str, Estimate]:
-    """The numbers of a result by name, those of losses as `losses.domain.after`.
-
-    Of plain fields, `NAME_low` and `NAME_high` are the interval of `NAME`; an `Estimate` has its own.
-    """
+    """The numbers of a result by name with their intervals, those of losses as `losses.domain.after`."""
     nested = {
         f"{name}.{key}.{inner}": figure
         for name, value in vars(result).items()
@@ -121,17 +118,12 @@ def numbers_of(result: Any) -> dict[str, Estimate]:
         if isinstance(of_key, LossChange)
         for inner, figure in _figures(of_key)
     }
-    numbers = {
-        name: float(value)
+    plain = {
+        name: value if isinstance(value, Estimate) else Estimate(float(value))
         for name, value in vars(result).items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float | Estimate) and not isinstance(value, bool)
     }
-    ends = {f"{name}_{end}" for name in numbers for end in ("low", "high")}
-    return {
-        name: Estimate(value, numbers.get(f"{name}_low"), numbers.get(f"{name}_high"))
-        for name, value in numbers.items()
-        if name not in ends
-    } | nested
+    return plain | nested
 
 
 def _figures(losses: LossChange) -> Iterator[tuple[str, Estimate]]:
@@ -152,5 +144,4 @@ def _over_tasks(scores: Mapping[str, Sequence[float]]) -> Estimate:
 
 def figures_of(trial: Trial) -> set[str]:
     """The figures that a trial may have, as far as its stages tell."""
-    numbers = {name for name in ways_of(trial.final.result_type()) if not name.endswith(("_low", "_high"))}
-    return numbers | ({DEV_SCORE} if trial.runs else set())
+    return {*ways_of(trial.final.result_type())} | ({DEV_SCORE} if trial.runs else set())

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from adapt.config import Config, TuneConfig
+from adapt.evaluate.results import Estimate
 from adapt.job.job import Job
 from adapt.job.registry import JOBS
 from adapt.parse import parse
@@ -78,9 +79,7 @@ def test_equal_values_make_one_trial(config: Config) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    loss: float
-    loss_low: float | None
-    loss_high: float | None
+    loss: Estimate
     steps: int
     model: str
     transductive: bool
@@ -88,7 +87,7 @@ class Result:
 
 
 def test_the_numbers_of_a_result_come_with_their_intervals() -> None:
-    found = numbers_of(Result(2.0, 1.0, 3.0, 7, "x", True))
+    found = numbers_of(Result(Estimate(2.0, 1.0, 3.0), 7, "x", True))
     assert {name: (each.value, each.low, each.high) for name, each in found.items()} == {
         "loss": (2.0, 1.0, 3.0),
         "steps": (7.0, None, None),
