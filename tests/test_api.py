@@ -1,6 +1,7 @@
 """The Python library: one function for each job, with the checks, keys and errors of the command."""
 
 import inspect
+import json
 import logging
 import os
 import signal
@@ -239,3 +240,57 @@ def test_a_job_gives_its_result_its_model_and_what_people_see(fields: dict[str, 
     assert not dontstop.plan("dapt", **fields).to_run
     with pytest.raises(ConfigError, match=r"there is no model of share 0\.5"):
         run.load(share=0.5)
+
+
+INTERRUPTED = """
+import asyncio, json, os, signal, sys, threading, time
+from pathlib import Path
+import dontstop
+
+fields, root, said = json.loads(sys.argv[1]), Path(sys.argv[2]), {}
+
+def steps(number, **more):
+    return {**fields, **more, "training": {**fields["training"], "max_steps": number, "log_interval_steps": 1}}
+
+def interrupt_twice():
+    while not list(root.glob("train/*/metrics.jsonl")):
+        time.sleep(0.1)
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+
+before = signal.getsignal(signal.SIGINT)
+threading.Thread(target=interrupt_twice, daemon=True).start()
+try:
+    dontstop.dapt(steps(100_000))
+except KeyboardInterrupt:
+    said["interrupted"] = signal.getsignal(signal.SIGINT) is before
+
+async def cell():
+    return dontstop.dapt(steps(2)).result.steps
+
+said["again"] = asyncio.run(cell())  # a notebook's cell runs inside of an event loop
+
+def run(seed):
+    said[f"seed {seed}"] = dontstop.dapt(steps(2), seed=seed).result.steps
+
+threads = [threading.Thread(target=run, args=(seed,)) for seed in (5, 6)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+said["environment"] = sorted(name for name in os.environ if name.startswith(("RAY_", "DONTSTOP_")))
+print(json.dumps(said))
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_a_process_that_runs_others(fields: dict[str, object], tmp_path: Path) -> None:
+    """Interrupted twice; then one run inside an event loop, and two at once in threads."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "DONTSTOP_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, json.dumps(fields), str(tmp_path / "runs")],
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    said = {"interrupted": True, "again": 2, "seed 5": 2, "seed 6": 2, "environment": []}
+    assert json.loads(ran.stdout.splitlines()[-1]) == said
+    assert ran.stderr == ""
