@@ -4,6 +4,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,15 @@ def test_there_is_a_documented_function_for_every_job() -> None:
         assert name in dontstop.__all__
         assert inspect.getdoc(function)
     assert all(hasattr(dontstop, name) for name in dontstop.__all__)
+
+
+def test_the_page_names_what_there_is() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"dontstop\.(\w+)", page)} <= {*dontstop.__all__}
+    table = page.split("| function |")[1].split("\n\n")[0]
+    listed = {*re.findall(r"^\| (.*?) \|", table, re.MULTILINE)}
+    named = {name for cell in listed for name in re.findall(r"`(\w+)", cell)}
+    assert named == {*JOBS, "plan", "tune", "chain"}
 
 
 def test_importing_it_loads_nothing_that_takes_long() -> None:
