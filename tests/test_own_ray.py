@@ -52,6 +52,7 @@ def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyP
     """Also by a process that one of our own has started: there, data ask for nodes."""
     monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("adapt.runtime._made", {})
     connect(ResourcesConfig(address="10.0.0.1:6379"))
     assert OWN_RAY not in os.environ
 

@@ -126,7 +126,12 @@ def test_weights_that_are_not_finite(run_late: Run, model: Path, tmp_path: Path)
     weights = load_file(model / "model.safetensors")
     weights["bert.encoder.layer.0.output.dense.weight"][3, 3] = torch.nan
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    check(run_late(model__path=model), 4, "ModelError: BertForMaskedLM gives a loss of nan", "weights are not finite")
+    check(
+        run_late(model__path=model),
+        4,
+        f"ModelError: {model}",
+        "layer.0.output.dense.weight has values that are not finite",
+    )
     assert not list((tmp_path / "runs").glob("train/*/tensorboard"))
 
 

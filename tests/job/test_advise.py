@@ -2,13 +2,12 @@
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from adapt.advise.advice import Advice
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.errors import ConfigError
@@ -61,8 +60,8 @@ def looked(config: Config) -> Finished[Evidence]:
     return ensure(advise_stages(context), context.store)
 
 
-def advised(config: Config) -> Mapping[str, Any]:
-    return advice(Context.of(config), looked(config).result, [])
+def advised(config: Config) -> Advice:
+    return advice(Context.of(config), looked(config), [])
 
 
 def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +77,7 @@ def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str])
     rules = {remark["rule"] for remark in metrics["remarks"]}
     assert {"tapt_gains", "corpus_is_small", "texts_leak", "task_is_small", "dapt_forgets"} <= rules
     first = metrics["recipes"][0]
-    assert first["command"].startswith("python jobs/")
+    assert first["command"].startswith("dontstop ")
     assert "--debug" not in first["command"]
     assert f"run first ({first['name']}): {first['command']}" in shown
     assert "1 of 8" in shown
@@ -99,24 +98,25 @@ def test_what_is_known_is_not_looked_at_again(arguments: list[str], capsys: pyte
 
 def test_a_corpus_alone(config: Config) -> None:
     found = advised(replace(config, task=TaskConfig(), evaluation=replace(config.evaluation, general_paths=[])))
-    assert [recipe["name"] for recipe in found["recipes"]] == ["DAPT"]
-    assert found["remarks"] == []
+    assert [recipe.name for recipe in found.recipes] == ["DAPT"]
+    assert found.remarks == []
 
 
 def test_a_task_alone(config: Config) -> None:
     found = advised(replace(config, corpus=CorpusConfig(), evaluation=replace(config.evaluation, general_paths=[])))
-    assert [recipe["name"] for recipe in found["recipes"]] == ["TAPT", "fine-tuning"]
+    assert [recipe.name for recipe in found.recipes] == ["TAPT", "fine-tuning"]
 
 
 def test_sources_and_a_pool(config: Config) -> None:
     paths = config.corpus.paths
     sources = [SourceConfig(name="one", paths=paths), SourceConfig(name="two", paths=paths)]
     config = replace(config, corpus=CorpusConfig(sources=sources), tapt=replace(config.tapt, pool_paths=paths))
-    evidence = looked(config).result
+    finished = looked(config)
+    evidence = finished.result
     assert evidence.corpus
     assert evidence.pool
     assert (evidence.corpus.documents, evidence.pool.documents) == (160, 80)
-    assert "pool_is_curated" in {remark["rule"] for remark in advice(Context.of(config), evidence, [])["remarks"]}
+    assert "pool_is_curated" in {remark.rule for remark in advice(Context.of(config), finished, []).remarks}
 
 
 def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path) -> None:
@@ -124,18 +124,19 @@ def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path)
     pool = write(tmp_path / "candidates.jsonl", [{"text": text} for text in sentences(900, 9)])
     given = [*arguments[:1], *arguments[2:], f"--select.pool_paths={pool}"]
     config = parse(given, "jobs/advise.py", JOB.kind)
-    evidence = looked(config).result
+    finished = looked(config)
+    evidence = finished.result
     assert evidence.candidates
     assert evidence.candidates.documents == 900
-    found = advice(Context.of(config), evidence, given)
-    assert "selection_gains" in {remark["rule"] for remark in found["remarks"]}
-    (command,) = (recipe["command"] for recipe in found["recipes"] if recipe["name"] == "TAPT on a selection")
+    found = advice(Context.of(config), finished, given)
+    assert "selection_gains" in {remark.rule for remark in found.remarks}
+    (command,) = (recipe.command for recipe in found.recipes if recipe.name == "TAPT on a selection")
     parsed = parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind)
     tokens = evidence.candidates.tokens
     assert tokens
     assert parsed.select.tokens == round(45 / 900 * tokens)  # a twentieth, which ten passes make half of a pass
     assert tapt_stages(Context.of(parsed)).training
-    (command,) = (recipe["command"] for recipe in found["recipes"] if recipe["name"] == "TAPT")
+    (command,) = (recipe.command for recipe in found.recipes if recipe.name == "TAPT")
     assert not parse(shlex.split(command)[2:], "jobs/tapt.py", TAPT_JOB.kind).select.pool_paths
 
 

@@ -86,7 +86,8 @@ def test_a_job_has_a_script_of_its_name_that_carries_it_out(name: str, monkeypat
     assert scripts == {*NAMES, "chain", "tune"}
     done: list[tuple[Job, list[str]]] = []
     monkeypatch.setattr(job_run, "carry_out", lambda job, given: done.append((job, list(given))))
-    monkeypatch.setattr("adapt.console.run_job", lambda job: job())
+    monkeypatch.setattr("adapt.cli.main.run_job", lambda job: job())
+    monkeypatch.setattr(sys, "path", [str(ROOT / "jobs"), *sys.path])
     monkeypatch.setattr(sys, "argv", [f"jobs/{name}.py", "--seed=3"])
     source = (ROOT / "jobs" / f"{name}.py").read_text(encoding="utf-8")
     exec(compile(source, f"jobs/{name}.py", "exec"), {"__name__": "__main__"})

@@ -91,7 +91,7 @@ def test_the_page_is_for_light_and_dark_and_for_phones(report):
         "classes of dev or test that train does not have: CPR-13",
         "finetune[RAND-TAPT, acl_arc, 1]",
         "Scores on test examples whose text does not stand in train",
-        "Held-out loss",
+        "Loss on held-out text",
         "Shared words",
         "two recipes share one corpus",
         "32,151 documents",
