@@ -164,7 +164,7 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
         take_log_format()
         job()
     except KeyboardInterrupt:
-        return _failed(Interrupted("interrupted", AGAIN), debug)
+        return _failed(Interrupted("the job was stopped before its end", AGAIN), debug)
     except AdaptError as error:
         return _failed(error, debug)
     except Exception as error:

@@ -133,7 +133,7 @@ def test_debug_shows_the_stack_of_an_unexpected_error(capsys: pytest.CaptureFixt
 def test_ctrl_c_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(fails_with(KeyboardInterrupt())) == 130
     fix = "run the same command again: what is finished stays, and a training goes on from its last checkpoint"
-    assert capsys.readouterr() == ("", f"Interrupted: interrupted\n  fix: {fix}\n")
+    assert capsys.readouterr() == ("", f"Interrupted: the job was stopped before its end\n  fix: {fix}\n")
 
 
 def test_success_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +189,7 @@ def test_a_signal_ends_a_job_once_and_clearly(sent: signal.Signals) -> None:
         process.send_signal(sent)  # the end is not to be interrupted
         out, err = process.communicate("\n", timeout=600)
     assert process.returncode == 130
-    assert err.startswith("closed\nInterrupted: interrupted\n")
+    assert err.startswith("closed\nInterrupted: the job was stopped before its end\n")
     assert "Traceback" not in err
     assert out == "half a line"  # nothing printed is lost
 

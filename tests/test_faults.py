@@ -114,7 +114,7 @@ def test_a_job_that_is_killed_again_and_again(
             assert gone(workers, within_s=120)
             everything = [each for each in everything if each not in agents]
         else:
-            check_failed(job, 130, "Interrupted: interrupted", "run the same command again")
+            check_failed(job, 130, "Interrupted: the job was stopped before its end", "run the same command again")
         assert gone(everything, within_s=120), number
         check_resumed(job, reached)
         reached = whole_step(job.root)
@@ -234,7 +234,7 @@ def test_a_disk_that_fills_up(jobs: Jobs, peaceful: list[Job], arguments: list[s
     job.until(lambda: whole_step(job.root) > reached)
     everything = job.below()
     job.interrupt(signal.SIGTERM)
-    check_failed(job, 130, "Interrupted: interrupted", "run the same command again")
+    check_failed(job, 130, "Interrupted: the job was stopped before its end", "run the same command again")
     assert gone(everything, within_s=120)
     check_resumed(job, reached)
 

@@ -67,5 +67,5 @@ def test_a_signal_is_heeded_where_compiled_code_does_not_return(number: signal.S
     assert process.stderr.readline() == "ready\n"
     time.sleep(0.2)
     os.kill(process.pid, number)
-    assert "Interrupted: interrupted" in process.communicate(timeout=120)[1]
+    assert "Interrupted: the job was stopped before its end" in process.communicate(timeout=120)[1]
     assert process.returncode == 130
