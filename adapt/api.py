@@ -288,7 +288,7 @@ def _session() -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            from adapt.runtime import disconnect
+            from adapt.ray.runtime import disconnect
 
             disconnect()
             raise

@@ -15,8 +15,8 @@ from adapt.errors import ConfigError, StorageError
 from adapt.model.layers.families import HEADS, PATTERNS
 from adapt.model.locate import CONFIG, Pretrained, no_head, read_json, weight_files
 from adapt.model.size import model_size, read_header
+from adapt.ray.runtime import address_of, check_address
 from adapt.runner.files import storage_errors
-from adapt.runtime import address_of, check_address
 from adapt.train.capacity.device import cpu_has_bf16, has_gpu, lacks_gpu
 from adapt.train.capacity.fit import check_fits, size_of_training
 from adapt.train.capacity.flops import mean_length

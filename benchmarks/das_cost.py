@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from adapt.runtime import PROCESS_ENVIRONMENT
+from adapt.ray.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import Training, config_of, importance_batches, step_of
 from benchmarks.ours import alone, settled

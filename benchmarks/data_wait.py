@@ -43,7 +43,7 @@ def train(feed: str, file: Path, models: Path | None, steps: int) -> dict[str, f
     from adapt.model.apart import keep_documents_apart
     from adapt.model.tokenizer import load_tokenizer
     from adapt.objective.mlm import MaskedLanguageModelling
-    from adapt.runtime import connect
+    from adapt.ray.runtime import connect
     from adapt.train.engine import Engine
     from adapt.train.loop import Loop
     from adapt.train.precision import resolve

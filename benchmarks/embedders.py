@@ -114,7 +114,7 @@ def learnt_from(texts: list[str], embedder: "Embedder", folder: Path) -> dict[st
     from adapt.config import ResourcesConfig
     from adapt.embed.learn import learn_embedder
     from adapt.embed.sources import LinesSource
-    from adapt.runtime import connect
+    from adapt.ray.runtime import connect
 
     file, resources = folder / "texts.jsonl", ResourcesConfig()
     lines = (json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(texts))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from adapt.config import Config, MethodConfig, TrainingConfig
-from adapt.runtime import PROCESS_ENVIRONMENT
+from adapt.ray.runtime import PROCESS_ENVIRONMENT
 from benchmarks.common import Options, Result, Targets, apart, machine, parser_of, peak_bytes, report
 from benchmarks.das import method_step
 from benchmarks.ours import alone, settled

@@ -68,7 +68,7 @@ def seeds(case: Case, folder: Path, number: int, cores: int, examples: int, roun
     from adapt.config import Config, FinetuneConfig, ResourcesConfig
     from adapt.finetune.run import FinetuneRun, run_finetuning
     from adapt.model.locate import Pretrained
-    from adapt.runtime import connect
+    from adapt.ray.runtime import connect
 
     model, task = folder / "model", folder / "task"
     task.mkdir()

@@ -72,9 +72,9 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     from adapt.config import ResourcesConfig
-    from adapt.own_data import OWN_RAY
-    from adapt.own_ray import remove
-    from adapt.runtime import connect
+    from adapt.ray.data import OWN_RAY
+    from adapt.ray.own import remove
+    from adapt.ray.runtime import connect
     from tests.forks.process import with_forked_workers
 
     with pytest.MonkeyPatch.context() as patch:

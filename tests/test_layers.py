@@ -36,53 +36,49 @@ ALLOWED: dict[str, frozenset[str]] = {
     "parse": BASE | {"nearest", "plugin", "method", "without"},  # options of methods are sections
     "runner": BASE,
     "ahead": frozenset(),
-    "own_data": frozenset(),
-    "ray_guard": BASE,
-    "ray_address": BASE | {"own_data", "ray_guard"},
-    "own_ray": BASE | {"own_data", "ray_guard"},
-    "runtime": BASE | {"own_data", "own_ray", "ray_guard", "ray_address"},
-    "corpus": GROUND | {"runtime", "model"},  # the tokenizer
+    "ray": BASE,
+    "corpus": GROUND | {"ray", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
     "model": GROUND,
-    "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "runtime"},  # losses, words, vectors
-    "method": GROUND | {"objective", "model", "merge", "corpus", "runtime", "train"},  # see INSIDE
-    "train": GROUND | {"method", "objective", "model", "corpus", "runtime", "own_data"},
-    "evaluate": GROUND | {"train", "model", "objective", "corpus", "runtime", "task", "statistics"},
+    "select": GROUND | {"corpus", "model", "evaluate", "embed", "index", "ray"},  # losses, words, vectors
+    "method": GROUND | {"objective", "model", "merge", "corpus", "ray", "train"},  # see INSIDE
+    "train": GROUND | {"method", "objective", "model", "corpus", "ray"},
+    "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
     "statistics": BASE,
-    "task": GROUND | {"corpus", "model", "runtime"},
-    "finetune": GROUND | {"task", "train", "model", "runtime", "ahead", "statistics"},  # the entities in labelled words
-    "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "runtime", "vocabulary"},
+    "task": GROUND | {"corpus", "model", "ray"},
+    "finetune": GROUND | {"task", "train", "model", "ray", "ahead", "statistics"},  # the entities in labelled words
+    "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs
-    "preflight": GROUND | {"runtime", "model", "train"},
+    "preflight": GROUND | {"ray", "model", "train"},
     "show": BASE,
     "report": GROUND | {"statistics", "progress", "stage", "evaluate", "select"},  # it compares their results
     "progress": GROUND | {"train"},  # what a training reports while it runs
-    "index": GROUND | {"runtime"},
-    "embed": GROUND | {"index", "corpus", "model", "runtime", "train"},  # of train, how many threads
+    "index": GROUND | {"ray"},
+    "embed": GROUND | {"index", "corpus", "model", "ray", "train"},  # of train, how many threads
 }
 ALLOWED["stage"] = frozenset(ALLOWED)
 ALLOWED["job"] = GROUND | {"stage", "parse", "progress", "corpus", "model", "method", "merge"}
 ALLOWED["job"] |= {"advise", "evaluate", "select"}
-ALLOWED["tuning"] = GROUND | {"evaluate", "report", "parse", "job", "stage", "statistics", "runtime", "train"}
+ALLOWED["tuning"] = GROUND | {"evaluate", "report", "parse", "job", "stage", "statistics", "ray", "train"}
 ALLOWED["tuning"] |= {"progress", "task"}
 ALLOWED["chain"] = GROUND | {"model", "parse", "job", "stage", "report", "progress", "tuning"}
-ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse", "runtime", "stage"}
+ALLOWED["api"] = GROUND | {"advise", "chain", "evaluate", "job", "model", "parse", "ray", "stage"}
 ALLOWED["api"] |= {"progress", "tuning"}
-ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "runtime", "stage", "progress"}
+ALLOWED["submit"] = GROUND | {"chain", "job", "model", "parse", "preflight", "ray", "stage", "progress"}
 ALLOWED["cli"] = GROUND | {"api", "chain", "job", "parse", "report", "stage", "submit", "progress", "tuning"}
 ALLOWED["cli"] |= {"corpus", "evaluate", "model", "task", "train"}  # init looks at a user's files and model
-ALLOWED["cli"] |= {"own_ray", "preflight", "ray_address", "runtime"}  # doctor checks what a run would meet
+ALLOWED["cli"] |= {"preflight", "ray"}  # doctor checks what a run would meet
 
 # Parts that others may import inside functions alone. The stages of methods read text and run on a cluster, from within
 # `run`; the hooks that train know neither, and `train` is above them.
-INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "runtime", "train"})}
+INSIDE: dict[str, frozenset[str]] = {"method": frozenset({"corpus", "ray", "train"})}
 
 # Folders beside `adapt`: the parts of `adapt`, then the other folders, that they may import besides themselves.
 ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "jobs": (frozenset({"cli"}), frozenset()),
     "tune_spaces": (BASE, frozenset()),
-    "cluster": (BASE | {"runner", "runtime", "preflight", "stage", "submit", "model"}, frozenset()),  # the demo's model
+    "cluster": (BASE | {"runner", "ray", "preflight", "stage", "submit", "model"}, frozenset()),  # the demo's model
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
@@ -257,7 +253,7 @@ PASSED = [
     ("adapt/stage/a.py", "from adapt import __version__, corpus, evaluate, method, select, train"),
     ("adapt/train/engine.py", "import deepspeed, torch, ray\nfrom adapt.train import loop\nfrom . import optimizer"),
     ("adapt/runner/key.py", "def f():\n    import torch\n\nif TYPE_CHECKING:\n    import pyarrow"),
-    ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.runtime import start"),
+    ("adapt/corpus/files/read.py", "import ray.data\nfrom adapt.ray.runtime import start"),
     ("adapt/job/a.py", "from adapt.stage.train import Train\nfrom adapt.parse import parse"),
     ("adapt/chain/a.py", "from adapt.job.registry import JOBS\nfrom adapt.show.report.entry import Entry"),
     ("jobs/dapt.py", "import adapt\nfrom adapt.cli.main import main\nfrom jobs import shared"),

@@ -8,7 +8,7 @@ import torch
 from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 from adapt.errors import DataError, DeviceMemoryError
-from adapt.runtime import user_errors
+from adapt.ray.runtime import user_errors
 
 
 def raised_in_task(error: Exception) -> Exception:

@@ -20,11 +20,11 @@ from urllib.request import Request, urlopen
 from adapt.config import Config
 from adapt.config.kinds import DAPT, without_corpus
 from adapt.errors import AdaptError, ConfigError
-from adapt.own_ray import private_folder, remove
 from adapt.parse import parse
 from adapt.preflight import check_compile, check_writable
-from adapt.ray_address import check_answers, endpoint
-from adapt.runtime import address_of
+from adapt.ray.address import check_answers, endpoint
+from adapt.ray.own import private_folder, remove
+from adapt.ray.runtime import address_of
 from adapt.train.capacity.device import has_gpu, machine_memory
 
 HELP = """\

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from adapt.config import ResourcesConfig
-from adapt.runtime import connect, gpus_per_worker, user_errors
+from adapt.ray.runtime import connect, gpus_per_worker, user_errors
 
 A = TypeVar("A")
 T = TypeVar("T")

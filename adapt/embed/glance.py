@@ -9,7 +9,7 @@ from adapt.corpus.shards.prepare import MAX_UNKNOWN_FRACTION
 from adapt.embed.base import Embedder
 from adapt.embed.sources import ReadChunks, TextSource
 from adapt.errors import DataError
-from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 
 LARGE_BYTES = 64_000_000
 """A source with less is embedded about as fast as it is looked at."""

@@ -11,8 +11,8 @@ from adapt.embed.written import read_vectors, rows_in, vector_files
 from adapt.index.build import CENTRE_FILE, IndexFacts, index_parts
 from adapt.index.part import PART_VECTORS, VectorBatch, write_parts
 from adapt.index.rows import centred, scaled
+from adapt.ray.runtime import user_errors
 from adapt.runner.files import file_aside
-from adapt.runtime import user_errors
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from adapt.corpus.shards.prepare import WAITING_BYTES
 from adapt.embed.base import Embedder
 from adapt.embed.sources import TextSource, total_of
 from adapt.errors import DataError
+from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import write_atomically
-from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.splitmix import mix
 
 LEARNT_FILE = "learnt.json"

@@ -22,8 +22,8 @@ from adapt.embed.sources import TextSource, total_of
 from adapt.embed.written import chunk_file, known_counts, vector_files, write_vectors
 from adapt.errors import DataError
 from adapt.index.rows import scaled
+from adapt.ray.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.runner.files import remove_asides
-from adapt.runtime import data_settings, gpus_per_worker, hide_unreserved_gpus, user_errors
 
 StoredType = Literal["float16", "float32"]
 

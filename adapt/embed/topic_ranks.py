@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapt.config import ResourcesConfig, fewest_of, most_of
+from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.runner.files import file_aside, share_with_group, write_atomically
-from adapt.runtime import hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE
 from adapt.train.ranks import RankedRun, on_all_ranks
 

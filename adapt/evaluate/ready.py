@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from adapt.config import ResourcesConfig
 from adapt.model.locate import Pretrained
-from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.train.threads import use_threads
 
 if TYPE_CHECKING:

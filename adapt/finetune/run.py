@@ -12,7 +12,7 @@ from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.errors import ClusterError
 from adapt.finetune.found import RunFound
 from adapt.model.locate import Pretrained
-from adapt.runtime import await_resources, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import await_resources, hide_unreserved_gpus, user_errors
 from adapt.train.threads import use_threads
 
 SMALLEST_GPU_SHARE = 0.1

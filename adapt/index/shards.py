@@ -10,7 +10,7 @@ import numpy as np
 from adapt.index.build import IndexFacts
 from adapt.index.merge import Nearest, merge_nearest
 from adapt.index.search import VectorIndex, check_neighbours, compares_all
-from adapt.runtime import hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import hide_unreserved_gpus, user_errors
 
 
 class Shard:

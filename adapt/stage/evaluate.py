@@ -80,7 +80,7 @@ class Evaluate(Stage[Evaluated]):
         """Measures on a device of the cluster."""
         from adapt.evaluate.measure import Measurement, measure
         from adapt.evaluate.overlap import overlaps, trained_on
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         model, training = self.start.made(done), self.start.training

@@ -128,7 +128,7 @@ class Finetune(Stage[Finetuned]):
     def run(self, folder: Path, done: Done) -> Outcome[Finetuned]:
         """Writes predictions, the curve, and the model where it is to be kept."""
         from adapt.finetune.run import FinetuneRun, run_finetuning
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         start, resources = self.start.made(done), self.config.resources
         check_weights(start.model)

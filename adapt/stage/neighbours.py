@@ -52,7 +52,7 @@ class Neighbours(Stage[Voted]):
     def run(self, folder: Path, done: Done) -> Outcome[Voted]:
         """Classifies the test texts on a device of the cluster."""
         from adapt.evaluate.embed import nearest_neighbours
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         tasks = {name: done[task].path for name, task in self.tasks.items()}

@@ -50,7 +50,7 @@ class Perplexity(Stage[Perplexities]):
     def run(self, folder: Path, done: Done) -> Outcome[Perplexities]:
         """Measures on a device of the cluster."""
         from adapt.evaluate.pseudo import perplexities
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         corpora = {name: done[text].path for name, text in self.corpora.items()}

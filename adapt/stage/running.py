@@ -24,7 +24,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     if not waiting:
         return ensure_all(stages, store, None, 1)
     check_ahead(waiting, store)
-    from adapt.runtime import address_of
+    from adapt.ray.runtime import address_of
 
     import_meanwhile(_modules(stage.imports for stage in waiting))
     most = room(resources, len(stages))
@@ -44,7 +44,7 @@ def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] |
         resources: where the work runs.
         stages: that are to be finished.
     """
-    from adapt.runtime import address_of, connect, totals
+    from adapt.ray.runtime import address_of, connect, totals
 
     connect(resources)
     joined = address_of(resources) is not None

@@ -186,7 +186,7 @@ class Train(Stage[Trained]):
         check_warmup(config.training, steps)
         branch = None if self.length_matters else branch_step(config.training, steps)
         check_space(folder, start.model, config.training.keep_checkpoints + (branch is not None))
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
         from adapt.train.launch import launch
 
         connect(config.resources)

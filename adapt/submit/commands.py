@@ -9,8 +9,8 @@ from adapt.chain.build import Chain, ahead, build_chain, build_one
 from adapt.console import duration, finish, log
 from adapt.errors import ConfigError
 from adapt.preflight import check_absolute, check_memory
+from adapt.ray.runtime import connect
 from adapt.runner.reach import everything
-from adapt.runtime import connect
 from adapt.show.progress.jobs import ShownJob, jobs_table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from adapt.errors import ClusterError
+from adapt.ray.runtime import hush
 from adapt.redact import has_password
-from adapt.runtime import hush
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from adapt.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
+from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
-from adapt.runtime import causes, find_ours
 
 
 @contextmanager

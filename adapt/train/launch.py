@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from adapt.runtime import hide_unreserved_gpus
+from adapt.ray.runtime import hide_unreserved_gpus
 from adapt.train.capacity.killed import memory_kills
 from adapt.train.job import PROGRESS_FILE, TrainingRun
 from adapt.train.ranks import RankedRun, on_all_ranks

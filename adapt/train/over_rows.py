@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from adapt.config import Config, most_of
-from adapt.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
+from adapt.ray.runtime import gpus_per_worker, hide_unreserved_gpus, user_errors
 from adapt.train.capacity.less import takes_less
 from adapt.train.threads import use_threads
 

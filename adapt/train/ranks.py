@@ -11,9 +11,9 @@ from adapt import library
 from adapt.config import ResourcesConfig
 from adapt.console import log
 from adapt.errors import CheckpointError
-from adapt.own_data import OWN_RAY
+from adapt.ray.data import OWN_RAY
+from adapt.ray.runtime import PROCESS_ENVIRONMENT, await_resources, bundle_of, disconnect, hush, is_own_ray
 from adapt.runner.secret import secret_of
-from adapt.runtime import PROCESS_ENVIRONMENT, await_resources, bundle_of, disconnect, hush, is_own_ray
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
 from adapt.train.checkpoints.seal import Sealing, sealed_run
 from adapt.train.elastic.sizing import Patience, Sizing

@@ -17,7 +17,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from adapt.runtime import hush, user_errors
+from adapt.ray.runtime import hush, user_errors
 from adapt.tuning.propose import Proposals, Values
 
 Answer = Mapping[str, float] | None

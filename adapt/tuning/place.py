@@ -25,7 +25,7 @@ def side_by_side(context: Context) -> Context:
     Args:
         context: of a trial.
     """
-    from adapt.runtime import address_of
+    from adapt.ray.runtime import address_of
 
     config, resources = context.config, context.config.resources
     if resources.trainings_per_machine or address_of(resources):
@@ -51,7 +51,7 @@ def check_place(config: Config, trial: Trial) -> None:
     Raises:
         ClusterError: they cannot; says what the cluster has room for.
     """
-    from adapt.runtime import await_resources
+    from adapt.ray.runtime import await_resources
 
     stages: list[Stage[Any]] = everything([trial])
     if any(isinstance(stage, Train) for stage in stages):

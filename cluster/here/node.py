@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapt.errors import ClusterError
-from adapt.runtime import NODE_ADDRESS
+from adapt.ray.runtime import NODE_ADDRESS
 from cluster.here.keeper import MODULE
 from cluster.here.processes import end_all, wait_for_line
 

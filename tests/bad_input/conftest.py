@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import adapt.runtime
+import adapt.ray.runtime
 from adapt.console import attempt
 from adapt.job.dapt import JOB
 from adapt.job.run import carry_out
@@ -66,7 +66,7 @@ def run_early(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     def connect(_: object) -> None:
         raise AssertionError("Ray is about to be started")
 
-    monkeypatch.setattr(adapt.runtime, "connect", connect)
+    monkeypatch.setattr(adapt.ray.runtime, "connect", connect)
     return run
 
 

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
+from adapt.ray.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT
 
 ANY_JOB = {"RAY_JOB_ID": "f" * 8}
 """What Ray gives workers that it starts before it knows for which job."""
@@ -22,7 +22,7 @@ READ_WHEN_STARTED = {
     "OMP_NUM_THREADS": "1",
     "RAY_RAYLET_PID": str(os.getpid()),  # Ray looks whether it lives
 }
-"""What libraries read when they are imported or a process starts: as Ray and `adapt.runtime` set it."""
+"""What libraries read when they are imported or a process starts: as Ray and `adapt.ray.runtime` set it."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.forks.loaded"])

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from adapt.runtime import PROCESS_ENVIRONMENT
+from adapt.ray.runtime import PROCESS_ENVIRONMENT
 
 SCRIPT = """
 import resource, sys

@@ -12,7 +12,7 @@ import pytest
 from ray.train import UserCallback
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from adapt.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT, PROCESS_ENVIRONMENT
+from adapt.ray.runtime import ENVIRONMENT, LOCAL_ENVIRONMENT, PROCESS_ENVIRONMENT
 from adapt.train.local import in_idle_processes
 
 OURS = {**ENVIRONMENT, **LOCAL_ENVIRONMENT}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from adapt import runtime
 from adapt.config import Config, ModelConfig, ResourcesConfig, TuneConfig
 from adapt.errors import ClusterError
 from adapt.job.registry import JOBS
+from adapt.ray import runtime
 from adapt.runner.reach import everything
 from adapt.stage.context import Context
 from adapt.stage.train import Train

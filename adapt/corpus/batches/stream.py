@@ -12,7 +12,7 @@ import numpy as np
 from adapt.corpus.batches.mixture import Mixture
 from adapt.corpus.batches.order import samples
 from adapt.corpus.shards.tokens import TokenStream
-from adapt.runtime import data_settings
+from adapt.ray.runtime import data_settings
 from adapt.schema import SHARD_GLOB
 
 BLOCK_BYTES = 2_000_000

@@ -33,7 +33,7 @@ from adapt.corpus.screening.heldout import MEASURED, TRAINED, in_share, keys_of_
 from adapt.corpus.screening.screen import screen_of
 from adapt.corpus.shards.prepare import CHUNK_CHARACTERS, WAITING_BYTES, Read, numbered_items
 from adapt.corpus.watch import Pace, Piece, text_bytes, watched
-from adapt.runtime import data_settings, user_errors
+from adapt.ray.runtime import data_settings, user_errors
 
 ENTRIES_PER_PARTITION = 8_000_000
 """Buckets that a task sorts at once: some 400 MB of memory."""

@@ -32,7 +32,7 @@ from adapt.corpus.shards.legible import Legibility
 from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
 from adapt.model.locate import Pretrained
-from adapt.runtime import data_settings, user_errors
+from adapt.ray.runtime import data_settings, user_errors
 
 CHUNK_CHARACTERS = 4_000_000
 WAITING_BYTES = 256 * 2**20

@@ -26,7 +26,7 @@ from adapt.corpus.shards.prepare import Read, batch_of, numbered_items
 from adapt.corpus.streaming.index import ItemIndex
 from adapt.corpus.streaming.window import Columns, Cut, dropped
 from adapt.model.locate import Pretrained
-from adapt.runtime import data_settings, user_errors
+from adapt.ray.runtime import data_settings, user_errors
 from adapt.schema import STARTS, TOKENS
 
 CHUNK_CHARACTERS = 1_000_000

@@ -8,7 +8,7 @@ from typing import Any
 
 from adapt.corpus.streaming.online import Online
 from adapt.corpus.streaming.window import Columns, take_places
-from adapt.runtime import user_errors
+from adapt.ray.runtime import user_errors
 
 AHEAD = 4
 """Batches that a rank asks for before it needs them, so that they travel while it trains."""

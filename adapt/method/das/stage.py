@@ -108,7 +108,7 @@ class MeasureImportance(Stage[ImportanceMeasured]):
 
     def run(self, folder: Path, done: Done) -> Outcome[ImportanceMeasured]:
         """Measures on the cluster's devices."""
-        from adapt.runtime import await_resources, connect
+        from adapt.ray.runtime import await_resources, connect
 
         config, das = self.config, self.options
         size = model_size(self.start.pretrained.model)

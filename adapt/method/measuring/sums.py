@@ -99,7 +99,7 @@ def sum_up(summing: Summing, name: str, previous: Path | None) -> Summed:
         DataError: there is no text.
         TrainingError: what is added up is not finite.
     """
-    from adapt.runtime import await_resources, connect
+    from adapt.ray.runtime import await_resources, connect
     from adapt.train.over_rows import batches_of, over_rows
 
     config, folder = summing.config, Path(summing.folder)

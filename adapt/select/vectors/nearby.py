@@ -170,7 +170,7 @@ def _opened(given: Given) -> Searchable:
     import ray
 
     from adapt.index.shards import ShardedIndex
-    from adapt.runtime import connect
+    from adapt.ray.runtime import connect
 
     connect(given.config.resources)
     cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))

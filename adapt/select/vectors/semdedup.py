@@ -64,7 +64,7 @@ class WithoutCopies(Selection):
         clusters, spread = min(self.options.clusters or isqrt(documents), documents), one_after_another
         if len(IndexFacts.load(folder).parts) > 1:
             from adapt.embed.indexed import over_tasks
-            from adapt.runtime import connect
+            from adapt.ray.runtime import connect
 
             connect(given.config.resources)
             spread = over_tasks

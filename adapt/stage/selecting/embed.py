@@ -57,7 +57,7 @@ class Embed(Stage[Embedded]):
     def run(self, folder: Path, done: Done) -> Outcome[Embedded]:
         """Embeds on the cluster; goes on where a run that died has ended."""
         from adapt.embed.run import embed_texts
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.resources)
         learnt = done[self.learnt].path if self.learnt else None

@@ -57,7 +57,7 @@ class BuildIndex(Stage[Indexed]):
     def run(self, folder: Path, done: Done) -> Outcome[Indexed]:
         """Builds the parts on the cluster, a task each."""
         from adapt.embed.indexed import build_on_cluster
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.resources)
         embedded = done[self.vectors]

@@ -37,7 +37,7 @@ class LearnEmbedder(Stage[LearntEmbedder]):
     def run(self, folder: Path, done: Done) -> Outcome[LearntEmbedder]:
         """Learns in one task of the cluster, and on its workers where the embedder trains."""
         from adapt.embed.learn import learn_embedder
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.resources)
         sources = [texts.source(done) for texts in self.texts]

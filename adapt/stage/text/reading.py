@@ -19,7 +19,7 @@ def check_and_connect(manifest: Manifest, corpus: CorpusConfig, tokens: Tokens, 
         AdaptError: its files cannot be read, or the training that comes after could not run.
     """
     from adapt.corpus.readable import check_readable
-    from adapt.runtime import address_of, await_resources, connect
+    from adapt.ray.runtime import address_of, await_resources, connect
 
     is_domain = any(corpus == each for _, each in sources_of(config.corpus))  # others need not have entities
     check_readable(manifest, corpus, tokens.form.entity_field if is_domain else None)

@@ -94,7 +94,7 @@ class TeachRows(Stage[Taught]):
             ModelError: the model cannot be loaded.
         """
         from adapt.evaluate.ready import call_on_device
-        from adapt.runtime import connect
+        from adapt.ray.runtime import connect
 
         connect(self.config.resources)
         found = call_on_device(_teach, self.config.resources, self, done, folder)
@@ -105,7 +105,7 @@ class TeachRows(Stage[Taught]):
 
 def _teach(stage: TeachRows, done: Done, folder: Path) -> Taught:
     """In a Ray task."""
-    from adapt.runtime import hide_unreserved_gpus
+    from adapt.ray.runtime import hide_unreserved_gpus
 
     hide_unreserved_gpus()
     return teach(stage, done, folder)

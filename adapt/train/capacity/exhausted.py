@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from adapt.config import TrainingConfig, Workers
 from adapt.errors import DeviceMemoryError
-from adapt.runtime import lacks_memory
+from adapt.ray.runtime import lacks_memory
 from adapt.train.capacity.less import takes_less
 
 

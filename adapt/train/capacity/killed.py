@@ -12,8 +12,8 @@ from pathlib import Path
 
 from adapt.config import Config
 from adapt.errors import DeviceMemoryError, TrainingError
+from adapt.ray.runtime import was_killed_for_memory
 from adapt.runner.files import write_atomically
-from adapt.runtime import was_killed_for_memory
 from adapt.train.capacity.less import takes_less
 
 PASS_FILE = "pass.json"

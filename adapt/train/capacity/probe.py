@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from adapt.config import ResourcesConfig, most_of
 from adapt.errors import ClusterError
-from adapt.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
+from adapt.ray.runtime import address_of, gpus_per_worker, hide_unreserved_gpus
 from adapt.train.capacity.device import Device, found, has_gpu, limited, matmul_rate, this_machine
 from adapt.train.threads import use_threads
 

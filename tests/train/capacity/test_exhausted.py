@@ -8,7 +8,7 @@ from ray import cloudpickle
 
 from adapt.config import TrainingConfig
 from adapt.errors import DeviceMemoryError
-from adapt.runtime import find_ours
+from adapt.ray.runtime import find_ours
 from adapt.train.capacity.exhausted import memory_errors
 from adapt.train.failure import as_ours, known
 from adapt.train.schedule import smaller_micro_batch

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adapt.config import ResourcesConfig
-from adapt.runtime import connect, hide_unreserved_gpus
+from adapt.ray.runtime import connect, hide_unreserved_gpus
 from adapt.train.job import CHECKPOINTS
 from adapt.train.ranks import RankedRun, on_all_ranks
 

@@ -19,8 +19,8 @@ import psutil
 
 from adapt.console import log
 from adapt.errors import ClusterError
-from adapt.own_data import FOLDER_PREFIX, OWN_RAY
-from adapt.ray_guard import heeding_signals, processes_of, watch_processes
+from adapt.ray.data import FOLDER_PREFIX, OWN_RAY
+from adapt.ray.guard import heeding_signals, processes_of, watch_processes
 
 _RAYS = "r"
 """Name of Ray's folder in ours. Ray lets everybody enter and write it; ours, around it, does not."""

@@ -15,8 +15,8 @@ KILL = """
 import os, signal, sys, time
 from adapt.config import ResourcesConfig
 from adapt.console import run_job
-from adapt.ray_guard import processes_of
-from adapt.runtime import connect
+from adapt.ray.guard import processes_of
+from adapt.ray.runtime import connect
 
 def job():
     connect(ResourcesConfig())
@@ -46,7 +46,7 @@ def test_a_process_of_ray_that_dies_ends_the_job_with_one_message(name: str, mon
 DEAF = """
 import ctypes
 from adapt.console import log, run_job
-from adapt.ray_guard import heeding_signals
+from adapt.ray.guard import heeding_signals
 
 def job():
     mutex = ctypes.create_string_buffer(64)

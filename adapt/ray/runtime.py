@@ -13,9 +13,9 @@ from typing import Any
 from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
-from adapt.own_data import OWN_RAY, keep_data_here
-from adapt.own_ray import start_ray
-from adapt.ray_address import endpoint, join
+from adapt.ray.address import endpoint, join
+from adapt.ray.data import OWN_RAY, keep_data_here
+from adapt.ray.own import start_ray
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -10,8 +10,8 @@ import pytest
 
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError
-from adapt.ray_address import check_answers, endpoint
-from adapt.runtime import address_of, check_address
+from adapt.ray.address import check_answers, endpoint
+from adapt.ray.runtime import address_of, check_address
 
 SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 

@@ -12,13 +12,13 @@ from typing import Any
 import psutil
 import pytest
 
-import adapt.own_ray
+import adapt.ray.own
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError
-from adapt.own_data import OWN_RAY
-from adapt.own_ray import private_folder, start_ray
-from adapt.ray_guard import processes_of
-from adapt.runtime import connect, data_settings
+from adapt.ray.data import OWN_RAY
+from adapt.ray.guard import processes_of
+from adapt.ray.own import private_folder, start_ray
+from adapt.ray.runtime import connect, data_settings
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -52,7 +52,7 @@ def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyP
     """Also by a process that one of our own has started: there, data ask for nodes."""
     monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    monkeypatch.setattr("adapt.runtime._made", {})
+    monkeypatch.setattr("adapt.ray.runtime._made", {})
     connect(ResourcesConfig(address="10.0.0.1:6379"))
     assert OWN_RAY not in os.environ
 
@@ -104,8 +104,8 @@ def train_two_ranks(folder: str) -> None:
 @pytest.mark.heavy
 def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    command = f"from tests.test_own_ray import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
-    root = Path(__file__).parents[1]
+    command = f"from tests.ray.test_own import train_two_ranks; train_two_ranks({str(tmp_path)!r})"
+    root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", command], cwd=root, env=environment, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     world, summed, *addresses = (tmp_path / "found").read_text().splitlines()
@@ -119,7 +119,7 @@ def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Pat
 USE = """
 import os, ray
 from adapt.config import ResourcesConfig
-from adapt.runtime import connect
+from adapt.ray.runtime import connect
 connect(ResourcesConfig())
 assert ray.get(ray.remote(lambda: 6 * 7).remote()) == 42
 print(os.environ["DONTSTOP_OWN_RAY"])
@@ -146,7 +146,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
     yield folder
-    adapt.own_ray.remove(folder)
+    adapt.ray.own.remove(folder)
 
 
 def test_a_folder_is_private_and_where_it_is_asked_for(short: Path) -> None:
@@ -203,8 +203,8 @@ def test_a_slow_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, short: Pat
         if len(tried) == 1:
             raise RuntimeError("The current node timed out during startup.")
 
-    monkeypatch.setattr(adapt.own_ray, "_SLOW_S", 0.0)
-    monkeypatch.setattr(adapt.own_ray, "_start", start)
+    monkeypatch.setattr(adapt.ray.own, "_SLOW_S", 0.0)
+    monkeypatch.setattr(adapt.ray.own, "_start", start)
     start_ray()
     assert [folder.exists() for folder in tried] == [False, True]
 
@@ -213,7 +213,7 @@ def test_a_start_that_fails_says_why_and_is_no_bug_of_ours(monkeypatch: pytest.M
     def start(folder: Path) -> None:
         raise OSError("no such device")
 
-    monkeypatch.setattr(adapt.own_ray, "_start", start)
+    monkeypatch.setattr(adapt.ray.own, "_start", start)
     with pytest.raises(ClusterError, match=r"did not start on this machine .*: no such device") as caught:
         start_ray()
     assert str(short) in caught.value.fix
@@ -226,5 +226,5 @@ def test_a_user_whose_home_nobody_knows_gets_one(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.setenv("HOME", "")
     monkeypatch.setenv(OWN_RAY, "")
-    adapt.own_ray._start(short)
+    adapt.ray.own._start(short)
     assert os.environ["HOME"] == str(short)
