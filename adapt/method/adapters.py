@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.sets import check_trained_sets, enter_sets, take_set
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Adapters(Method):
         check_units(model)
         check_trained_sets(config, model, self.kind, self.kind, self._made, self.by_domain)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's adapters in, by the run's seed. It computes what it did."""
         from adapt.model.additions.adapters import attach_adapters
 

@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, OpenFraction, PositiveInt
 from adapt.console import log
 from adapt.merge.average import decay_weights
 from adapt.method.base import Method, Setting
+from adapt.method.setting import TrainingEngine
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,12 @@ class WindowAverage(Method):
         if config.training.schedule != "constant" and config.training.floor_fraction < 1:
             _warn_of_decay(config.training.schedule)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Chooses the steps of the window."""
         self._weights = window_weights(setting.steps, self.options)
         return model
 
-    def after_step(self, engine: Any, step: int) -> None:
+    def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Adds the weights after a step of the window. All ranks gather them."""
         weight = self._weights.get(step + 1)
         if weight is None:

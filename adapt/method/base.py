@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from adapt.config import Config, what
 from adapt.method.notes import Notes
 from adapt.method.setting import Setting as Setting
+from adapt.method.setting import TrainingEngine as TrainingEngine
 from adapt.plugin import source_digest
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from adapt.model.size import ModelSize
     from adapt.model.start import Start
@@ -182,7 +184,7 @@ class Method:
 
     # On every rank of a training, in this order. All ranks call all of them at the same time.
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Changes the model before the engine wraps it: gates, masks, plugins, a frozen teacher.
 
         Returns:
@@ -193,7 +195,7 @@ class Method:
         """
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Sees the engine (`adapt.train.engine.Engine`) with the first weights; a checkpoint is loaded afterwards."""
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -232,10 +234,10 @@ class Method:
             loss, extra = objective.loss(model, part), self.extra_loss(model, part, step)
             yield loss, None if extra is None else extra * (len(part.targets) / predictions)
 
-    def before_step(self, engine: Any, step: int) -> None:
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Comes after all passes of a step and before the optimizer: see `Engine.change_gradients`."""
 
-    def after_step(self, engine: Any, step: int) -> None:
+    def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Comes after the optimizer's step: see `Engine.parts`."""
 
     def report(self) -> dict[str, float]:

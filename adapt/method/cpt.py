@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, PositiveFloat, PositiveInt
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.hat.method import plugin_elements, plugins_memory
 from adapt.method.sets import check_domain_sets, enter_sets, take_set
+from adapt.method.setting import TrainingEngine
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PLUGIN_KIND = "plugins"
 """The model's addition."""
@@ -68,7 +72,7 @@ class Cpt(Method):
         """
         check_domain_sets(config, model, self.kind, PLUGIN_KIND, self._made)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts plugins in, and frees them and the norms."""
         from adapt.method.hat.blocked import used_in_plugins
         from adapt.method.hat.learning import MaskLearning
@@ -83,7 +87,7 @@ class Cpt(Method):
                     module.requires_grad_(True)
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Looks at what this rank holds."""
         self._learning.begin(engine)
 
@@ -94,7 +98,7 @@ class Cpt(Method):
         self._learning.anneal(step)
         return super().losses(model, parts, objective, step, predictions)
 
-    def before_step(self, engine: Any, step: int) -> None:
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Compensates the gradients of embeddings."""
         self._learning.change_gradients(engine)
 

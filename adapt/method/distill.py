@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import NonNegativeFloat, PositiveFloat
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Tensor = Any
 """torch's. Parsing runs what stands under TYPE_CHECKING beside options, and must not load torch."""
@@ -54,7 +57,7 @@ class Distill(Method):
         used = ("weight", "of", *(["temperature"] if self.options.of == "logits" else []))
         return {name: getattr(self.options, name) for name in used}
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Loads the model before, which ZeRO does not divide: every rank has all of it."""
         if self.options.weight:
             assert setting.load

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
 from adapt.errors import ModelError
@@ -18,6 +18,9 @@ from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.model.layers.families import check_deeper, check_units, grow_layer_lists
 from adapt.model.locate import CONFIG, read_json
 from adapt.model.size import ALIASES, ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PRE_NORM = ("gpt2", "llama", "mistral", "modernbert", "qwen2", "qwen3")
 """Model types whose layers are the identity when their projections are 0."""
@@ -57,7 +60,7 @@ class Expand(Method):
                 f"choose a model of another type ({', '.join(PRE_NORM)}), or another method",
             )
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts the copies in, and freezes everything else."""
         import copy
 

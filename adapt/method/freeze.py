@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, NonNegativeInt
 from adapt.errors import ConfigError
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize, model_size
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Freeze(Method):
                 f"set freeze.layers to {size.layers} at most",
             )
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes.
 
         Raises:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Fraction
 from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Interpolated(Method):
         self.options: InterpolateOptions = options
         self._setting = Setting()
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Notes where the other model lies, and looks whether it fits before anything is trained.
 
         Raises:

@@ -9,11 +9,15 @@ is divided like the optimizer's state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import NonNegativeFloat
 from adapt.method.base import AddedMemory, Method, Setting
+from adapt.method.setting import TrainingEngine
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,12 @@ class L2sp(Method):
         self._setting = Setting()
         self._pulls: Any = None  # Pulls: parsing runs what stands under TYPE_CHECKING, and must not load torch
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Notes where the training started."""
         self._setting = setting
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Keeps what the weights are now."""
         from adapt.method.pull import Pull, Pulls, own_parts, parts_now
 
@@ -57,7 +61,7 @@ class L2sp(Method):
         else:  # the first domain starts from the base, so both pulls are one
             self._pulls = Pulls([Pull(alpha + beta, start)])
 
-    def before_step(self, engine: Any, step: int) -> None:
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Adds the penalty's gradient."""
         self._pulls.add_to(engine)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from adapt.method.gather import summed
+from adapt.method.setting import TrainingEngine, WeightPart
 
 ON_CPU, ON_GPU = 2**18, 2**26
 """Weights that are pulled at once: so few that what is computed of them on the way stays in a CPU's cache."""
@@ -38,13 +39,13 @@ class Pulls:
         self._pulls = pulls
         self._penalty: list[Tensor] = []  # the terms of the last step's penalty that are on this rank
 
-    def add_to(self, engine: Any) -> None:
+    def add_to(self, engine: TrainingEngine) -> None:
         """Adds the gradient strength F (w - w*) of every pull to the gradients of a step."""
         self._penalty = []
         if self._pulls:
             engine.change_gradients(self._pulled)
 
-    def _pulled(self, part: Any, gradient: Tensor) -> Tensor:
+    def _pulled(self, part: WeightPart, gradient: Tensor) -> Tensor:
         size = ON_GPU if gradient.is_cuda else ON_CPU
         for pull in self._pulls:
             importance = [pull.importance[part.name]] if pull.importance else []
@@ -67,11 +68,11 @@ class Pulls:
         return (summed(own) if is_divided else own).item()
 
 
-def parts_now(engine: Any) -> dict[str, Tensor]:
+def parts_now(engine: TrainingEngine) -> dict[str, Tensor]:
     """A copy of what this rank holds of the weights, by name."""
     return {part.name: part.value.detach().clone() for part in engine.parts()}
 
 
-def own_parts(engine: Any, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
+def own_parts(engine: TrainingEngine, whole: Callable[[str], Tensor]) -> dict[str, Tensor]:
     """The same parts of other tensors of the parameters' shapes, by name."""
     return {part.name: part.of(whole(part.name)).to(part.value, copy=True) for part in engine.parts()}

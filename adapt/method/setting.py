@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from adapt.errors import ConfigError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, device, nn
+    from transformers import PreTrainedModel
+
+
+class WeightPart(Protocol):
+    """What a rank holds of a trained parameter (`adapt.train.engine.ParameterPart`)."""
+
+    @property
+    def name(self) -> str:
+        """The parameter's name."""
+
+    @property
+    def begin(self) -> int:
+        """Its first element in the flattened parameter."""
+
+    @property
+    def value(self) -> Tensor:
+        """The weights that the optimizer changes: fp32, flat."""
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The same part of another tensor of the parameter's shape, flat."""
+
+
+class TrainingEngine(Protocol):
+    """The engine as a method sees it (`adapt.train.engine.Engine`)."""
+
+    @property
+    def device(self) -> device:
+        """The device of the model."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The module to call in forward passes."""
+
+    def parts(self) -> Iterator[WeightPart]:
+        """What this rank holds of each trained parameter; all of it at ZeRO stage 0."""
+
+    def change_gradients(self, change: Callable[[Any, Tensor], Tensor]) -> None:
+        """Replaces the gradients of a step, before they are clipped. All ranks call it, in `Method.before_step`.
+
+        Args:
+            change: gets a `WeightPart` and its gradient, flat fp32; returns the gradient to take.
+        """
+
+    def full_state(self) -> dict[str, Tensor]:
+        """All weights and buffers, whole and on the CPU; empty on ranks other than 0. All ranks call it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +88,7 @@ class Setting:
     """Ranks."""
     precision: str = "fp32"
     """Arithmetic of the passes: fp32, bf16 or fp16."""
-    load: Callable[[Path], nn.Module] | None = None
+    load: Callable[[Path], PreTrainedModel] | None = None
     """Loads another model, such as a teacher, as the trained one was loaded: on the CPU, in evaluation mode."""
 
     @property

@@ -18,6 +18,7 @@ from adapt.model.layers.families import check_units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from adapt.method.das.contrast import Contrast
     from adapt.method.das.soft_mask import SoftMask
@@ -143,7 +144,7 @@ class Das(Method):
         rows = {_after(number): [_range(layers[kind]) for kind in KINDS] for number, layers in left.items()}
         return Notes([NoteTable(PLASTICITY, list(KINDS.values()), rows)] if rows else [], warnings)
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Masks and gates.
 
         Args:

@@ -11,12 +11,17 @@ those of unmasked parameters. Where I is 0, W is V, bit for bit, and where it is
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
 from adapt.errors import ModelError
 from adapt.method.base import Method, Setting
 from adapt.model.layers.masked import Mask, Target, computed_with, mask_all
 from adapt.model.layers.units import Values, by_parameter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class SoftMask(Method):
@@ -36,7 +41,7 @@ class SoftMask(Method):
         self._embedding = embedding
         self._masks: dict[str, Mask] = {}
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Masks the model's parameters. Parameters that are wholly free stay as they are.
 
         Raises:

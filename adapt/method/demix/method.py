@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.sets import check_domain_sets, enter_sets, take_set
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KIND = "experts"
 """The kind of the model's addition."""
@@ -49,7 +52,7 @@ class Demix(Method):
         """
         check_domain_sets(config, model, self.kind, KIND, {})
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's experts in. With the first ones it computes what it did."""
         from adapt.model.additions.experts import attach_experts, begin_experts
         from adapt.model.additions.route import nearest_domain_to

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.method.derpp.options import DerppOptions
+from adapt.method.setting import TrainingEngine
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from adapt.method.derpp.reservoir import KeptRow, Reservoir
     from adapt.model.size import ModelSize
@@ -47,7 +49,7 @@ class Derpp(Method):
         kept: Reservoir = self._reservoir
         return kept
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Takes what was kept of the domains before."""
         from safetensors.torch import load_file
 
@@ -59,7 +61,7 @@ class Derpp(Method):
             self.reservoir.load(load_file(file), setting.device)
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """From now on rows are kept."""
         self._fills = True
 

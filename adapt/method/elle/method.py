@@ -19,12 +19,14 @@ from adapt.method.elle.growth import Growth, check_growths
 from adapt.method.elle.options import ElleOptions
 from adapt.method.elle.prompts import check_prompts, idle_loss, take_prompt
 from adapt.method.sets import enter_sets
+from adapt.method.setting import TrainingEngine
 from adapt.model.layers.families import check_units
 from adapt.model.limits import PROMPTS
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from adapt.method.elle.memory import PastText
     from adapt.objective.base import Corrupted, Objective
@@ -80,7 +82,7 @@ class Elle(Method):
             size = self._growth(number).resized(size)
         return size
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """The larger model.
 
         Raises:
@@ -111,7 +113,7 @@ class Elle(Method):
         """The prompt passes the layers with every document."""
         return Added(per_document=self.options.prompt_length)
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Forgets what a trial of the memory has replayed."""
         self._replayed, self._steps = None, 0
 
@@ -171,7 +173,7 @@ class Elle(Method):
         draw = np.random.default_rng([self._setting.seed % 2**64, step, REPLAYS])
         return bool(draw.random() < self.options.replay_fraction)
 
-    def after_step(self, engine: Any, step: int) -> None:
+    def after_step(self, engine: TrainingEngine, step: int) -> None:
         """Notes the loss on what was replayed, where the device has been waited for already."""
         if self._past and self._replayed:
             from adapt.method.gather import summed

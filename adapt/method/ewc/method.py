@@ -17,9 +17,10 @@ from adapt.method.ewc.options import EwcOptions
 from adapt.method.ewc.stage import FISHER_FILE, MEASURED, MeasureFisher
 from adapt.method.measuring.rows import check_prepared
 from adapt.method.measuring.sums import check_sums
+from adapt.method.setting import TrainingEngine
 
 if TYPE_CHECKING:
-    from torch import nn
+    from transformers import PreTrainedModel
 
     from adapt.method.pull import Pulls
     from adapt.model.size import ModelSize
@@ -65,7 +66,7 @@ class Ewc(Method):
     def _measured(self, domain: Domain, previous: Stage[Any] | None) -> Stage[Any]:
         return MeasureFisher(domain.config.name, domain.config, self.options, domain.start, domain.texts, previous)
 
-    def prepare_model(self, model: nn.Module, setting: Setting) -> nn.Module:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Looks whether the information is this model's.
 
         Raises:
@@ -77,7 +78,7 @@ class Ewc(Method):
             check_sums(setting.past[FISHER] / FISHER_FILE, ours, MEASURED)
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Keeps what the weights are now, and this rank's parts of the information."""
         from safetensors import safe_open
 
@@ -91,7 +92,7 @@ class Ewc(Method):
             fisher = own_parts(engine, file.get_tensor)
         self._pulls = Pulls([Pull(self.options.strength, parts_now(engine), fisher)])
 
-    def before_step(self, engine: Any, step: int) -> None:
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Adds the penalty's gradient."""
         assert self._pulls
         self._pulls.add_to(engine)

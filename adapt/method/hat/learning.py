@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adapt.method.hat.annealing import compensated, sparsity_gradient, steepness_at
+from adapt.method.setting import TrainingEngine, WeightPart
 from adapt.model.additions.domains import DomainSets
 from adapt.model.additions.masks import UnitMask
 from adapt.model.layers.masked import computed_with, mask_all
@@ -51,7 +52,7 @@ class MaskLearning:
         self._blocked = mask_all(model, held)
         self._own: dict[str, Tensor] = {}  # of `_free` what this rank holds
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Takes this rank's part of what is free."""
         for part in engine.parts():
             if (free := self._free.get(part.name)) is not None:
@@ -63,11 +64,11 @@ class MaskLearning:
         for mask in self._masks:
             mask.steepness = self._steepness
 
-    def change_gradients(self, engine: Any) -> None:
+    def change_gradients(self, engine: TrainingEngine) -> None:
         """Adds that of the sparsity term, and compensates the embeddings'."""
         engine.change_gradients(self._changed)
 
-    def _changed(self, part: Any, gradient: Tensor) -> Tensor:
+    def _changed(self, part: WeightPart, gradient: Tensor) -> Tensor:
         free = self._own.get(part.name)
         if free is None:
             return gradient

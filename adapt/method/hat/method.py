@@ -14,10 +14,12 @@ from adapt.config import Config
 from adapt.method.base import AddedMemory, Method, Setting
 from adapt.method.hat.options import HatOptions
 from adapt.method.sets import check_domain_sets, enter_sets, take_set
+from adapt.method.setting import TrainingEngine
 from adapt.model.size import ModelSize
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
     from adapt.method.hat.learning import MaskLearning
     from adapt.objective.base import Corrupted, Objective
@@ -65,7 +67,7 @@ class Hat(Method):
         """
         check_domain_sets(config, model, self.kind, *self._addition)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Puts masks in, and frees what they mask."""
         from adapt.method.hat.blocked import used_in_layers, used_in_plugins
         from adapt.method.hat.learning import MaskLearning
@@ -79,7 +81,7 @@ class Hat(Method):
         self._learning = MaskLearning(model, used, setting.steps, options.steepest, options.sparsity)
         return model
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: TrainingEngine) -> None:
         """Looks at what this rank holds."""
         self.learning.begin(engine)
 
@@ -90,7 +92,7 @@ class Hat(Method):
         self.learning.anneal(step)
         return super().losses(model, parts, objective, step, predictions)
 
-    def before_step(self, engine: Any, step: int) -> None:
+    def before_step(self, engine: TrainingEngine, step: int) -> None:
         """Compensates the gradients of embeddings."""
         self.learning.change_gradients(engine)
 

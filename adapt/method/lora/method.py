@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from adapt.config import Config, Fraction, PositiveFloat, PositiveFraction, PositiveInt, ProperFraction
 from adapt.errors import ConfigError, ModelError
@@ -33,6 +33,9 @@ from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize, model_size
 from adapt.runner import Stage
 from adapt.runner.packages import deciding
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MOMENTS = "moments"
 """What the method calls its stage."""
@@ -119,7 +122,7 @@ class Lora(Method):
         config, wanted, previous = domain.config, self.options.moment_sequences, domain.past.get(MOMENTS)
         return {MOMENTS: MeasureMoments(config.name, config, wanted, domain.start, texts, previous)}
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and adds the matrices, A random by the run's seed. What it computes has not changed yet.
 
         Raises:
@@ -132,7 +135,7 @@ class Lora(Method):
 
         layers = layers_of(model)
         parts = [f"{layer.name}.{part}" for layer in layers for part in parts_with_units(layer.pattern)]
-        weights = {name: model.get_submodule(name).weight for name in parts}
+        weights: dict[str, Any] = {name: model.get_submodule(name).weight for name in parts}
         names = best_conditioned(weights, self.options.layers)
         smallest = {name: min(weights[name].shape) for name in names}
         check_rank(self.options, min(smallest.values()))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
 from adapt.method.base import Added, AddedMemory, Method, Setting
 from adapt.method.sets import check_trained_sets, enter_sets, take_set, words_of
 from adapt.model.layers.families import check_units
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 KIND = "prefixes"
 """The kind of the model's addition."""
@@ -53,7 +56,7 @@ class Prefixed(Method):
         check_units(model)
         check_trained_sets(config, model, self.kind, KIND, {"length": self.options.length}, self.by_domain)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's prefixes in; new ones are those of words of its text."""
         from adapt.model.additions.prefixes import attach_prefixes, begin_prefixes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from adapt.config import Config, PositiveInt
 from adapt.method.base import Added, AddedMemory, Method, Setting
@@ -17,6 +17,9 @@ from adapt.method.prompts.room import check_room
 from adapt.method.sets import check_trained_sets, enter_sets, take_set, words_of
 from adapt.model.limits import PROMPTS
 from adapt.model.size import ModelSize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Prompted(Method):
         check_trained_sets(config, model, self.kind, PROMPTS, {"length": self.options.length}, self.by_domain)
         check_room(config, model, "prompt.length", self.options.length)
 
-    def prepare_model(self, model: Any, setting: Setting) -> Any:
+    def prepare_model(self, model: PreTrainedModel, setting: Setting) -> PreTrainedModel:
         """Freezes the model and puts the domain's prompt in; a new one consists of words of its text."""
         from adapt.model.additions.prompts import attach_prompts, begin_prompt
 
