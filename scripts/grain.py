@@ -1,4 +1,4 @@
-"""Prints the grain of `adapt/`: modules, lines, imports, private parts of other libraries. `python scripts/grain.py [ROOT]`."""
+"""Prints the grain of `adapt/`: modules, lines, imports, private parts of libraries. Usage: `grain.py [ROOT]`."""
 
 import ast
 import re
