@@ -25,9 +25,9 @@ from adapt.parse.values import check_config
 from adapt.runner import Record
 from adapt.shipped import recipe_file
 from adapt.show.blocks import Block
-from adapt.show.html import render_notebook
-from adapt.show.progress.now import ChainNow
-from adapt.show.text import render_text
+from adapt.show.pages import render_notebook
+from adapt.show.progress.chain_now import ChainNow
+from adapt.show.terminal import render_text
 from adapt.stage.context import Context
 from adapt.tuning.command import search_asked
 from adapt.tuning.search_run import SearchRun, run_search

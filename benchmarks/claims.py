@@ -16,9 +16,9 @@ from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.evaluate.results import ModelsCompared
-from adapt.show.report.entry import Study
-from adapt.show.report.tasks.collect import collect
-from adapt.show.report.tasks.compared import RecipeCompared, compare_all
+from adapt.show.report.study import Study
+from adapt.show.report.task_comparison import RecipeCompared, compare_all
+from adapt.show.report.task_runs import collect
 from adapt.statistics.words import points, verdict
 
 Line = tuple[str, str, str]

@@ -18,8 +18,8 @@ from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.show.blocks import NONE, Cell, Section, Table
-from adapt.show.markdown import render_markdown
-from adapt.show.report.entry import Study
+from adapt.show.pages import render_markdown
+from adapt.show.report.study import Study
 from adapt.stage.selecting.selection import SelectionJudged
 from adapt.statistics.paired import paired
 from adapt.statistics.seeds import CONFIDENCE, spread

@@ -16,11 +16,9 @@ from adapt.chain.build import build_chain, study
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.show.blocks import Section, Table
-from adapt.show.markdown import render_markdown
-from adapt.show.report.sequences.compared import compare_methods
-from adapt.show.report.sequences.costs import sequence_costs
-from adapt.show.report.sequences.runs import Sequences, sequences_of
-from adapt.show.report.sequences.tables import by_task, every_run, methods, sequence_differences
+from adapt.show.pages import render_markdown
+from adapt.show.report.sequence_runs import Sequences, compare_methods, sequences_of
+from adapt.show.report.sequence_tables import by_task, every_run, methods, sequence_costs, sequence_differences
 
 
 def tables(sequences: Sequences) -> list[Table]:

@@ -8,7 +8,7 @@ import glob
 from pathlib import Path
 
 from adapt.runner.record import load_record
-from adapt.show.report.tasks.predictions import Predictions, read_predictions
+from adapt.show.report.task_runs import Predictions, read_predictions
 from adapt.statistics.compare import compare
 from adapt.statistics.words import verdict
 

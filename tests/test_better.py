@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from adapt.better import Less, More, ways_of
-from adapt.show.report.sequences.compared import MEASURES
-from adapt.show.report.sequences.runs import ONE
+from adapt.show.report.sequence_runs import MEASURES, ONE
 from adapt.stage.domains.sequence import SequenceResult
 from adapt.stage.export import Adapted
 from adapt.stage.finetune import Finetuned

@@ -12,10 +12,10 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.runner import Finished
 from adapt.select.judge.nearness import Nearness
-from adapt.show.report.entry import Entry, Study
+from adapt.show.report.study import Entry, Study
 from benchmarks.selection_study import MEAN, correlation, found_in, gains, predicted, selected
 from tests.runner.made import made_up
-from tests.show.report.fake import Fake, finished
+from tests.show.report.fake_studies import Fake, finished
 
 FILE = str(Path(__file__).parents[1] / "benchmarks" / "selection_study.yaml")
 KINDS = {"RAND": "random", "A": "a", "B": "b", "C": "c"}

@@ -12,7 +12,7 @@ from adapt.chain.file import read_chain
 from adapt.model.load import load_model
 from adapt.runner import Record, Store
 from adapt.runner.record import load_record
-from adapt.show.report.write import write_report
+from adapt.show.report.report_page import write_report
 from adapt.stage.running import run_stages
 from tests.samples import labelled, sentences, write
 

@@ -15,7 +15,7 @@ from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan_stages
 from adapt.runner.lock import locked
 from adapt.runner.store import DIGITS
-from adapt.show.progress.chain import _state
+from adapt.show.progress.goals import _state
 from adapt.show.terminal import show_blocks
 from adapt.stage.export import Adapted
 from tests.runner.test_record import record

@@ -9,10 +9,10 @@ import pytest
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.show.blocks import NONE, Cell
-from adapt.show.report.entry import Entry, Study
+from adapt.show.report.study import Entry, Study
 from benchmarks.vocabulary_study import losses, saved, scores, shares
-from tests.show.report.fake import Fake, loss_change
-from tests.show.report.fake import finished as finished_stage
+from tests.show.report.fake_studies import Fake, loss_change
+from tests.show.report.fake_studies import finished as finished_stage
 
 FILE = str(Path(__file__).parents[1] / "benchmarks" / "vocabulary_study.yaml")
 GAINS = {"base": 0.0, "DAPT": 0.1, "mean-words": 0.05}

@@ -14,7 +14,7 @@ from adapt.redact import redact
 from adapt.runner import Finished, Record, Stage, Store
 from adapt.runner.reach import everything
 from adapt.runner.run import check_ahead, unfinished
-from adapt.show.report.entry import Entry, Study
+from adapt.show.report.study import Entry, Study
 from adapt.stage.context import Context, root_of
 from adapt.stage.merge import Merge
 from adapt.stage.selecting.select import Select

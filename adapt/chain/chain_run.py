@@ -11,11 +11,11 @@ from adapt.chain.build import Chain, ahead, build_chain, check_chain, study, tra
 from adapt.chain.expand import expand_chain
 from adapt.chain.file import ChainFile, read_chain
 from adapt.show.blocks import Block, Section, TextBlock
-from adapt.show.html import render_notebook
-from adapt.show.progress.chain import goal_states, goals_table, trainings_table
-from adapt.show.progress.now import ChainNow, chain_now
-from adapt.show.report.entry import Study
-from adapt.show.text import render_text
+from adapt.show.pages import render_notebook
+from adapt.show.progress.chain_now import ChainNow, chain_now
+from adapt.show.progress.goals import goal_states, goals_table, trainings_table
+from adapt.show.report.study import Study
+from adapt.show.terminal import render_text
 from adapt.stage.running import run_stages
 from adapt.tuning.ahead import SearchAhead, check_search
 
@@ -144,7 +144,7 @@ class ChainRun:
 
     def report(self) -> Report:
         """Writes the report of all that is finished, not of `only` a part."""
-        from adapt.show.report.write import contents_of, write_report
+        from adapt.show.report.report_page import contents_of, write_report
 
         chain = build_chain(expand_chain(self.file))
         found = study(self.file.name, self.file.baseline, chain)

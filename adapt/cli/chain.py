@@ -13,9 +13,9 @@ from adapt.errors import ConfigError
 from adapt.job.plan import plan_of
 from adapt.parse import parse
 from adapt.shipped import recipe_file
-from adapt.show.progress.logs import show_logs
-from adapt.show.progress.now import ChainNow, chain_now
-from adapt.show.report.entry import Study
+from adapt.show.progress.chain_now import ChainNow, chain_now
+from adapt.show.progress.goals import show_logs
+from adapt.show.report.study import Study
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import Context
 from adapt.streams import is_unread
@@ -155,8 +155,7 @@ def _status(built: Callable[[], Chain], follows: bool) -> None:
 
 def _serve(asked: Asked) -> None:
     """Serves the report as a page that follows the chain, until ctrl-C."""
-    from adapt.show.report.serving.page import FollowedPage
-    from adapt.show.report.serving.server import serving
+    from adapt.show.report.served_page import FollowedPage, serving
     from adapt.submit.commands import chain_of
     from adapt.submit.order import order_of
 

@@ -97,7 +97,7 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 def _recipes(arguments: list[str]) -> None:
     from adapt.cli.recipes import shipped_blocks
-    from adapt.show.text import render_text
+    from adapt.show.terminal import render_text
 
     if not arguments or arguments[0] in HELP:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else 120

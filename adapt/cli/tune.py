@@ -6,7 +6,7 @@ from adapt.console import finish, log
 from adapt.runner import Finished, Store
 from adapt.runner.lock import is_held
 from adapt.show.blocks import shown_by
-from adapt.show.progress.trials import TrialsNow
+from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.tuning.ahead import SearchAhead

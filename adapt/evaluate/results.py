@@ -5,8 +5,7 @@ from typing import Literal
 
 from adapt.better import Less
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Table, TextBlock
-from adapt.show.cells import darkness, estimated, formatted, interval, square
+from adapt.show.blocks import Block, Cell, Table, TextBlock, darkness, estimated, formatted, interval, square
 
 Unit = Literal["token", "byte"]
 Text = Literal["domain", "general"]

@@ -7,9 +7,9 @@ from adapt.job.job import Job
 from adapt.runner import plan_stages
 from adapt.runner.run import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock
-from adapt.show.html import render_notebook
-from adapt.show.progress.chain import trainings_table
-from adapt.show.text import render_text
+from adapt.show.pages import render_notebook
+from adapt.show.progress.goals import trainings_table
+from adapt.show.terminal import render_text
 from adapt.stage.context import Context
 from adapt.stage.train import Train
 

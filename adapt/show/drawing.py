@@ -1,12 +1,18 @@
 """Figures as SVG that takes its colours from the page, so that one drawing is readable in light and in dark."""
 
 import io
+import json
 import re
-from typing import Any
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from adapt.show.blocks import Drawing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 SERIES = 8
 """Number of colours; further recipes take them again from the first."""
@@ -51,24 +57,30 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}\N{HORIZONTAL ELLIPSIS}{name[-8:]}"
 
 
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+def canvas(width: float, height: float) -> "tuple[Figure, Axes]":
     """An empty figure [inches] and its axes, to be drawn within `style()`."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
 def style() -> Any:
     """The context that figures are made and saved in."""
+    from matplotlib import rc_context
+
     return rc_context(STYLE)
 
 
-def svg(figure: Figure, name: str) -> str:
+def svg(figure: "Figure", name: str) -> str:
     """The figure as an `<svg>` element to stand in a page.
 
     Args:
         figure: drawn with the stand-in colours.
         name: differs from that of every other figure of the page, since ids are derived from it.
     """
+    from matplotlib import rc_context
+
     file = io.StringIO()
     with rc_context({"svg.hashsalt": name, "svg.id": re.sub(r"\W", "-", name)}):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -81,3 +93,46 @@ def svg(figure: Figure, name: str) -> str:
     text = re.sub(r"#03040(\d)", r"var(--series-\1)", text)
     text = re.sub(r"'?sans-serif'?", "inherit", text)
     return text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
+
+
+WIDTH = 4.8
+"""Width of a drawing in inches: readable on a phone without scrolling."""
+METRICS_LINES = "metrics.jsonl"
+"""File of a training with a line of JSON for each of its reports."""
+
+
+def loss_curve(metrics: Path, name: str, caption: str) -> Drawing | None:
+    """The loss by step, as far as the training is; None before its second report.
+
+    Args:
+        metrics: the file with a line of JSON per report.
+        name: differs from that of every other drawing of the page.
+        caption: stands below.
+    """
+    reports = [line for line in json_lines(metrics) if line.get("loss") is not None]
+    if len(reports) < 2:
+        return None
+    steps, losses = [line["step"] for line in reports], [line["loss"] for line in reports]
+    return Drawing(lambda: _drawn(steps, losses, name), caption)
+
+
+def _drawn(steps: list[int], losses: list[float], name: str) -> str:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    with style():
+        figure, axes = canvas(WIDTH, 2.4)
+        axes.plot(steps, losses, color=color(1), linewidth=1.6)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlabel("step")
+        axes.set_ylabel("training loss [nats]")
+        return svg(figure, f"training-{name}")
+
+
+def json_lines(file: Path) -> list[Any]:
+    """The lines of JSON of a file up to one that is broken or still being written; none where the file is gone."""
+    found = []
+    with suppress(OSError, ValueError):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            found.append(json.loads(line))
+    return found

@@ -1,5 +1,6 @@
-"""Renders blocks on a terminal: tables on stderr, sentences as log lines."""
+"""Renders blocks on a terminal (tables on stderr, sentences as log lines) and as plain text."""
 
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, T
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
+
 
 WIDTH = 120
 """Width of tables in characters where stderr is no terminal."""
@@ -97,3 +99,24 @@ def _bracketed(small: str) -> str:
 
 def _style(cell: Cell | str) -> str:
     return "bold green" if isinstance(cell, Cell) and cell.strong else ""
+
+
+def render_text(blocks: Sequence[Block], width: int = WIDTH) -> str:
+    """The blocks as lines of at most `width` characters. Drawings and folded blocks are left out."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    for block in filled(blocks):
+        match block:
+            case TextBlock():
+                console.print(block.text, markup=False, highlight=False, soft_wrap=True)
+            case Findings():
+                for finding in block.items:
+                    console.print(finding.sentence, markup=False, highlight=False, soft_wrap=True)
+            case Table():
+                console.print(rich_table(block, console))
+                if block.note:
+                    console.print(block.note, markup=False, highlight=False)
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue().rstrip("\n")

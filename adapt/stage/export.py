@@ -12,9 +12,8 @@ from adapt.corpus.shared import FEWEST_DOCUMENTS
 from adapt.evaluate.results import NOT_MEASURED, LossChange, Text
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Cell, Figures, FindingBlock, Findings, Table, TextBlock
-from adapt.show.cells import TRANSDUCTIVE, formatted
-from adapt.show.curves import METRICS_LINES, loss_curve
+from adapt.show.blocks import TRANSDUCTIVE, Block, Cell, Figures, FindingBlock, Findings, Table, TextBlock, formatted
+from adapt.show.drawing import METRICS_LINES, loss_curve
 from adapt.stage.evaluate import Evaluate
 from adapt.stage.text.prepare import Prepare, Prepared
 from adapt.stage.train import Train, Trained

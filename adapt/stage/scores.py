@@ -9,8 +9,7 @@ from adapt.better import Less, More
 from adapt.console import duration
 from adapt.runner import Done, Outcome, Stage
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Table, TextBlock
-from adapt.show.cells import TRANSDUCTIVE, in_points, interval
+from adapt.show.blocks import TRANSDUCTIVE, Block, Table, TextBlock, in_points, interval
 from adapt.stage.finetune import Finetune
 from adapt.statistics.seeds import Spread, spread
 

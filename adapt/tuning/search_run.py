@@ -6,9 +6,9 @@ from pathlib import Path
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.record import RECORD_FILE
 from adapt.show.blocks import Block, TextBlock
-from adapt.show.html import render_notebook
-from adapt.show.report.entry import HTML, Entry, Study
-from adapt.show.text import render_text
+from adapt.show.pages import render_notebook
+from adapt.show.report.study import HTML, Entry, Study
+from adapt.show.terminal import render_text
 from adapt.stage.context import root_of
 from adapt.stage.running import run_stages
 from adapt.tuning.ahead import check_search
@@ -67,7 +67,7 @@ def _report(search: Search, entries: list[Entry], store: Store) -> Path:
     folder = store.root / "reports" / f"search-{search.name}"
     page, records = folder / HTML, [entry.record.path / RECORD_FILE for entry in entries]
     if not page.exists() or any(record.stat().st_mtime > page.stat().st_mtime for record in records):
-        from adapt.show.report.write import write_report
+        from adapt.show.report.report_page import write_report
 
         write_report(Study(search.name, "base", entries), folder)
     return page

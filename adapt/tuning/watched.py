@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adapt.redact import redact
 from adapt.runner import Stage
 from adapt.runner.reach import everything
-from adapt.show.progress.trials import TRIALS_FILE, TrialNow, TrialsNow
+from adapt.show.progress.chain_now import TRIALS_FILE, TrialNow, TrialsNow
 from adapt.show.terminal import drawn_table
 from adapt.tuning.search import TrialRow
 from adapt.tuning.values import shown

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from adapt.better import Less, More
 from adapt.runner.record import Record
-from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock
-from adapt.show.cells import formatted
+from adapt.show.blocks import Block, Drawing, Figures, Table, TextBlock, formatted
 
 SHOWN = 10
 """Number of words that are shown of each kind."""

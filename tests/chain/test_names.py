@@ -11,9 +11,9 @@ from adapt.chain.expand import expand_chain
 from adapt.chain.file import read_chain
 from adapt.runner import Record, Stage
 from adapt.runner.result import plain_values
-from adapt.show.report.entry import Study
 from adapt.show.report.lineage import lineage
-from adapt.show.report.tasks.collect import collect
+from adapt.show.report.study import Study
+from adapt.show.report.task_runs import collect
 from tests.runner.made import made_up
 from tests.samples import labelled, write
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from adapt.evaluate.results import Estimate, ModelsCompared, Similar
 from adapt.show.blocks import NONE, Cell, Table, TextBlock
-from tests.show.report.fake import Fake
+from tests.show.report.fake_studies import Fake
 
 LOSS = np.array([[1.63, 1.32, 2.1], [1.34, 1.43, 2.78], [2.44, 2.23, 1.93]])
 MODELS, DOMAINS = ["RoBERTa", "CS", "Reviews"], ["papers", "biomed", "reviews"]

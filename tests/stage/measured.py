@@ -13,7 +13,7 @@ from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence
 from tests.job.worlds import sequence_world
-from tests.show.report.fake import loss_change
+from tests.show.report.fake_studies import loss_change
 from tests.stage.done import done_of, record_of
 
 BEFORE = {"cs": 5.0, "bio": 6.0, "general": 4.0}

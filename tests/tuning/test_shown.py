@@ -9,7 +9,7 @@ from adapt.show.blocks import Cell, Table, TextBlock
 from adapt.tuning.confirm import Confirmed, FreshFigure
 from adapt.tuning.search import Searched, TrialRow
 from tests.runner.made import made_up
-from tests.show.report.fake import Fake
+from tests.show.report.fake_studies import Fake
 
 
 def trial(number: int, value: float | None, steps: int | None = None) -> TrialRow:

@@ -10,7 +10,7 @@ from rich.console import Console
 from adapt.errors import DataError
 from adapt.evaluate.results import Estimate
 from adapt.runner import Store
-from adapt.show.progress.trials import TrialsNow
+from adapt.show.progress.chain_now import TrialsNow
 from adapt.show.terminal import rich_table
 from adapt.tuning.search import TrialRow
 from adapt.tuning.trials import Trials

@@ -1,11 +1,15 @@
-"""Compares selections: what was taken of a pool, next to random documents and the target."""
+"""Selected text, as tables and as a map."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from adapt.runner.record import Record
 from adapt.select.judge.nearness import Nearness
-from adapt.show.blocks import Block, FindingBlock, Findings, Folded
-from adapt.show.report.entry import Entry
-from adapt.show.report.selection_map import selection_map
+from adapt.show.blocks import Block, Figures, FindingBlock, Findings, Folded
+from adapt.show.drawing import canvas, color, style, svg
+from adapt.show.report.study import Entry
 from adapt.stage.selecting.selection import example_table, nearness_table
 
 OPEN, MOST = 3, 12
@@ -38,3 +42,58 @@ def selection_blocks(entries: Sequence[Entry]) -> list[Block]:
         *([Folded("More maps", maps[OPEN:])] if maps[OPEN:] else []),
         Folded("Documents that were selected, to be read", read),
     ]
+
+
+MAP_FILE = "map.json"
+POOL, TARGET = "pool", "target"
+SERIES = {POOL: 0, TARGET: 2, "selection": 1, "random": 4}
+MARKERS = {POOL: ("o", 2.5, 0.5), TARGET: ("^", 4.0, 0.8)}
+"""The mark of a set, its size [points], and how much it covers."""
+OTHERS = ("o", 4.0, 0.8)
+WIDTH, HEIGHT, ROOM = 4.8, 4.2, 0.04
+NOTE = (
+    "Texts that are alike lie together; how far groups lie apart, and how large they look, means little (t-SNE of "
+    "TF-IDF in 50 dimensions, 200 texts of each at random)."
+)
+
+
+def selection_map(label: str, record: Record) -> Figures | None:
+    """Drawings of one map, on which what was selected and random documents lie; None where there is no map.
+
+    Args:
+        label: what the selection is called.
+        record: of stage `selection`.
+    """
+    try:
+        places: dict[str, Sequence[Sequence[float]]] = json.loads((record.path / MAP_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not places:
+        return None
+    drawn = [name for name in ("selection", "random") if name in places]
+    captions = {"selection": f"{label}. {NOTE}", "random": f"{label}: random documents of as many tokens, same map."}
+    drawings = [(_drawing(f"{label}-map-{name}", places, name), captions[name]) for name in drawn]
+    return Figures(drawings, [(name, SERIES[name]) for name in (POOL, TARGET, *drawn)])
+
+
+def _drawing(name: str, places: Mapping[str, Sequence[Sequence[float]]], shown: str) -> str:
+    """Pool, target and one set more, on axes that hold all sets."""
+    every = np.concatenate([np.reshape(points, (-1, 2)) for points in places.values()])
+    low, high = every.min(0), every.max(0)
+    room = ROOM * (high - low)
+    with style():
+        figure, axes = canvas(WIDTH, HEIGHT)
+        for each in (POOL, TARGET, shown):
+            points = np.reshape(places[each], (-1, 2))
+            marker, size, opacity = MARKERS.get(each, OTHERS)
+            axes.plot(
+                *points.T,
+                marker,
+                color=color(SERIES[each]),
+                markersize=size,
+                alpha=opacity,
+                markeredgewidth=0,
+            )
+        axes.set(xlim=(low[0] - room[0], high[0] + room[0]), ylim=(low[1] - room[1], high[1] + room[1]))
+        axes.set(xticks=[], yticks=[])
+        return svg(figure, name)

@@ -3,11 +3,9 @@
 from adapt.evaluate.results import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
 from adapt.show.blocks import NONE, Cell, Table
-from adapt.show.report.entry import Entry, Study
-from adapt.show.report.tasks.collect import Results, upstream
-from adapt.show.report.tasks.compared import Compared
-from adapt.show.report.tasks.cost import Trainings, finetuning_hours, hours
-from adapt.show.report.tasks.verdict import gain, nats, span
+from adapt.show.report.study import Entry, Study
+from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
+from adapt.show.report.task_runs import Results, upstream
 from adapt.stage.export import Adapted
 
 

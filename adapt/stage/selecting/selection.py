@@ -15,8 +15,7 @@ from adapt.runner.packages import deciding
 from adapt.runner.record import Record
 from adapt.select import TEXTS_FILE
 from adapt.select.judge.nearness import Nearness
-from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock
-from adapt.show.cells import formatted
+from adapt.show.blocks import Block, FindingBlock, Findings, Table, TextBlock, formatted
 from adapt.stage.context import Tokens
 from adapt.stage.selecting.select import Select, measuring_what
 from adapt.stage.selecting.target import Target

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adapt.show.report.entry import Study
-from adapt.show.report.tasks.collect import Results, collect
-from adapt.show.report.write import write_report
-from tests.show.report.fake import fake_study
+from adapt.show.report.report_page import write_report
+from adapt.show.report.study import Study
+from adapt.show.report.task_runs import Results, collect
+from tests.show.report.fake_studies import fake_study
 
 
 @pytest.fixture(scope="session")

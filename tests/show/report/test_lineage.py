@@ -5,10 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from adapt.show.report.entry import Entry, Study
-from adapt.show.report.lineage import lineage
-from adapt.show.report.lineage_svg import draw_lineage
-from tests.show.report.fake import Fake, finished
+from adapt.show.report.lineage import draw_lineage, lineage
+from adapt.show.report.study import Entry, Study
+from tests.show.report.fake_studies import Fake, finished
 
 
 def node(nodes, kind: str, label: str):

@@ -11,7 +11,7 @@ from adapt.show.blocks import NONE
 from adapt.stage.domains.sequence import SequenceResult
 from tests.runner.made import made_up
 from tests.runner.test_record import record
-from tests.show.report.sequences.fake import ORDERS, sequence
+from tests.show.report.fake_sequences import ORDERS, sequence
 from tests.show.shown import show_result
 from tests.test_summary import row
 

@@ -12,8 +12,8 @@ from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
 from adapt.select.judge.gain import kl_divergence, sample_losses, separability
 from adapt.show.blocks import Figures, Findings, Folded, Table
-from adapt.show.report.entry import Entry
 from adapt.show.report.selections import selection_blocks
+from adapt.show.report.study import Entry
 from adapt.stage.context import Context
 from adapt.stage.selecting.selection import SelectionJudged, lines_of
 from tests.samples import sentences, with_labels, write

@@ -1,0 +1,262 @@
+"""How far chains and searches are while they run, as plain values with a table, a drawing and text."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adapt.runner.files import write_atomically
+from adapt.runner.lock import is_held
+from adapt.runner.reach import everything
+from adapt.runner.stage import Stage
+from adapt.runner.stage_log import logged_lines
+from adapt.runner.store import Store
+from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock
+from adapt.show.drawing import loss_curve
+from adapt.show.pages import render_notebook
+from adapt.show.progress.goals import (
+    ENTRY_COLUMNS,
+    ShownGoal,
+    entry_row,
+    goal_states,
+    reasons_of,
+    spent,
+    spent_lines,
+    states_by_entry,
+)
+from adapt.show.terminal import render_text
+from adapt.train.job import METRICS_FILE
+from adapt.train.tracking.watch import describe
+
+TRIALS_FILE = "trials.json"
+"""In the folder of a search while it runs; the record has the trials of one that has finished."""
+
+
+@dataclass(frozen=True)
+class TrialNow:
+    """A trial under way, or one that has ended."""
+
+    number: int
+    values: str
+    """What it has in place of the configuration, for people."""
+    state: str
+    """What of it runs and how far it is, after how many steps it was measured, or why it failed."""
+    figures: list[float] = field(default_factory=list)
+    """The objectives; empty until it is measured."""
+
+
+@dataclass(frozen=True)
+class TrialsNow:
+    """How far a search is."""
+
+    count: int
+    """Trials in all, with that of the configuration as it is."""
+    ended: int
+    failed: int
+    objectives: list[str]
+    trials: list[TrialNow]
+    """Those under way, the best that have ended, those that failed."""
+
+    @property
+    def title(self) -> str:
+        """How many have ended, for people."""
+        said = f"{self.ended} of {self.count} trials have ended"
+        return f"{said}, {self.failed} failed" if self.failed else said
+
+    def _rows(self) -> list[list[str]]:
+        """The cells of the table."""
+        blank = [""] * len(self.objectives)
+        return [
+            [str(trial.number), trial.state, *([f"{value:.4f}" for value in trial.figures] or blank), trial.values]
+            for trial in self.trials
+        ]
+
+    def table(self, name: str = "") -> Table:
+        """The trials as a table.
+
+        Args:
+            name: of the search, where several are shown.
+        """
+        title = f"{name}: {self.title}" if name else self.title
+        return Table(["trial", "", *self.objectives, "values"], self._rows(), title, words=True)
+
+    def save(self, folder: Path) -> None:
+        """Writes it into the folder of its search."""
+        write_atomically(folder / TRIALS_FILE, json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, folder: Path) -> "TrialsNow | None":
+        """What the search in a folder has written down; None for other stages, and until a search has begun."""
+        try:
+            told = json.loads((folder / TRIALS_FILE).read_text())
+            return cls(**{**told, "trials": [TrialNow(**trial) for trial in told["trials"]]})
+        except (OSError, ValueError, TypeError, KeyError):  # TypeError: another version wrote it
+            return None
+
+
+def last_said(folder: Path) -> str:
+    """The last report of the training in a folder, for people; empty until there is one, and for other stages."""
+    report = _last_report(folder / METRICS_FILE)
+    return "  ".join(describe(report).values()) if report else ""
+
+
+def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
+    """Those and what they need, each once, as far as it is not made."""
+    for stage in stages:
+        if stage.key not in seen and not store.known(stage.kind, stage.name, stage.key):
+            seen.add(stage.key)
+            yield stage
+            yield from unmade(stage.inputs.values(), store, seen)
+
+
+def _last_report(metrics: Path) -> dict[str, Any] | None:
+    """None until there is one, also of stages that report nothing."""
+    if not metrics.exists():
+        return None
+    for line in reversed(metrics.read_text(errors="replace").splitlines()):
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError):
+            continue  # it is being written
+    return None
+
+
+@dataclass(frozen=True)
+class TrainingNow:
+    """A training that unfinished entries of a chain need, and that has reported something."""
+
+    name: str
+    key: str
+    state: str
+    """`running`, `finished`, or `stopped`: begun, not finished, and nobody works on it."""
+    said: str
+    """Its last report, for people."""
+    metrics: Path
+    """The file of its reports."""
+
+
+@dataclass(frozen=True)
+class ChainNow:
+    """How far a chain is."""
+
+    counts: dict[str, int]
+    """How many of its goals are finished, running, waiting."""
+    entries: list[list[str]]
+    """A row an entry of the file, with the columns ENTRY_COLUMNS."""
+    running: list[tuple[str, str]]
+    """Stages under way, each with what it said last."""
+    trainings: list[TrainingNow]
+    waiting: list[tuple[str, str]]
+    """What waits, and why."""
+    costs: list[str]
+    """What has been spent, and what is ahead, in sentences."""
+    later: list[str] = field(default_factory=list)
+    """Labels of what follows when searches have finished."""
+    searches: list[tuple[str, TrialsNow]] = field(default_factory=list)
+    """Searches under way, each with its trials."""
+    spent: dict[str, float] = field(default_factory=dict)
+    """`seconds` of work, `device_hours` and `cost` of all that is finished."""
+
+    def blocks(self) -> list[Block]:
+        """What runs, with its loss as it falls, what waits and why, and what has been spent."""
+        total = sum(self.counts.values())
+        counts = f"{self.counts['finished']} of {total} stages finished, {self.counts['running']} running."
+        later = f" {len(self.later)} more follow when the searches are finished." if self.later else ""
+        blocks: list[Block] = [TextBlock(counts + later), Table(ENTRY_COLUMNS, self.entries, words=True)]
+        if self.running:
+            rows = [[stage, dotted(said)] for stage, said in self.running]
+            blocks.append(Table(["stage", "what it said last"], rows, "Running now", words=True))
+        for name, trials in self.searches:
+            blocks.append(trials.table(f"search {name}"))
+        if drawings := [drawing for training in self.trainings[:MOST_CURVES] if (drawing := _curve(training))]:
+            blocks.append(Figures(drawings))
+        if self.waiting:
+            blocks.append(TextBlock("What waits, and why:"))
+            blocks.append(Findings([FindingBlock(what, why, _tone(why)) for what, why in self.waiting]))
+        return [*blocks, *(TextBlock(line) for line in self.costs)]
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+MOST_CURVES = 12
+"""Drawings at most; those of running trainings come first."""
+
+
+def _curve(training: TrainingNow) -> Drawing | None:
+    told = "" if training.state == "running" else f", {training.state}: {dotted(training.said)}"
+    return loss_curve(training.metrics, f"now-{training.key[:12]}", training.name + told)
+
+
+def dotted(said: str) -> str:
+    """A report whose parts stay apart where a page joins two blanks."""
+    return said.replace("  ", " \N{MIDDLE DOT} ")
+
+
+def _tone(why: str) -> str:
+    return "warning" if "failed: " in why else "open"
+
+
+def chain_now(
+    goals: Sequence[ShownGoal],
+    store: Store,
+    ahead: Sequence[tuple[str, int | None, float | None, float | None]] = (),
+    later: Sequence[str] = (),
+) -> ChainNow:
+    """Looks at a chain in its storage, wherever it runs.
+
+    Args:
+        goals: of the chain.
+        store: where its results are.
+        ahead: label, tokens, device-hours and price of each training ahead.
+        later: labels of what is not known before searches have finished.
+    """
+    stages: list[Stage[Any]] = [goal.stage for goal in goals]
+    taken = spent(stages, store)
+    return ChainNow(
+        goal_states(goals, store),
+        [entry_row(name, members) for name, members in states_by_entry(goals, store).items()],
+        [(f"{stage.kind} {stage.name}", _said(store, stage)) for stage in _under_way(stages, store)],
+        _trainings(stages, store),
+        reasons_of(goals, store),
+        spent_lines(taken, ahead),
+        list(later),
+        _searches(stages, store),
+        taken,
+    )
+
+
+def _under_way(stages: Sequence[Stage[Any]], store: Store) -> list[Stage[Any]]:
+    return [stage for stage in unmade(stages, store, set()) if is_held(_place(store, stage))]
+
+
+def _searches(stages: Sequence[Stage[Any]], store: Store) -> list[tuple[str, TrialsNow]]:
+    told = [(stage.name, TrialsNow.load(_place(store, stage))) for stage in _under_way(stages, store)]
+    return [(name, trials) for name, trials in told if trials]
+
+
+def _said(store: Store, stage: Stage[Any]) -> str:
+    folder = _place(store, stage)
+    *_, last = [{}, *logged_lines(folder)]
+    return last_said(folder) or str(last.get("message", ""))
+
+
+def _trainings(stages: Sequence[Stage[Any]], store: Store) -> list[TrainingNow]:
+    """Those that run first, then those that stopped, then those that finished for something that is not."""
+    unfinished = [stage for stage in stages if not store.known(stage.kind, stage.name, stage.key)]
+    found = []
+    for stage in everything(unfinished):
+        folder = _place(store, stage)
+        if said := last_said(folder):
+            finished = store.known(stage.kind, stage.name, stage.key) is not None
+            state = "finished" if finished else "running" if is_held(folder) else "stopped"
+            found.append(TrainingNow(stage.name, stage.key, state, said, folder / METRICS_FILE))
+    return sorted(found, key=lambda training: ("running", "stopped", "finished").index(training.state))
+
+
+def _place(store: Store, stage: Stage[Any]) -> Path:
+    return store.folder(stage.kind, stage.name, stage.key)

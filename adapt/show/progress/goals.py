@@ -1,0 +1,208 @@
+"""The goals of a chain: how far each is, why it waits, what it has cost, and what its stages logged."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from adapt.console import duration, logs_json
+from adapt.errors import ConfigError
+from adapt.nearest import nearest
+from adapt.runner.lock import is_held
+from adapt.runner.reach import everything
+from adapt.runner.stage import Stage
+from adapt.runner.stage_log import failure_of, logged_lines
+from adapt.runner.store import Store
+from adapt.show.blocks import Table
+from adapt.streams import is_unread
+
+START = "start.training"
+"""The input that is another entry's training; see `adapt.model.start.Start`."""
+STATES = ("finished", "running", "waiting")
+ENTRY_COLUMNS = ("entry", *STATES, "which")
+
+
+class ShownGoal(Protocol):
+    """A stage that a chain is to finish; see `adapt.chain.build.Goal`."""
+
+    @property
+    def name(self) -> str:
+        """The name of its entry in the file."""
+
+    @property
+    def label(self) -> str:
+        """The name, with the members of sets that it stands for."""
+
+    @property
+    def stage(self) -> Stage[Any]:
+        """The stage that is to be finished."""
+
+
+def goals_table(goals: Sequence[ShownGoal], store: Store) -> Table:
+    """One row for each entry of the file: how many of its stages are finished, are being worked on, wait."""
+    return Table(ENTRY_COLUMNS, [entry_row(name, of) for name, of in states_by_entry(goals, store).items()], words=True)
+
+
+def goal_states(goals: Sequence[ShownGoal], store: Store) -> dict[str, int]:
+    """How many goals are finished, running, waiting."""
+    states = states_by_entry(goals, store)
+    return {state: sum(len(members[state]) for members in states.values()) for state in STATES}
+
+
+def states_by_entry(goals: Sequence[ShownGoal], store: Store) -> dict[str, dict[str, list[str]]]:
+    """For each entry of the file, its members by their state; a member is what a label has besides its entry's name."""
+    states: dict[str, dict[str, list[str]]] = {}
+    for goal in goals:
+        members = states.setdefault(goal.name, {state: [] for state in STATES})
+        members[_state(goal.stage, store)].append(goal.label.removeprefix(goal.name).strip("[]"))
+    return states
+
+
+def entry_row(name: str, members: Mapping[str, Sequence[str]]) -> list[str]:
+    """An entry's cells, as ENTRY_COLUMNS names them."""
+    left = [*members["running"], *members["waiting"]]
+    more = f" and {len(left) - 4} more" if len(left) > 4 else ""
+    return [name, *(str(len(members[state])) for state in STATES), "; ".join(left[:4]) + more]
+
+
+def _state(stage: Stage[Any], store: Store) -> str:
+    if store.known(stage.kind, stage.name, stage.key):
+        return "finished"
+    running = is_held(store.folder(stage.kind, stage.name, stage.key)) or _works_for(stage, store)
+    return "running" if running else "waiting"
+
+
+def _works_for(stage: Stage[Any], store: Store) -> bool:
+    """Whether something that a stage needs is being made now.
+
+    The model that it starts from does not count if another entry makes it.
+    """
+    return any(
+        is_held(store.folder(needed.kind, needed.name, needed.key)) or _works_for(needed, store)
+        for name, needed in stage.inputs.items()
+        if name != START and not store.known(needed.kind, needed.name, needed.key)
+    )
+
+
+def trainings_table(trainings: Sequence[tuple[str, int | None, float | None, float | None]]) -> Table | None:
+    """Label, tokens, device-hours and price of the trainings ahead, and their sum where all are known."""
+    if not trainings:
+        return None
+    columns = list(zip(*trainings, strict=True))[1:]
+    sums = (None if None in column else sum(column) for column in columns)
+    rows = [
+        [str(label), _figure(tokens, ","), _figure(hours, ".3g"), _figure(cost, ",.2f")]
+        for label, tokens, hours, cost in (*trainings, ("all", *sums))
+    ]
+    note = "A question mark: not known before the text is prepared."
+    return Table(["training", "tokens", "device-hours", "cost"], rows, "The trainings ahead", note)
+
+
+def _figure(value: Any, form: str) -> str:
+    return "?" if value is None else format(value, form)
+
+
+NAMED = 10
+"""The most goals whose reasons are told."""
+
+
+def reasons_of(goals: Sequence[ShownGoal], store: Store) -> list[tuple[str, str]]:
+    """What waits, as `finetune[DAPT, acl_arc, 3] and 4 more`, and why; at most NAMED of them."""
+    reasons: dict[str, list[str]] = {}
+    for goal in goals:
+        if reason := why_waiting(goal.stage, store):
+            reasons.setdefault(reason, []).append(goal.label)
+    more = {reason: f" and {len(labels) - 1} more" if len(labels) > 1 else "" for reason, labels in reasons.items()}
+    return [(f"{labels[0]}{more[reason]}", reason) for reason, labels in list(reasons.items())[:NAMED]]
+
+
+def why_waiting(stage: Stage[Any], store: Store) -> str:
+    """What keeps a stage from being finished; empty where it is, or runs."""
+    folder = store.folder(stage.kind, stage.name, stage.key)
+    if store.known(stage.kind, stage.name, stage.key) or is_held(folder):
+        return ""
+    first = next(_unmade(stage, store), None)
+    if first is None:
+        failure = failure_of(folder)
+        return (
+            f"failed: {failure}" if failure else "nothing that it needs is missing: it waits for a place, or for a run"
+        )
+    place, what = store.folder(first.kind, first.name, first.key), f"{first.kind} {first.name}"
+    if is_held(place):
+        return f"waits for {what}, which runs"
+    failure = failure_of(place)
+    return f"waits for {what}, which failed: {failure}" if failure else f"waits for {what}, which has not begun"
+
+
+def _unmade(stage: Stage[Any], store: Store) -> Iterator[Stage[Any]]:
+    """The stages that it needs and that are missing, those that need no missing one themselves first."""
+    for needed in stage.inputs.values():
+        if not store.known(needed.kind, needed.name, needed.key):
+            yield from _unmade(needed, store)
+            yield needed
+
+
+def spent(stages: Iterable[Stage[Any]], store: Store) -> dict[str, float]:
+    """What the finished stages that some stages lead to have taken.
+
+    Returns:
+        `seconds` of work, `device_hours`, and `cost` in the currency of resources.price_per_device_hour.
+    """
+    total = {"seconds": 0.0, "device_hours": 0.0, "cost": 0.0}
+    for stage in everything(stages):
+        if record := store.known(stage.kind, stage.name, stage.key):
+            for name in total:
+                total[name] += record.cost.get(name) or 0.0
+    return {name: round(value, 6) for name, value in total.items()}
+
+
+def spent_lines(
+    taken: dict[str, float], ahead: Sequence[tuple[str, int | None, float | None, float | None]]
+) -> list[str]:
+    """What has been spent, and what is ahead, in a sentence each.
+
+    Args:
+        taken: as `spent` gives it.
+        ahead: label, tokens, device-hours and price of each training.
+    """
+    money = f", {taken['cost']:,.2f}" if taken["cost"] else ""
+    so_far = f"so far: {taken['device_hours']:.3g} device-hours{money}; {duration(taken['seconds'])} of work in all"
+    if not ahead:
+        return [so_far]
+    hours = [hours for _, _, hours, _ in ahead if hours is not None]
+    unknown = f"; not known of {len(ahead) - len(hours)}" if len(hours) < len(ahead) else ""
+    return [so_far, f"ahead: {len(ahead)} trainings, about {sum(hours):.3g} device-hours{unknown}"]
+
+
+def show_logs(goals: Sequence[ShownGoal], store: Store, wanted: str | None) -> int:
+    """Prints the logs of some stages on stderr, in the order of time.
+
+    Args:
+        goals: of the chain.
+        store: of the chain.
+        wanted: the label or entry of a goal, whose stages are meant with all that they need; the kind or the folder of
+            stages; None for all.
+
+    Returns:
+        The number of lines.
+
+    Raises:
+        ConfigError: nothing is called so; names the nearest.
+    """
+    import json
+
+    everywhere = everything(goal.stage for goal in goals)
+    folders = {stage.key: store.folder(stage.kind, stage.name, stage.key) for stage in everywhere}
+    of_goals = everything(goal.stage for goal in goals if wanted in (None, goal.label, goal.name))
+    named = [stage for stage in everywhere if wanted in (stage.kind, f"{stage.kind}/{folders[stage.key].name}")]
+    chosen = of_goals or named
+    if not chosen:
+        known = {goal.label for goal in goals} | {stage.kind for stage in everywhere}
+        raise ConfigError(f"no stage is called {wanted}", nearest(str(wanted), known))
+    lines = [line for stage in chosen for line in logged_lines(folders[stage.key])]
+    lines.sort(key=lambda line: str(line.get("time", "")))
+    for line in lines:
+        plain = f"{str(line.get('time', ''))[:19]}  {line.get('stage', '')}  {line.get('message', '')}"
+        if is_unread():  # such as by `| head`
+            break
+        sys.stderr.write(f"{json.dumps(line) if logs_json() else plain}\n")
+    return len(lines)

@@ -1,0 +1,232 @@
+"""The report of a study: its sections in reading order, the verdict first, written as HTML and Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from adapt.runner.files import write_atomically
+from adapt.show.blocks import NONE, Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, shown_by
+from adapt.show.pages import render_html, render_markdown
+from adapt.show.report.lineage import draw_lineage, lineage
+from adapt.show.report.score_warnings import versions_of, warnings
+from adapt.show.report.search_results import searches_of
+from adapt.show.report.searches import search_blocks, search_verdicts
+from adapt.show.report.selections import selection_blocks
+from adapt.show.report.sequence_figures import front_verdict
+from adapt.show.report.sequence_runs import Sequences, sequences_of
+from adapt.show.report.sequence_section import section as sequences_section
+from adapt.show.report.sequence_section import sequence_verdicts, sequence_warnings
+from adapt.show.report.study import HTML, Study
+from adapt.show.report.task_comparison import Compared, Trainings, compare_all, verdicts
+from adapt.show.report.task_figures import cost_against_gain, difference_figures, learning_curves, training_curve
+from adapt.show.report.task_runs import METRICS, Results, Row, collect
+from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
+from adapt.show.report.tradeoffs import FEWEST, MeasuredAlike, tradeoff_section, tradeoff_verdicts, tradeoffs
+from adapt.show.report.trainings import exports_of, pretraining, training_costs
+from adapt.stage.selecting.selection import SelectionJudged
+
+COMPARED = ("export", "finetune", "sequence", "selection", "search", "confirm")
+"""Kinds of stages that the comparisons show."""
+KEY = 12
+"""Characters of a key that are shown."""
+
+
+def sections(study: Study, results: Results) -> list[Section]:
+    """Builds all sections, and leaves out those that have nothing to say."""
+    compared, priced, in_turn = compare_all(results), Trainings(study), sequences_of(study)
+    traded = tradeoffs(study, FEWEST)
+    planned = [
+        Section("Verdict", _verdict(study, results, compared, priced, in_turn, traded)),
+        Section("What was run", _ran(study, results)),
+        Section("Sequences of domains", sequences_section(in_turn)),
+        Section("Gain against forgetting", tradeoff_section(traded)),
+        Section("Searches for good values", search_blocks(searches_of(study))),
+        Section("Scores", _scores(results, compared)),
+        Section("Cost and gain", _costs(results, compared, priced)),
+        Section("Learning curves", _curves(study, results)),
+        Section("Selected text", _selections(study)),
+        Section("Other results", _others(study, traded)),
+        Section("Best recipes in detail", _details(results)),
+        Section("Warnings", _warnings(study, results, in_turn)),
+        Section("Lineage", _lineage(study)),
+        Section("How to reproduce", _reproduce(study)),
+    ]
+    return [section for section in planned if section.blocks]
+
+
+def _legend(results: Results, recipes: Sequence[str]) -> list[tuple[str, int]]:
+    return [(results.label(recipe), results.recipes.index(recipe)) for recipe in recipes]
+
+
+def _verdict(
+    study: Study,
+    results: Results,
+    compared: Compared,
+    priced: Trainings,
+    in_turn: Sequences,
+    traded: Sequence[MeasuredAlike],
+) -> list[Block]:
+    findings = [*tradeoff_verdicts(traded), *front_verdict(in_turn), *sequence_verdicts(in_turn)]
+    searched = search_verdicts(searches_of(study))
+    if results.rows or not (findings or searched):
+        findings = [*findings, *verdicts(results, compared, priced)]
+    findings = [*findings, *searched]
+    blocks: list[Block] = [Findings(findings)]
+    if drawings := difference_figures(results, compared):
+        text = (
+            "Difference from the baseline with 95% intervals; hollow: may be chance (Holm-corrected p of .05 or more)."
+        )
+        blocks += [Figures(drawings), TextBlock(text)]
+    return blocks
+
+
+def _ran(study: Study, results: Results) -> list[Block]:
+    blocks: list[Block] = [TextBlock(f"From {', '.join(study.models)}.")] if study.models else []
+    if results.rows:
+        header = ["task", "metric", "classes", "train", "dev", "test", "recipes", "runs"]
+        blocks.append(Table(header, [_task(row) for row in results.rows], "Tasks"))
+    if exports_of(study):
+        blocks.append(pretraining(study))
+    if study.missing:
+        items: list[list[Cell | str]] = [[name] for name in study.missing]
+        blocks.append(Folded(f"Not run: {len(items)}", [Table(["stage"], items, words=True)]))
+    return blocks
+
+
+def _task(row: Row) -> list[Cell | str]:
+    known = row.task_record.metrics if row.task_record else {}
+    sizes = [known.get("examples", {}).get(split) for split in ("train", "dev", "test")]
+    shown = [NONE if size is None else f"{size:,}" for size in sizes]
+    classes = len(known["labels"]) if known.get("labels") else NONE
+    runs = sum(len(group.entries) for group in row.groups.values())
+    return [row.name, METRICS[row.metric], f"{classes}", *shown, f"{len(row.groups)}", f"{runs}"]
+
+
+def _scores(results: Results, compared: Compared) -> list[Block]:
+    if not results.rows:
+        return []
+    blocks: list[Block] = [score_tables(results, compared)]
+    if leaky := [row for row in results.rows if row.leaky]:
+        clean = replace(results, rows=leaky)
+        blocks.append(score_tables(clean, compare_all(clean, without_leaks=True), without_leaks=True))
+    if compared.tasks:
+        blocks.append(score_differences(results, compared))
+    blocks.append(Folded("The score of every seed", [seeds(results)]))
+    return blocks
+
+
+def _costs(results: Results, compared: Compared, priced: Trainings) -> list[Block]:
+    if not compared.tasks:
+        return []
+    blocks: list[Block] = [training_costs(results, compared, priced)]
+    if drawing := cost_against_gain(results, compared, priced):
+        blocks.append(Figures([drawing], _legend(results, results.recipes[1:])))
+    return blocks
+
+
+def _curves(study: Study, results: Results) -> list[Block]:
+    blocks: list[Block] = []
+    if drawings := [drawing for row in results.rows if (drawing := learning_curves(row, results))]:
+        blocks += [
+            TextBlock("Fine-tuning: score on dev by epoch; mean over the seeds still training, each seed faintly.")
+        ]
+        blocks += [Figures(drawings, _legend(results, results.recipes))]
+    exports = exports_of(study)
+    if trained := [curve for export in exports if (curve := training_curve(export, export.label))]:
+        blocks.append(Folded("Pre-training: loss by step", [Figures(trained)]))
+    return blocks
+
+
+def _selections(study: Study) -> list[Block]:
+    return selection_blocks([entry for entry in study.entries if isinstance(entry.result, SelectionJudged)])
+
+
+def _others(study: Study, traded: Sequence[MeasuredAlike]) -> list[Block]:
+    """What stages show of themselves that no comparison has shown: each once, under its label."""
+    drawn = {key for measured in traded for key in measured.compared}
+    blocks: dict[str, list[Block]] = {}
+    for entry in study.entries:
+        if entry.record.stage in COMPARED or entry.record.key in drawn:
+            continue
+        if own := shown_by(entry.result, entry.record):
+            blocks.setdefault(entry.record.key, [TextBlock(entry.label), *own])
+    return [block for of_stage in blocks.values() for block in of_stage]
+
+
+def _details(results: Results) -> list[Block]:
+    return [detail for row in results.rows if (detail := best_recipe(row, results)).blocks]
+
+
+def _warnings(study: Study, results: Results, in_turn: Sequences) -> list[Block]:
+    findings = [*sequence_warnings(in_turn), *warnings(study, results)]
+    return [Findings(findings)] if findings else []
+
+
+def _lineage(study: Study) -> list[Block]:
+    nodes = lineage(study)
+    if not nodes:
+        return []
+    note = "What was made of what; stages of one kind that serve the same are drawn as one, measurements are left out."
+    return [Figures([(draw_lineage(nodes), note)], wide=True)]
+
+
+def _reproduce(study: Study) -> list[Block]:
+    records = [entry.record for entry in study.entries]
+    if not records:
+        return []
+    text = (
+        "A stage's key is a hash of what determines its result: the same key means the same result. Running the chain "
+        "again with its configuration, on the versions below, finds finished stages by their keys and runs the others."
+    )
+    stages: list[list[Cell | str]] = [
+        [entry.label, entry.record.stage, entry.record.key[:KEY], str(entry.record.path)] for entry in study.entries
+    ]
+    versions: list[list[Cell | str]] = [
+        [name, ", ".join(of_package)] for name, of_package in versions_of(records).items()
+    ]
+    return [
+        TextBlock(text),
+        Folded("Versions", [Table(["package", "version"], versions, words=True)]),
+        Folded("Stages", [Table(["entry", "stage", "key", "folder"], stages, words=True)]),
+    ]
+
+
+MARKDOWN = "report.md"
+
+
+def write_report(study: Study, folder: Path) -> Path:
+    """Writes `report.html`, one file that needs nothing else, and `report.md`, its text and tables.
+
+    Returns:
+        The HTML file.
+    """
+    subtitle, contents = contents_of(study)
+    write_atomically(folder / MARKDOWN, render_markdown(study.name, subtitle, contents))
+    write_atomically(folder / HTML, render_html(study.name, subtitle, contents))
+    return folder / HTML
+
+
+def contents_of(study: Study) -> tuple[str, list[Section]]:
+    """What a study's report says: the line below its title, and its sections."""
+    results = collect(study)
+    return _subtitle(study, results), sections(study, results)
+
+
+def _subtitle(study: Study, results: Results) -> str:
+    """The line below the title: how much the report covers, and when it was written."""
+    runs = sum(entry.record.stage == "finetune" for entry in study.entries)
+    sequences = sum(entry.record.stage == "sequence" for entry in study.entries)
+    searches = sum(entry.record.stage == "search" for entry in study.entries)
+    parts = [_count(sequences, "domain sequence")] if sequences else []
+    parts += [_count(searches, "search", "es")] if searches else []
+    if results.rows or not (sequences or searches):
+        parts += [_count(len(results.rows), "task"), _count(len(results.recipes), "recipe")]
+        parts += [_count(runs, "fine-tuning run")]
+    baseline = [f"baseline {results.baseline}"] if results.baseline else []
+    missing = [f"{len(study.missing)} stages not run"] if study.missing else []
+    return " · ".join([*parts, *baseline, *missing, f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"])
+
+
+def _count(number: int, what: str, several: str = "s") -> str:
+    return f"{number} {what}{'' if number == 1 else several}"

@@ -1,0 +1,165 @@
+"""What finished searches have measured: their trials, and how these went."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from adapt.runner.record import Record
+from adapt.runner.store import Store
+from adapt.show.report.study import Study
+from adapt.show.report.task_runs import upstream
+
+
+@dataclass(frozen=True)
+class FoundTrial:
+    """A trial that was measured after the longest turn."""
+
+    number: int
+    values: Mapping[str, Any]
+    """All searched fields, those that it leaves as they are too."""
+    figures: Mapping[str, Mapping[str, float | None]]
+    """`value`, `low` and `high` by objective, and of all else that was measured."""
+    key: str
+    """The key of its stage `trial`."""
+    rank: int
+    """Its place by the first objective; 0 is the best."""
+
+    def value(self, objective: str) -> float:
+        """What was measured."""
+        value = self.figures[objective]["value"]
+        assert value is not None
+        return value
+
+
+@dataclass(frozen=True)
+class FoundSearch:
+    """A search that has finished."""
+
+    label: str
+    """What it is called in the chain."""
+    record: Record
+    fields: list[str]
+    trials: list[FoundTrial]
+    """The best first."""
+    confirmed: Mapping[str, Any] | None
+    """What fresh seeds said; None where they were not asked."""
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """`min` or `max`, by the name of the figure; the first decides."""
+        return dict(self.record.metrics["objectives"])
+
+    @property
+    def first(self) -> str:
+        """The objective that decides."""
+        return next(iter(self.objectives))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All trials, also those that failed or were stopped."""
+        return list(self.record.metrics["trials"])
+
+    @property
+    def best(self) -> FoundTrial:
+        """The best trial on dev."""
+        return next(trial for trial in self.trials if trial.number == self.record.metrics["best"])
+
+    @property
+    def as_it_is(self) -> FoundTrial | None:
+        """The configuration as it is; None if it failed."""
+        return next((trial for trial in self.trials if trial.number == 0), None)
+
+    @property
+    def front(self) -> list[FoundTrial]:
+        """The trials that no other is better than in all objectives."""
+        return [trial for trial in self.trials if trial.number in self.record.metrics["front"]]
+
+
+def searches_of(study: Study) -> list[FoundSearch]:
+    """The finished searches of a study, each once."""
+    records = {entry.record.key: entry for entry in study.entries if entry.record.stage == "search"}
+    confirmed = {
+        entry.record.inputs["search"]["key"]: entry.record.metrics
+        for entry in study.entries
+        if entry.record.stage == "confirm"
+    }
+    return [
+        _found(" · ".join([entry.name, *entry.values.values()]), entry.record, confirmed.get(key))
+        for key, entry in records.items()
+    ]
+
+
+def _found(label: str, record: Record, confirmed: Mapping[str, Any] | None) -> FoundSearch:
+    metrics = record.metrics
+    (first, way), *_ = metrics["objectives"].items()
+    known = [row for row in metrics["trials"] if row["figures"]]
+    longest = max((row["steps"] or 0 for row in known), default=0)
+    whole = [row for row in known if (row["steps"] or 0) == longest]
+    whole.sort(key=lambda row: (row["figures"][first]["value"] * (1 if way == "min" else -1), row["number"]))
+    as_it_is = metrics.get("as_it_is") or {}
+    trials = [
+        FoundTrial(row["number"], {**as_it_is, **row["values"]}, row["figures"], row["key"], rank)
+        for rank, row in enumerate(whole)
+    ]
+    fields = list(dict.fromkeys(name for row in metrics["trials"] for name in row["values"]))
+    return FoundSearch(label, record, fields, trials, confirmed)
+
+
+Curve = Sequence[tuple[float, float]]
+"""What was measured, by step or epoch."""
+
+
+def loss_curves(found: FoundSearch) -> dict[int, Curve]:
+    """Training loss [nats] by step, for each trial with a training of its own."""
+    curves: dict[int, Curve] = {}
+    for trial in found.trials:
+        record = _record(found, trial)
+        final = upstream(record, "final") if record else None
+        training = upstream(final, "training") if final else None
+        lines = _lines(training.path / "metrics.jsonl") if training else []
+        points = [(float(line["step"]), float(line["loss"])) for line in lines if line.get("loss") is not None]
+        if len(points) > 1:
+            curves[trial.number] = points
+    return curves
+
+
+def score_curves(found: FoundSearch) -> dict[int, Curve]:
+    """Score on dev by epoch of fine-tuning, the mean over the seeds and tasks that were still training."""
+    curves: dict[int, Curve] = {}
+    for trial in found.trials:
+        record = _record(found, trial)
+        names = [name for name in record.inputs if name.startswith("runs.")] if record else []
+        runs = [run for name in names if record and (run := upstream(record, name))]
+        points = [point for run in runs for line in _lines(run.path / "curve.json") for point in line]
+        scores: dict[float, list[float]] = {}
+        for point in points:
+            if point.get("dev") is not None:
+                scores.setdefault(float(point["epoch"]), []).append(float(point["dev"]))
+        if len(scores) > 1:
+            curves[trial.number] = [(epoch, fmean(scores[epoch])) for epoch in sorted(scores)]
+    return curves
+
+
+def turn_curves(found: FoundSearch) -> dict[int, Curve]:
+    """The first objective after each turn, by steps, for trials that are judged on their way; also those stopped."""
+    turns: Mapping[int, Mapping[str, float]] = {row["number"]: row.get("turns") or {} for row in found.rows}
+    curves: dict[int, Curve] = {
+        number: [(float(steps), value) for steps, value in sorted(of_trial.items(), key=lambda pair: int(pair[0]))]
+        for number, of_trial in turns.items()
+        if of_trial
+    }
+    return curves if any(len(curve) > 1 for curve in curves.values()) else {}
+
+
+def _record(found: FoundSearch, trial: FoundTrial) -> Record | None:
+    return Store(found.record.path.parents[1]).known("trial", found.record.name, trial.key)
+
+
+def _lines(file: Path) -> list[Any]:
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError):
+        return []

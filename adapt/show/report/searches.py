@@ -1,0 +1,324 @@
+"""What searches for good values have found: sentences for the verdict, tables and drawings for the section."""
+
+from collections.abc import Mapping, Sequence
+from math import log10, nan
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
+from adapt.show.drawing import INK, LINE, WIDTH, canvas, color, short, style, svg
+from adapt.show.report.search_results import Curve, FoundSearch, FoundTrial, loss_curves, score_curves, turn_curves
+from adapt.show.report.task_comparison import hours
+from adapt.show.report.task_figures import Drawn
+from adapt.statistics.importance import Importances, importances
+from adapt.statistics.seeds import LEVEL
+
+SHOWN_TRIALS = 12
+"""Trials that a table has before the rest is folded."""
+FEW_SEEDS = "Five seeds or fewer cannot show a significant difference."
+FRESH = {"best": "best trial", "as_it_is": "as it is", "difference": "difference"}
+"""What is told of a figure with fresh seeds, and what it is called in the table."""
+FRONT = "*"
+"""Stands beside trials that no other is better than in all objectives."""
+
+
+def search_verdicts(searches: Sequence[FoundSearch]) -> list[FindingBlock]:
+    """For each search, what was gained: on dev when the trial was chosen, and with fresh seeds where there are some."""
+    return [FindingBlock(f"Best values of {found.label}", _gained(found), _tone(found)) for found in searches]
+
+
+def _gained(found: FoundSearch) -> str:
+    objective, best, as_it_is = found.first, found.best, found.as_it_is
+    chosen = f"Of {len(found.rows)} trials the best on dev is number {best.number}"
+    chosen += f", with {objective} {best.value(objective):.4g}"
+    chosen += f" (as it is {as_it_is.value(objective):.4g})" if as_it_is and best is not as_it_is else ""
+    if best is as_it_is:
+        return f"Of {len(found.rows)} trials none was better on dev than the configuration as it is."
+    if not found.confirmed:
+        return f"{chosen}. The best of many was also lucky: what it gains, seeds that no trial had can say."
+    figures, seeds = found.confirmed["fresh"], len(found.confirmed["seeds"])
+    if found.confirmed["gained"] is None:
+        return f"{chosen}. The configuration as it is failed, so what {seeds} fresh seeds say is compared with nothing."
+    gains = "; ".join(f"{name} {_difference(figure['difference'])}" for name, figure in figures.items())
+    selection = found.confirmed["selection"]
+    luck = "" if selection is None else f" Of the gain that was seen, {selection:+.4f} was selection."
+    few = f" {FEW_SEEDS}" if _are_few(seeds) else ""
+    return f"{chosen}. With {seeds} fresh seeds it changes {gains}.{luck}{few}"
+
+
+def _are_few(seeds: int) -> bool:
+    """Whether so few seeds cannot show a significant difference: signs of n differences agree with p = 2^(1 - n)."""
+    return bool(2.0 ** (1 - seeds) >= LEVEL)
+
+
+def _difference(figure: Mapping[str, float | None]) -> str:
+    low, high = figure["low"], figure["high"]
+    interval = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
+    return f"by {figure['value']:+.4f}{interval}"
+
+
+def _tone(found: FoundSearch) -> str:
+    if not found.confirmed or found.confirmed["gained"] is None:
+        return "plain"
+    if _are_few(len(found.confirmed["seeds"])):
+        return "open"
+    figure, sign = (
+        found.confirmed["fresh"][found.first]["difference"],
+        1 if found.objectives[found.first] == "max" else -1,
+    )
+    ends = sorted(sign * (figure["value"] if end is None else end) for end in (figure["low"], figure["high"]))
+    return "better" if ends[0] > 0 else "worse" if ends[1] < 0 else "open"
+
+
+def search_blocks(searches: Sequence[FoundSearch]) -> list[Block]:
+    """The section's blocks, search by search."""
+    return [block for number, found in enumerate(searches) for block in _blocks(found, str(number))]
+
+
+def _blocks(found: FoundSearch, name: str) -> list[Block]:
+    told = [trial for trial in found.trials if trial.number or None not in map(trial.values.get, found.fields)]
+    columns = {field: [trial.values.get(field) for trial in told] for field in found.fields}
+    known = importances(columns, [trial.value(found.first) for trial in told])
+    drawings = [importance_figure(known, name)] if known else []
+    drawings += _curves(found, name)
+    drawings += [front_figure(found, name)] if len(found.objectives) > 1 else []
+    return [
+        *_tables(found),
+        *_fresh_tables(found),
+        Figures([parallel_coordinates(found, name)], LEGEND, wide=True),
+        *([Figures(drawings)] if drawings else []),
+        TextBlock(_said_of(known)),
+    ]
+
+
+def _said_of(known: Importances | None) -> str:
+    if known is None:
+        return "There are too few different trials to say which field mattered."
+    doubt = "" if known.explained > 0 else ", so the shares say nothing"
+    return (
+        "Importance: permutation importance of a random forest."
+        f" It explains {100 * max(known.explained, 0):.0f}% of the variance of trials that it has not seen{doubt}."
+        " A field's share counts what it does together with others too, so shares may add to more than 100%."
+    )
+
+
+def _curves(found: FoundSearch, name: str) -> list[Drawn]:
+    kinds = (
+        (turn_curves(found), "steps", found.first, f"Turns: {found.first} when it was judged"),
+        (loss_curves(found), "step", "training loss [nats]", "Training: loss by step"),
+        (score_curves(found), "epoch", "score on dev", "Fine-tuning: score on dev by epoch"),
+    )
+    return [
+        curves_figure(found, curves, axis, measured, caption, name)
+        for curves, axis, measured, caption in kinds
+        if curves
+    ]
+
+
+def _tables(found: FoundSearch) -> list[Block]:
+    several = len(found.objectives) > 1
+    header = ["trial", *found.objectives, *(field for field in found.fields)]
+    rows = [_row(found, number, several) for number in range(len(found.trials))]
+    metrics = found.record.metrics
+    note = (
+        f"On dev, with 95% intervals where there are several seeds. {len(found.rows)} trials have {metrics['stages']}"
+        f" stages; {metrics['shared']} times a trial found a stage that another has, too."
+        f" All together took {hours(metrics['device_hours'], 'device-')}."
+    )
+    note += f" {FRONT} no trial is better in all objectives." if several else ""
+    blocks: list[Block] = [Table(header, rows[:SHOWN_TRIALS], f"{found.label}: trials of {metrics['job']}", note)]
+    if rest := rows[SHOWN_TRIALS:]:
+        blocks.append(Folded(f"More trials: {len(rest)}", [Table(header, rest)]))
+    measured = {trial.number for trial in found.trials}
+    others: list[list[Cell | str]] = [
+        [
+            str(row["number"]),
+            _outcome(row),
+            ", ".join(f"{name} {_shown(value)}" for name, value in row["values"].items()),
+        ]
+        for row in found.rows
+        if row["number"] not in measured
+    ]
+    if others:
+        title = f"Trials that failed, or were stopped on their way: {len(others)}"
+        blocks.append(Folded(title, [Table(["trial", "why", "values"], others, words=True)]))
+    return blocks
+
+
+def _fresh_tables(found: FoundSearch) -> list[Block]:
+    """The best trial beside the configuration as it is, with fresh seeds."""
+    if not found.confirmed:
+        return []
+    rows: list[list[Cell | str]] = [
+        [name, *(_fresh_cell(figure[place]) for place in FRESH)] for name, figure in found.confirmed["fresh"].items()
+    ]
+    note = f"Means over seeds {', '.join(map(str, found.confirmed['seeds']))}, which no trial had, with 95% intervals."
+    return [Table(["figure", *FRESH.values()], rows, f"{found.label}: with fresh seeds", note)]
+
+
+def _fresh_cell(figure: Mapping[str, float | None] | None) -> Cell:
+    return Cell(f"{figure['value']:.4f}", _interval(figure)) if figure else Cell(NONE)
+
+
+def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:
+    trial = found.trials[place]
+    is_best = trial.number == found.best.number
+    name = f"{trial.number}, as it is" if trial.number == 0 else str(trial.number)
+    mark = FRONT if several and trial in found.front else ""
+    figures = [
+        Cell(f"{trial.value(name):.4f}", _interval(trial.figures[name]), strong=is_best) for name in found.objectives
+    ]
+    values = [_shown(trial.values.get(field)) for field in found.fields]
+    return [Cell(name, mark=mark, strong=is_best), *figures, *values]
+
+
+def _interval(figure: Mapping[str, float | None]) -> str:
+    low, high = figure.get("low"), figure.get("high")
+    return "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    return f"failed: {row['error']}" if not row["figures"] else f"stopped after {row['steps']} steps"
+
+
+def _shown(value: Any) -> str:
+    return NONE if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+AS_IT_IS, OTHERS, BEST = 0, 1, 2
+"""Numbers of colours."""
+LEGEND = (("best trial", BEST), ("as it is", AS_IT_IS), ("other trials; the darker, the better", OTHERS))
+WIDE = 10.0
+"""From this ratio of the largest to the smallest value on, an axis is logarithmic."""
+AXIS = 1.7
+"""Between two axes of parallel coordinates [inches]."""
+CLEAR = 0.05, 0.95
+"""Where on its axis the lowest and the highest value lie."""
+
+
+def _look(found: FoundSearch, number: int) -> dict[str, Any]:
+    """The colour and width of a trial's line."""
+    if number == found.best.number:
+        return {"color": color(BEST), "linewidth": 2.4, "zorder": 4}
+    if number == 0:
+        return {"color": color(AS_IT_IS), "linewidth": 2.0, "zorder": 3}
+    ranks = {trial.number: trial.rank for trial in found.trials}
+    worst = max(len(found.trials) - 1, 1)
+    return {"color": color(OTHERS), "linewidth": 1.2, "alpha": 0.75 - 0.6 * ranks.get(number, worst) / worst}
+
+
+def parallel_coordinates(found: FoundSearch, name: str) -> Drawn:
+    """A line a trial, over an axis for each field and objective. Better is up on the objectives' axes."""
+    columns = [(field, [trial.values.get(field) for trial in found.trials]) for field in found.fields]
+    columns += [(objective, [trial.value(objective) for trial in found.trials]) for objective in found.objectives]
+    placed = []
+    with style():
+        figure, axes = canvas(AXIS * len(columns) + 0.6, 3.6)
+        for place, (field, values) in enumerate(columns):
+            heights, ticks = _scale(values)
+            if found.objectives.get(field) == "min":
+                heights, ticks = [1 - height for height in heights], [(1 - height, text) for height, text in ticks]
+            placed.append(heights)
+            axes.axvline(place, color=LINE, linewidth=1)
+            for height, text in ticks:
+                axes.plot([place - 0.02, place + 0.02], [height, height], color=INK, linewidth=0.8)
+                axes.text(place - 0.05, height, text, ha="right", va="center", fontsize=8, zorder=5)
+            axes.text(place, 1.04, short(field.rpartition(".")[2]), ha="center", va="bottom", fontsize=9.5)
+        for number, trial in enumerate(found.trials):
+            look = _look(found, trial.number)
+            axes.plot(range(len(columns)), [heights[number] for heights in placed], **look)
+        axes.set_xlim(-0.55, len(columns) - 0.5)
+        axes.set_ylim(-0.02, 1.12)
+        axes.set_axis_off()
+        caption = f"Every trial as a line over its values. On {', '.join(found.objectives)} better is up."
+        return svg(figure, f"trials-{name}"), caption
+
+
+def _scale(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Where each value lies on its axis, from 0 to 1, and the marks of the axis. A missing number is nowhere."""
+    (low, high), numbers = CLEAR, [value for value in values if value is not None]
+    if not numbers or not all(isinstance(value, int | float) and not isinstance(value, bool) for value in numbers):
+        names = sorted({str(value) for value in values})
+        step = (high - low) / max(len(names) - 1, 1)
+        places = {name: low + step * number for number, name in enumerate(names)}
+        return [places[str(value)] for value in values], [(place, short(text)) for text, place in places.items()]
+    least, most = min(numbers), max(numbers)
+    is_log = least > 0 and most / least >= WIDE
+    start, end = (log10(least), log10(most)) if is_log else (least, most)
+
+    def at(value: float | None) -> float:
+        if value is None:
+            return nan
+        share = ((log10(value) if is_log else value) - start) / (end - start) if end > start else 0.5
+        return low + (high - low) * share
+
+    middle = 10 ** ((start + end) / 2) if is_log else (start + end) / 2
+    shown = sorted(set(numbers)) if len(set(numbers)) <= 5 else [least, middle, most]
+    return [at(value) for value in values], [(at(value), f"{value:.3g}") for value in shown]
+
+
+def importance_figure(known: Importances, name: str) -> Drawn:
+    """The share of each field in the variance, with its interval."""
+    with style():
+        figure, axes = canvas(WIDTH, 0.9 + 0.42 * len(known.fields))
+        for place, each in enumerate(known.fields):
+            axes.plot([100 * each.low, 100 * each.high], [place, place], color=color(OTHERS), linewidth=2)
+            axes.plot(100 * each.share, place, "o", color=color(OTHERS), markersize=8)
+        axes.axvline(0, color=INK, linewidth=1)
+        axes.set_yticks(range(len(known.fields)), [short(each.field.rpartition(".")[2]) for each in known.fields])
+        axes.set_ylim(len(known.fields) - 0.4, -0.6)
+        axes.grid(False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="both", length=0)
+        axes.set_xlabel("share of the variance [%]")
+        return svg(figure, f"importance-{name}"), "How much each field mattered, with 95% intervals over the trials."
+
+
+def curves_figure(
+    found: FoundSearch, curves: Mapping[int, Curve], axis: str, measured: str, caption: str, name: str
+) -> Drawn:
+    """A line a trial, over steps or epochs."""
+    with style():
+        figure, axes = canvas(WIDTH, 2.9)
+        for number, curve in curves.items():
+            look = _look(found, number) | ({"marker": "o", "markersize": 3.5} if len(curve) < 12 else {})
+            axes.plot(*zip(*curve, strict=True), **look)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_xlabel(axis)
+        axes.set_ylabel(measured)
+        return svg(figure, f"{caption.partition(':')[0]}-{name}"), caption
+
+
+def front_figure(found: FoundSearch, name: str) -> Drawn:
+    """The first objective against the second; trials that no other is better than are joined."""
+    (first, way), (second, _), *_ = found.objectives.items()
+    front = sorted(found.front, key=lambda trial: trial.value(first), reverse=way == "max")
+    with style():
+        figure, axes = canvas(1.1 * WIDTH, 3.4)
+        axes.plot(*_points(front, first, second), color=INK, linewidth=1.4, zorder=1)
+        for trial in found.trials:
+            look = _look(found, trial.number)
+            _bars(axes, trial, first, second, look)
+            fill = look["color"] if trial in front else "none"
+            axes.plot(
+                trial.value(first), trial.value(second), "o", markersize=7, markerfacecolor=fill, color=look["color"]
+            )
+        axes.set_xlabel(first)
+        axes.set_ylabel(second)
+        return svg(figure, f"front-{name}"), "One objective against the other; filled and joined where none is better."
+
+
+def _points(trials: Sequence[FoundTrial], first: str, second: str) -> tuple[list[float], list[float]]:
+    return [trial.value(first) for trial in trials], [trial.value(second) for trial in trials]
+
+
+def _bars(axes: Axes, trial: FoundTrial, first: str, second: str, look: Mapping[str, Any]) -> None:
+    """The intervals of both objectives, faintly, as far as they have one."""
+    x, y = trial.value(first), trial.value(second)
+    faint = {"color": look["color"], "linewidth": 1, "alpha": 0.35}
+    for name, is_level in ((first, True), (second, False)):
+        low, high = trial.figures[name].get("low"), trial.figures[name].get("high")
+        if low is not None and high is not None:
+            axes.plot(*(([low, high], [y, y]) if is_level else ([x, x], [low, high])), **faint)

@@ -1,0 +1,253 @@
+"""The sequences of a study by method, their figures, and each method against the baseline."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from adapt.better import ways_of
+from adapt.runner.record import Record
+from adapt.show.report.study import Entry, Study
+from adapt.show.report.task_comparison import RecipeCompared, corrected, nats
+from adapt.statistics.continual import (
+    Matrix,
+    SequenceFigures,
+    against_separate,
+    final,
+    losses_of,
+    scores_of,
+    sequence_figures,
+)
+from adapt.statistics.paired import paired
+from adapt.statistics.permutation import vary
+from adapt.statistics.words import points
+
+ONE = "against_one"
+"""Name of the figure that needs separate models."""
+
+
+@dataclass(frozen=True)
+class SequenceRun:
+    """One sequence: a method, an order, a seed."""
+
+    order: tuple[str, ...]
+    """The domains, in the order in which they are learnt."""
+    seed: int
+    mode: str
+    """`continual`, `separate` or `joint`."""
+    tables: Sequence[Mapping[str, Any]]
+    """What its method noted: `title`, `columns`, and `rows`, cells by name."""
+    warnings: Sequence[str]
+    scores: Matrix
+    losses: Matrix
+    metric: Mapping[str, str]
+    """The metric of each task."""
+    figures: Mapping[str, float | None]
+    models: Sequence[str] = ()
+    """The folder that each domain left, in order."""
+    made_of: Mapping[str, str] = field(default_factory=dict)
+    """The folders of the stages that it was made of, by what they are to it."""
+
+    @property
+    def end(self) -> dict[str, float | None]:
+        """The score of each task at the end."""
+        return final(self.scores, self.mode)
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """All sequences of a study."""
+
+    methods: Mapping[str, list[SequenceRun]]
+    """The runs of each method, the baseline first and the others as they come."""
+    baseline: str | None
+    orders: Mapping[tuple[str, ...], str]
+    """The orders of the continual runs, each with its name."""
+
+    def values(self, method: str, figure: str) -> list[float]:
+        """A figure of each seed for which it is known."""
+        return list(by_seed((run, run.figures.get(figure)) for run in self.methods[method]).values())
+
+    def seeds(self, method: str) -> int:
+        """The number of seeds that a method has."""
+        return len({run.seed for run in self.methods[method]})
+
+    def mode(self, method: str) -> str:
+        """The mode of a method's runs, which is the same for all."""
+        return self.methods[method][0].mode
+
+    def of(self, method: str, order: tuple[str, ...]) -> list[SequenceRun]:
+        """The continual runs of a method in one order, one a seed."""
+        return [run for run in self.methods[method] if run.mode == "continual" and run.order == order]
+
+
+def sequences_of(study: Study) -> Sequences:
+    """Sorts the finished sequences. A method is named by what was swept besides order and seed, else by its entry."""
+    by_method: dict[str, dict[object, SequenceRun]] = {}
+    orders: dict[tuple[str, ...], str] = {}
+    for entry in study.entries:
+        if entry.record.stage == "sequence":
+            run = _run(entry.record)
+            # domains that are learnt apart or at once have no order
+            order_and_seed = (run.order if run.mode == "continual" else (), run.seed)
+            by_method.setdefault(_method(entry), {}).setdefault(order_and_seed, run)
+            if run.mode == "continual":
+                orders.setdefault(run.order, entry.values.get("order", ""))
+    names = sorted(by_method, key=lambda name: name != study.baseline)
+    methods = {name: list(by_method[name].values()) for name in names}
+    separate = [run for runs in methods.values() for run in runs if run.mode == "separate"]
+    baseline = study.baseline if study.baseline in methods else None
+    methods = {name: [_with_one(run, separate) for run in runs] for name, runs in methods.items()}
+    return Sequences(methods, baseline, orders)
+
+
+def _method(entry: Entry) -> str:
+    return " · ".join(value for name, value in entry.values.items() if name not in ("order", "seed")) or entry.name
+
+
+def _run(record: Record) -> SequenceRun:
+    metrics = record.metrics
+    return SequenceRun(
+        order=tuple(metrics["order"]),
+        seed=int(metrics["seed"]),
+        mode=metrics["mode"],
+        tables=metrics["tables"],
+        warnings=metrics["warnings"],
+        scores=scores_of(metrics["scores"]),
+        losses=losses_of(metrics["losses"]),
+        metric=metrics["scores"]["metric"],
+        figures=sequence_figures(metrics["scores"], metrics["losses"], metrics["mode"]),
+        models=list(metrics["models"].values()),
+        made_of={name: made["path"] for name, made in record.inputs.items()},
+    )
+
+
+def _with_one(run: SequenceRun, separate: Sequence[SequenceRun]) -> SequenceRun:
+    """A run with its figure against the separate models of the same seed, if there are any."""
+    counterpart = next((other for other in separate if other.seed == run.seed), None)
+    if counterpart is None or run.mode != "continual":
+        return run
+    return replace(run, figures={**run.figures, ONE: against_separate(run.scores, counterpart.scores)})
+
+
+def by_seed(values: Iterable[tuple[SequenceRun, float | None]]) -> dict[int, float]:
+    """Averages the values that are known of each seed over the orders that it was run in.
+
+    Orders of one seed share their fine-tuning's and their training's draws, so they are no independent runs.
+    """
+    known: dict[int, list[float]] = {}
+    for run, value in values:
+        if value is not None:
+            known.setdefault(run.seed, []).append(value)
+    return {seed: sum(of_seed) / len(of_seed) for seed, of_seed in known.items()}
+
+
+def cells_of(by_run: Sequence[Matrix], column: str) -> list[list[float]]:
+    """The values of a column in several runs, row by row."""
+    return [
+        [row[column] for row in rows if column in row] for rows in zip(*(matrix.rows for matrix in by_run), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a sequence."""
+
+    name: str
+    """The name that `sequence_figures` gives it."""
+    title: str
+    is_loss: bool = False
+    """Whether it is in nats a predicted token; otherwise it is a share, shown in points."""
+    is_change: bool = True
+    """Whether it is shown with its sign."""
+
+    @property
+    def better(self) -> int:
+        """1 if more is better, -1 if less is, as `SequenceFigures` declares."""
+        return 1 if self.name == ONE else ways_of(SequenceFigures)[self.name]
+
+    def change(self, value: float) -> str:
+        """A difference of this figure in words."""
+        return nats(value, 3) if self.is_loss else points(value)
+
+    def text(self, value: float) -> str:
+        """The figure itself in words."""
+        if self.is_change:
+            return self.change(value)
+        return f"{value:.3f}" if self.is_loss else f"{100 * value:.1f}"
+
+
+MEASURES = (
+    Measure("average", "average score", is_change=False),
+    Measure("forgetting", "forgetting rate"),
+    Measure("learning", "just learnt", is_change=False),
+    Measure(ONE, "over separate models"),
+    Measure("forward_transfer", "forward transfer"),
+    Measure("loss_average", "average loss", is_loss=True, is_change=False),
+    Measure("loss_learning", "loss just learnt", is_loss=True, is_change=False),
+    Measure("loss_forgetting", "loss forgetting", is_loss=True),
+    Measure("loss_forward_transfer", "loss forward transfer", is_loss=True),
+    Measure("general_change", "general loss", is_loss=True),
+)
+
+
+@dataclass(frozen=True)
+class Paired(RecipeCompared):
+    """A method's mean difference from the baseline."""
+
+    pairs: int = 0
+    """The number of seeds that both have."""
+    better: int = 1
+    """1 if more of the compared figure is better, -1 if less is."""
+
+    @property
+    def tone(self) -> str:
+        """`better`, `worse`, or `open` if the difference may be chance."""
+        if not self.significant:
+            return "open"
+        return "better" if self.better * self.comparison.difference > 0 else "worse"
+
+
+def compare_methods(sequences: Sequences) -> dict[str, dict[str, Paired]]:
+    """Compares each method with the baseline, by figure and method.
+
+    The figure ONE is not compared: its differences are those of what was just learnt.
+    """
+    compared = {measure.name: _against_baseline(sequences, measure) for measure in MEASURES if measure.name != ONE}
+    return {**compared, ONE: {}}
+
+
+def _against_baseline(sequences: Sequences, measure: Measure) -> dict[str, Paired]:
+    """Each method's difference from the baseline, paired by seed; p is corrected for how many there are."""
+    if sequences.baseline is None:
+        return {}
+    others = [name for name in sequences.methods if name != sequences.baseline]
+    pairs = {name: values for name in others if (values := _pairs(sequences, name, measure))}
+    comparisons = corrected(
+        {
+            name: paired([mine - theirs for mine, theirs in values], any(map(vary, zip(*values, strict=True))))
+            for name, values in pairs.items()
+        }
+    )
+    return {
+        name: Paired(compared.comparison, compared.adjusted, compared.recipes, len(pairs[name]), measure.better)
+        for name, compared in comparisons.items()
+    }
+
+
+def _pairs(sequences: Sequences, method: str, measure: Measure) -> list[tuple[float, float]]:
+    """The values of a method and of the baseline with each seed that both have.
+
+    They are means over the orders that both share, or over all orders if one of them has none.
+    """
+    names = method, sequences.baseline or ""
+    mine, theirs = (sequences.methods[name] for name in names)
+    if all(sequences.mode(name) == "continual" for name in names):
+        shared = {(run.order, run.seed) for run in mine if _value(run, measure) is not None}
+        shared &= {(run.order, run.seed) for run in theirs if _value(run, measure) is not None}
+        mine, theirs = ([run for run in runs if (run.order, run.seed) in shared] for runs in (mine, theirs))
+    measured, expected = (by_seed((run, _value(run, measure)) for run in runs) for runs in (mine, theirs))
+    return [(measured[seed], expected[seed]) for seed in measured if seed in expected]
+
+
+def _value(run: SequenceRun, measure: Measure) -> float | None:
+    return run.figures.get(measure.name)

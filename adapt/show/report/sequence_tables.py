@@ -1,0 +1,332 @@
+"""Tables of sequences: figures by method, differences, scores by task, costs, and heatmaps of each method."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from adapt.errors import StageError
+from adapt.runner.record import Record, load_record
+from adapt.show.blocks import NONE, Cell, Table, darkness
+from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
+from adapt.show.report.task_comparison import hours, stars
+from adapt.show.report.task_runs import METRICS
+from adapt.show.report.task_tables import MARKS
+from adapt.statistics.continual import Matrix
+from adapt.statistics.seeds import spread
+from adapt.statistics.words import p_value
+
+MODES = {"continual": "", "separate": "a model for each domain", "joint": "all domains at once"}
+ABOUT = (
+    "Forgetting rate: score just after a domain was learnt minus score at the end, over all domains but the last; "
+    "negative where later domains help. Just learnt: mean score after each task's own domain. Over separate models: "
+    "that minus the score of a model that has learnt the domain alone. Forward transfer: by how much a task, or the "
+    "loss on a domain's text, is better just before its domain is learnt than in the beginning. "
+    "General loss: change on general text. Scores in points, losses in nats a predicted token."
+)
+
+
+def methods(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table:
+    """A row for each method: mean, deviation and 95% interval of its figures over seeds."""
+    shown = _shown(sequences)
+    rows: list[list[Cell | str]] = [
+        [
+            Cell(_heading(name, sequences), MODES[sequences.mode(name)]),
+            *(_figure(sequences, name, measure, compared[measure.name].get(name)) for measure in shown),
+            f"{sequences.seeds(name)}",
+            f"{len(sequences.methods[name])}",
+        ]
+        for name in sequences.methods
+    ]
+    note = f"Mean over seeds, each the mean over its orders, ± standard deviation, 95% interval. {ABOUT}"
+    marks = f" {MARKS}; not corrected for the number of figures." if any(compared.values()) else ""
+    return Table(["method", *(measure.title for measure in shown), "seeds", "runs"], rows, "Methods", note + marks)
+
+
+def _shown(sequences: Sequences) -> list[Measure]:
+    """The figures that are known of any run."""
+    return [measure for measure in MEASURES if any(sequences.values(name, measure.name) for name in sequences.methods)]
+
+
+def _heading(method: str, sequences: Sequences) -> str:
+    return f"{method} (baseline)" if method == sequences.baseline else method
+
+
+def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired | None) -> Cell:
+    values = sequences.values(method, measure.name)
+    if not values:
+        return Cell(NONE)
+    over_seeds = spread(values)
+    small = "one seed"
+    if over_seeds.deviation is not None:
+        small = f"± {over_seeds.deviation:.3f}" if measure.is_loss else f"± {100 * over_seeds.deviation:.1f}"
+    if over_seeds.low is not None and over_seeds.high is not None:
+        small += f", {measure.text(over_seeds.low)} to {measure.text(over_seeds.high)}"
+    return Cell(measure.text(over_seeds.mean), small, stars(paired))
+
+
+def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[str, Paired]]) -> Table | None:
+    """Every method against the baseline, figure by figure; None where nothing is compared."""
+    rows = [
+        _difference(f"{name}, {measure.title}", measure, compared[measure.name][name])
+        for name in sequences.methods
+        for measure in MEASURES
+        if name in compared[measure.name]
+    ]
+    note = (
+        "Paired: each seed against the baseline's, both as means over the orders they share. p is the larger of "
+        "Student's t and the exact sign-flip test over the seeds, which is never below 2^(1 - seeds): five seeds or "
+        "fewer cannot be significant. Their interval is Student's t, which assumes normal differences; from six seeds "
+        "on it agrees with p. Holm corrects for the number of methods, not of figures. The chance in pre-training is "
+        "in these figures; that of the choice of tasks and orders is not."
+    )
+    header = ["method", "difference", "95% interval", "p", "p (Holm)", "seeds"]
+    return Table(header, rows, f"Differences from {sequences.baseline}", note) if rows else None
+
+
+def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]:
+    comparison = paired.comparison
+    interval = (
+        NONE
+        if comparison.low is None or comparison.high is None
+        else f"{measure.change(comparison.low)} to {measure.change(comparison.high)}"
+    )
+    ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, paired.adjusted)]
+    return [
+        name,
+        Cell(measure.change(comparison.difference), strong=paired.significant),
+        interval,
+        *ps,
+        f"{paired.pairs}",
+    ]
+
+
+def by_task(sequences: Sequences) -> Table | None:
+    """Tasks by methods: the scores at the end; None where no task was run."""
+    metric = {task: name for runs in sequences.methods.values() for run in runs for task, name in run.metric.items()}
+    rows = [_task(task, METRICS.get(name, name), sequences) for task, name in metric.items()]
+    header = ["task", *(_heading(name, sequences) for name in sequences.methods)]
+    note = (
+        "Mean over seeds, each the mean over its orders, x 100, ± standard deviation; best in bold. Separate "
+        "models: the score of the model of the task's domain."
+    )
+    return Table(header, rows, "Scores at the end", note) if rows else None
+
+
+def _task(task: str, metric: str, sequences: Sequences) -> list[Cell | str]:
+    ends = {name: by_seed((run, run.end.get(task)) for run in runs) for name, runs in sequences.methods.items()}
+    known = {name: list(scores.values()) for name, scores in ends.items()}
+    best = max((float(np.mean(scores)) for scores in known.values() if scores), default=0.0)
+    cells = [_score(scores, best, len(known) > 1) for scores in known.values()]
+    return [Cell(task, metric), *cells]
+
+
+def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
+    if not scores:
+        return Cell(NONE)
+    over_seeds = spread(scores)
+    small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
+    return Cell(f"{100 * over_seeds.mean:.1f}", small, strong=has_several and over_seeds.mean == best)
+
+
+def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:
+    """What a method noted of its runs in one order: a table for each title, with the rows of every seed."""
+    by_title: dict[str, Table] = {}
+    for run in runs:
+        seed = f"seed {run.seed}, " if len(runs) > 1 else ""
+        for table in run.tables:
+            rows: list[Sequence[Cell | str]] = [
+                [f"{seed}{name}", *map(_noted_cell, cells)] for name, cells in table["rows"].items()
+            ]
+            before = by_title[table["title"]].rows if table["title"] in by_title else []
+            title = f"{method}: {table['title']}"
+            by_title[table["title"]] = Table(["", *table["columns"]], [*before, *rows], title)
+    return list(by_title.values())
+
+
+def _noted_cell(text: str) -> Cell:
+    first, _, small = text.partition("\n")
+    return Cell(first, small)
+
+
+def every_run(sequences: Sequences) -> Table:
+    """The figures of each run, from which all others can be computed."""
+    shown = _shown(sequences)
+    rows = [
+        [name, _order(run, sequences), f"{run.seed}", *_of_run(run, shown)]
+        for name, runs in sequences.methods.items()
+        for run in runs
+    ]
+    return Table(["method", "order", "seed", *(measure.title for measure in shown)], rows, "Every run")
+
+
+def _order(run: SequenceRun, sequences: Sequences) -> str:
+    """The name of a run's order; runs that learn domains apart or all at once have none."""
+    return (sequences.orders[run.order] or " → ".join(run.order)) if run.mode == "continual" else NONE
+
+
+def _of_run(run: SequenceRun, shown: Sequence[Measure]) -> list[str]:
+    measured = [(measure, run.figures.get(measure.name)) for measure in shown]
+    return [NONE if value is None else measure.text(value) for measure, value in measured]
+
+
+TRAINING, MEASURED = re.compile(r"steps\.\d+\.training"), re.compile(r"(^|\.)past\.")
+"""What a sequence calls its trainings, and what its method measured between them."""
+WEIGHTS = ".safetensors"
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """What one sequence took and left."""
+
+    device_hours: float
+    """Those of its trainings, and of what its method measured between them."""
+    flops: float | None
+    """Those of its trainings; None where the size of a model was not known."""
+    peak_memory: float | None
+    """The most that one worker held [bytes]; with libraries, on a CPU."""
+    parameters: int
+    """Those of the model that has learnt all domains, or of the models of all domains together."""
+    stored: int
+    """Weights of the same on disk [bytes]."""
+
+
+def run_costs(run: SequenceRun) -> RunCosts | None:
+    """Reads the records of the stages that a sequence is made of; None where one is gone."""
+    trained = _records(path for name, path in run.made_of.items() if TRAINING.fullmatch(name))
+    measured = _records(path for name, path in run.made_of.items() if MEASURED.search(name))
+    left = _records(run.models if run.mode == "separate" else run.models[-1:])
+    if not trained or measured is None or left is None:
+        return None
+    seconds = [record.cost.get("device_seconds") or 0.0 for record in (*trained, *measured)]
+    flops = [record.metrics.get("flops") for record in trained]
+    peaks = [record.metrics["peak_memory_bytes"] for record in trained if record.metrics.get("peak_memory_bytes")]
+    parameters = [record.metrics["parameters"] for record in trained]
+    return RunCosts(
+        sum(seconds) / 3600,
+        None if None in flops else sum(each for each in flops if each),
+        max(peaks, default=None),
+        sum(parameters) if run.mode == "separate" else parameters[-1],
+        sum(size for record in left for name, size in record.outputs.items() if name.endswith(WEIGHTS)),
+    )
+
+
+def _records(folders: Iterable[str]) -> list[Record] | None:
+    """The records of folders; None where one is gone or cannot be read."""
+    found = []
+    for folder in dict.fromkeys(folders):  # what is known of the past may be an input of every step
+        try:
+            record = load_record(Path(folder))
+        except StageError:
+            return None
+        if record is None:
+            return None
+        found.append(record)
+    return found
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of the table."""
+
+    title: str
+    of: Callable[[RunCosts], float | None]
+    text: Callable[[float], str]
+    over_runs: Callable[[Sequence[float]], float] = fmean
+
+
+COLUMNS = (
+    Column("parameters", lambda costs: costs.parameters, lambda value: f"{value / 1e6:,.1f} M"),
+    Column("on disk", lambda costs: costs.stored, lambda value: _bytes(value)),
+    Column("operations", lambda costs: costs.flops, lambda value: f"{value:.2e}"),
+    Column("device time", lambda costs: costs.device_hours, hours, median),
+    Column("peak memory", lambda costs: costs.peak_memory, lambda value: _bytes(value)),
+)
+
+
+def _bytes(number: float) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
+
+
+def sequence_costs(sequences: Sequences) -> Table | None:
+    """A row for each method, over the baseline's; None where the records of sequences are gone."""
+    known = {name: [found for run in runs if (found := run_costs(run))] for name, runs in sequences.methods.items()}
+    if not any(known.values()):
+        return None
+    baseline = known.get(sequences.baseline or "", [])
+    rows: list[list[Cell | str]] = [
+        [name, *(_cell(column, found, baseline) for column in COLUMNS)] for name, found in known.items() if found
+    ]
+    note = (
+        "Of a sequence; below it, over the baseline's. Parameters and weights on disk are those of the model that is "
+        "left, or of the models of all domains; operations those of its trainings; device time (the median over runs) "
+        "that of trainings and of what the method measures between them; memory the most that a worker held."
+    )
+    return Table(["method", *(column.title for column in COLUMNS)], rows, "What methods take", note)
+
+
+def _cell(column: Column, found: Sequence[RunCosts], baseline: Sequence[RunCosts]) -> Cell:
+    ours, theirs = (_over(column, each) for each in (found, baseline))
+    if ours is None:
+        return Cell(NONE)
+    return Cell(column.text(ours), f"{ours / theirs:.2f}" if theirs and found is not baseline else "")
+
+
+def _over(column: Column, found: Sequence[RunCosts]) -> float | None:
+    values = [value for each in found if (value := column.of(each)) is not None]
+    return column.over_runs(values) if values else None
+
+
+NOTE = "Mean over seeds, ± standard deviation; bold: just learnt; the stronger the colour, the better in its column."
+
+
+def matrices(runs: Sequence[SequenceRun], title: str) -> list[Table]:
+    """Scores and losses after each domain, a row each.
+
+    Args:
+        runs: of one method in one order, one a seed.
+        title: the order.
+    """
+    scores, losses = [run.scores for run in runs], [run.losses for run in runs]
+    titles = f"{title}: scores x 100", f"{title}: held-out loss, nats a predicted token"
+    titled = zip((scores, losses), titles, strict=True)
+    return [_heatmap(by_run, runs[0].order, name) for by_run, name in titled if by_run[0].columns]
+
+
+def _heatmap(by_run: Sequence[Matrix], order: Sequence[str], title: str) -> Table:
+    owners = dict(sorted(by_run[0].columns.items(), key=lambda column: len(order) if column[1] is None else column[1]))
+    columns = [_column(by_run, name) for name in owners]
+    names = ["as it came", *(f"after {domain}" for domain in order)]
+    rows = [[name, *cells] for name, *cells in zip(names, *columns, strict=True) if any(c.text != NONE for c in cells)]
+    return Table(["", *(_header(name, number, order) for name, number in owners.items())], rows, title, NOTE)
+
+
+def _header(name: str, number: int | None, order: Sequence[str]) -> str:
+    """Names a column, with its domain if the name does not say it."""
+    return name if number is None or order[number] == name else f"{name} ({order[number]})"
+
+
+def _column(by_run: Sequence[Matrix], name: str) -> list[Cell]:
+    cells = cells_of(by_run, name)
+    number, gain = by_run[0].columns[name], by_run[0].gain
+    measured = {row: float(np.mean(values)) for row, values in enumerate(cells) if values}
+    shades = dict(zip(measured, darkness([-gain * mean for mean in measured.values()] or [0.0]), strict=False))
+    return [
+        Cell(_text(measured[row], gain), _deviation(values, gain), strong=row - 1 == number, shade=shades[row])
+        if values
+        else Cell(NONE)
+        for row, values in enumerate(cells)
+    ]
+
+
+def _text(value: float, gain: int) -> str:
+    return f"{100 * value:.1f}" if gain > 0 else f"{value:.3f}"
+
+
+def _deviation(values: Sequence[float], gain: int) -> str:
+    deviation = spread(values).deviation
+    # one seed has no deviation, and the model as it came is the same for all seeds
+    return f"± {_text(deviation, gain)}" if deviation else ""

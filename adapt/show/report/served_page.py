@@ -1,0 +1,153 @@
+"""The report as a page on this machine that follows a running chain."""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from adapt.errors import AdaptError, ConfigError
+from adapt.show.blocks import FindingBlock, Findings, Section
+from adapt.show.pages import TEMPLATES, render_html
+from adapt.show.progress.chain_now import ChainNow
+from adapt.show.report.report_page import contents_of
+from adapt.show.report.study import Study
+
+LEAST_S = 2.0
+"""For so long a page is handed out again, whoever asks for it, before the chain is looked at anew."""
+SHARE = 0.2
+"""Looking takes at most this share of the time, however large the chain."""
+
+
+@dataclass
+class FollowedPage:
+    """A page that is up to date whenever it is asked for; any number of threads may ask.
+
+    A look that fails (a record that cannot be read, storage that is gone) is told on the page, with what was seen last.
+    """
+
+    name: str
+    look: Callable[[], tuple[Study, ChainNow]]
+    _made: str = ""
+    _again_at: float = 0.0
+    _finished: tuple[str, ...] | None = None
+    _report: tuple[str, list[Section]] = ("", [])
+    _now: list[Section] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def html(self) -> str:
+        """The page as it is now."""
+        with self._lock:
+            began = time.monotonic()
+            if began >= self._again_at:
+                self._made = self._make()
+                took = time.monotonic() - began
+                self._again_at = time.monotonic() + max(LEAST_S, took / SHARE)
+            return self._made
+
+    def _make(self) -> str:
+        warnings: list[Section] = []
+        try:
+            study, now = self.look()
+            self._now = [Section("Now", now.blocks())]
+            finished = tuple(entry.record.key for entry in study.entries)
+            if finished != self._finished:  # the report takes seconds, and changes with what is finished alone
+                self._report, self._finished = contents_of(study), finished
+        except (AdaptError, OSError) as error:
+            warnings = [Section("Not seen", [Findings([FindingBlock(type(error).__name__, str(error), "warning")])])]
+        subtitle, contents = self._report
+        return render_html(self.name, subtitle, [*warnings, *self._now, *contents], follows=True)
+
+
+LOOPBACK = "127.0.0.1"
+OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}
+"""What a browser may call this machine. A page of another site whose name leads to 127.0.0.1 calls it by that name."""
+SCRIPT = "/follow.js"
+_LOOK_S = 0.1
+"""How often it looks whether it is to end."""
+PROTECTION = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline';"
+    " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+@contextmanager
+def serving(page: Callable[[], str], port: int) -> Iterator[str]:
+    """Serves a page until the block is left.
+
+    Args:
+        page: gives its HTML, from any thread.
+        port: 0 for one that is free.
+
+    Yields:
+        Its address.
+
+    Raises:
+        ConfigError: the port is taken.
+    """
+    try:
+        server = ThreadingHTTPServer((LOOPBACK, port), _handler(page))
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"port {port} of {LOOPBACK} cannot be used: {why}", "name another: --port 8301") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://{LOOPBACK}:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def is_own(host: str) -> bool:
+    """Whether a Host header names this machine; the port may be that of a tunnel."""
+    name, colon, port = host.rpartition(":")
+    return host in OWN_HOSTS or bool(colon and port.isdecimal() and name in OWN_HOSTS)
+
+
+def _handler(page: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version, sys_version = "dontstop", ""
+
+        def do_GET(self) -> None:
+            if not is_own(self.headers.get("Host", "")):
+                self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "this page is for this machine's browsers")
+            elif self.path == "/":
+                self._answer(HTTPStatus.OK, "text/html", page())
+            elif self.path == SCRIPT:
+                self._answer(HTTPStatus.OK, "text/javascript", (TEMPLATES / "follow.js").read_text("utf-8"))
+            else:
+                self._answer(HTTPStatus.NOT_FOUND, "text/plain", "there is one page here: /")
+
+        do_HEAD = do_GET  # noqa: N815 (the name that the library looks for)
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the browser has gone on
+                super().handle()
+
+        def log_message(self, *_: object) -> None:
+            """The terminal stays quiet."""
+
+        def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
+            body = text.encode()
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            if status == HTTPStatus.OK and self.headers.get("If-None-Match") == tag:
+                status, body = HTTPStatus.NOT_MODIFIED, b""
+            self.send_response(status)
+            headers = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(body)), "ETag": tag}
+            for name, value in {**headers, **PROTECTION}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+    return Handler

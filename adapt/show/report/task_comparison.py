@@ -1,0 +1,248 @@
+"""Every recipe against the baseline: task by task, on average, what it cost, and what that comes to in sentences."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from adapt.runner.record import Record
+from adapt.show.blocks import FindingBlock
+from adapt.show.report.study import Entry, Study
+from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.statistics.compare import Comparison, average_over_tasks, compare
+from adapt.statistics.holm import holm
+from adapt.statistics.outcomes import Tested
+from adapt.statistics.words import points, significant, verdict
+
+
+@dataclass(frozen=True)
+class RecipeCompared:
+    """A comparison, and its p corrected for the number of recipes compared on the same task."""
+
+    comparison: Comparison
+    adjusted: float | None
+    recipes: int = 1
+    """How many recipes were compared."""
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected p is below 0.05."""
+        return significant(self.comparison, self.adjusted)
+
+    @property
+    def tone(self) -> str:
+        """`better`, `worse`, or `open` if the difference may be chance."""
+        if not self.significant:
+            return "open"
+        return "better" if self.comparison.difference > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """All comparisons of a study."""
+
+    tasks: dict[tuple[str, str], RecipeCompared]
+    """The comparison of each recipe in each row, by the names of both."""
+    average: dict[str, RecipeCompared]
+    """By recipe, over the rows that it shares with the baseline; empty where a task has several rows.
+
+    Those share their test examples, and the average is of tasks that have nothing in common.
+    """
+    shared: dict[str, int]
+    """For each recipe, the number of those rows."""
+
+
+def compare_all(results: Results, without_leaks: bool = False) -> Compared:
+    """Compares all recipes with the baseline; nothing where there is none."""
+    tasks: dict[tuple[str, str], RecipeCompared] = {}
+    if results.baseline:
+        for row in results.rows:
+            for recipe, compared in _of_row(row, results, without_leaks).items():
+                tasks[row.name, recipe] = compared
+    by_recipe = {
+        recipe: [tasks[row.name, recipe].comparison for row in results.rows if (row.name, recipe) in tasks]
+        for recipe in results.recipes
+        if any(name == recipe for _, name in tasks)
+    }
+    apart = len({row.task for row in results.rows}) == len(results.rows)
+    pooled = {recipe: average_over_tasks(comparisons) for recipe, comparisons in by_recipe.items() if apart}
+    return Compared(tasks, corrected(pooled), {recipe: len(comparisons) for recipe, comparisons in by_recipe.items()})
+
+
+def _of_row(row: Row, results: Results, without_leaks: bool) -> dict[str, RecipeCompared]:
+    baseline = row.groups.get(results.baseline or "")
+    if baseline is None:
+        return {}
+    others = [row.groups[recipe] for recipe in results.recipes if recipe in row.groups and recipe != baseline.recipe]
+    return corrected({other.recipe: compare(*_sides(other, baseline, without_leaks)) for other in others})
+
+
+def _sides(recipe: RunGroup, baseline: RunGroup, without_leaks: bool) -> tuple[Tested, Tested]:
+    """Returns both sides, with their predictions only if these are of the same examples."""
+    sides = recipe.tested(without_leaks), baseline.tested(without_leaks)
+    if recipe.predictions.ids == baseline.predictions.ids:
+        return sides
+    return Tested(sides[0].scores), Tested(sides[1].scores)
+
+
+def corrected(comparisons: Mapping[str, Comparison]) -> dict[str, RecipeCompared]:
+    """Comparisons of several recipes with one baseline, their p corrected for how many there are."""
+    tested = {recipe: comparison.p for recipe, comparison in comparisons.items() if comparison.p is not None}
+    adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return {
+        recipe: RecipeCompared(comparison, adjusted.get(recipe), len(tested))
+        for recipe, comparison in comparisons.items()
+    }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What pre-training cost. Each figure is None if the record of one training is not in the study."""
+
+    device_hours: float | None
+    money: float | None
+
+
+class Trainings:
+    """The exports of a study, by the key of the training that made the model."""
+
+    def __init__(self, study: Study) -> None:
+        exports = (entry for entry in study.entries if entry.record.stage == "export")
+        self.exports: dict[str, Entry] = {entry.record.inputs["training"]["key"]: entry for entry in exports}
+        self.merges = {entry.record.key for entry in study.entries if entry.record.stage == "merge"}
+
+    def cost(self, keys: Iterable[str]) -> Cost:
+        """The cost of some trainings together, each counted once. Merges cost nothing."""
+        exports = [self.exports.get(key) for key in dict.fromkeys(keys) if key not in self.merges]
+        records = [export.record if export else None for export in exports]
+        return Cost(_sum(records, "device_hours"), _sum(records, "cost"))
+
+    def of_recipe(self, results: Results, recipe: str) -> Cost:
+        """The cost of all trainings that a recipe needed for all tasks."""
+        return self.cost(key for row in results.rows if recipe in row.groups for key in row.groups[recipe].trained)
+
+    def general_change(self, group: RunGroup) -> float | None:
+        """Held-out loss on general text after the last training minus that before the first [nats a token]."""
+        exports = [self.exports.get(key) for key in group.trained]
+        if not exports or exports[0] is None or exports[-1] is None:
+            return None
+        first, last = (export.result.losses.get("general") for export in (exports[0], exports[-1]))
+        return None if first is None or last is None else float(last.after.value - first.before.value)
+
+    def general_changes(self, results: Results, recipe: str) -> list[float]:
+        """The changes of loss on general text by the models of a recipe, one for each model for which it is known."""
+        groups = [row.groups[recipe] for row in results.rows if recipe in row.groups]
+        changes = {group.trained: self.general_change(group) for group in groups}
+        return [change for change in changes.values() if change is not None]
+
+
+def finetuning_hours(group: RunGroup) -> float | None:
+    """Device-hours of fine-tuning, all seeds together."""
+    seconds = [entry.record.cost.get("device_seconds") for entry in group.entries]
+    known = [spent for spent in seconds if spent is not None]
+    return sum(known) / 3600 if len(known) == len(seconds) else None
+
+
+def hours(value: float | None, of: str = "") -> str:
+    """Time for people: `0.8 hours`, below a tenth of one `4 minutes`; `of` comes before the unit, as `device-`."""
+    if value is None:
+        return "unknown"
+    if value == 0:
+        return "0"
+    return f"{value:,.{0 if value >= 10 else 1}f} {of}hours" if value >= 0.1 else f"{value * 60:.2g} {of}minutes"
+
+
+def _sum(records: list[Record | None], name: str) -> float | None:
+    values = [record.cost.get(name) if record else None for record in records]
+    known = [float(value) for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def verdicts(results: Results, compared: Compared, trainings: Trainings) -> list[FindingBlock]:
+    """A sentence for the whole first, if there is more than one task; then one for the best recipe of each task."""
+    if not results.rows:
+        return [FindingBlock("Nothing to judge yet", "No fine-tuning run has finished.")]
+    if not compared.tasks:
+        return [FindingBlock("No comparison", _why_none(results)), *(_best_alone(row, results) for row in results.rows)]
+    overall = [_overall(results, compared, trainings)] if len(results.rows) > 1 and compared.average else []
+    return [*overall, *(_of_task(row, results, compared, trainings) for row in results.rows)]
+
+
+def _why_none(results: Results) -> str:
+    if results.baseline is None:
+        return "There is no finished run of the baseline, so scores are shown and differences are not."
+    return f"Only the baseline, {results.baseline}, has finished."
+
+
+def _best_alone(row: Row, results: Results) -> FindingBlock:
+    best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
+    score = 100 * best.tested().scores.mean()
+    return FindingBlock(
+        row.name, f"Highest mean score: {results.label(best.recipe)}, {score:.1f} {METRICS[row.metric]}."
+    )
+
+
+def _overall(results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
+    """The recipe that gains most on average, among those that were run on most tasks."""
+    most = max(compared.shared.values())
+    gains = {
+        recipe: average.comparison.difference
+        for recipe, average in compared.average.items()
+        if compared.shared[recipe] == most
+    }
+    best = max(gains, key=lambda recipe: gains[recipe])
+    average = compared.average[best]
+    tasks = f"points on average over {most} tasks" if most > 1 else "points on the one task it shares with the baseline"
+    text = _sentence(average, tasks)
+    price = _price(trainings.of_recipe(results, best), trainings.general_changes(results, best))
+    return FindingBlock(f"Overall: {results.label(best)}", f"{text}{price}.", average.tone)
+
+
+def _of_task(row: Row, results: Results, compared: Compared, trainings: Trainings) -> FindingBlock:
+    by_recipe = {
+        recipe: compared.tasks[row.name, recipe] for recipe in row.groups if (row.name, recipe) in compared.tasks
+    }
+    if not by_recipe:
+        return _best_alone(row, results)
+    best = max(by_recipe, key=lambda recipe: by_recipe[recipe].comparison.difference)
+    group = row.groups[best]
+    change = trainings.general_change(group)
+    price = _price(trainings.cost(group.trained), [] if change is None else [change])
+    text = _sentence(by_recipe[best], f"{METRICS[row.metric]} on {row.name}")
+    return FindingBlock(f"{row.name}: {results.label(best)}", f"{text}{price}.", by_recipe[best].tone)
+
+
+def _sentence(compared: RecipeCompared, unit: str) -> str:
+    text = verdict(compared.comparison, compared.adjusted, unit, compared.recipes)
+    text = f"worse than the baseline, though the best of the others: {text}" if compared.tone == "worse" else text
+    return text[0].upper() + text[1:]
+
+
+def _price(cost: Cost, changes: list[float]) -> str:
+    parts = []
+    if cost.device_hours is not None:
+        parts.append(f"cost {hours(cost.device_hours, 'device-')}")
+    if changes:
+        parts.append(f"general loss {span(changes)}")
+    return "".join(f"; {part}" for part in parts)
+
+
+def span(changes: list[float]) -> str:
+    """A change of loss, or the range of several: `+0.21`, `+0.02 to +0.05`."""
+    return " to ".join(dict.fromkeys([nats(min(changes)), nats(max(changes))]))
+
+
+def nats(change: float, digits: int = 2) -> str:
+    """A change of loss, with its sign."""
+    text = f"{change:+.{digits}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text[1:]
+
+
+def gain(compared: RecipeCompared) -> str:
+    """A difference, marked if it is significant."""
+    return points(compared.comparison.difference) + stars(compared)
+
+
+def stars(compared: RecipeCompared | None) -> str:
+    """`*` for a corrected p below .05, `**` below .01."""
+    if compared is None or not compared.significant or compared.adjusted is None:
+        return ""
+    return "**" if compared.adjusted < 0.01 else "*"

@@ -1,0 +1,215 @@
+"""From a study's entries to results: for each task a row, for each recipe the runs with their seeds and predictions."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapt.errors import StageError
+from adapt.runner.record import Record, load_record
+from adapt.show.report.study import Entry, Study
+from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
+
+FILE = "predictions.jsonl"
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the runs of a recipe predicted on a task's test split."""
+
+    tested: Tested
+    clean: Tested | None = None
+    """The same predictions on the examples whose text does not stand in train; None if all examples are such."""
+    ids: tuple[str, ...] = ()
+    """The ids of the examples; empty if only scores are known."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_predictions(records: Sequence[Record], labels: Sequence[str]) -> Predictions:
+    """Reads the predictions of all seeds.
+
+    If predictions are missing, or do not give the scores on record, the scores alone are used, and a warning says so.
+
+    Args:
+        records: of the runs, by seed.
+        labels: the task's classes, in order; empty where they are not known.
+    """
+    scores = [float(record.metrics["score"]) for record in records]
+    clean = [record.metrics.get("score_without_leaks") for record in records]
+    alone = Predictions(_alone(scores), None if None in clean else _alone(clean))
+    try:
+        runs = [_lines(record) for record in records]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return _with(alone, f"predictions cannot be read ({error}), so test examples are not resampled")
+    ids = tuple(str(line["id"]) for line in runs[0])
+    if any(tuple(str(line["id"]) for line in run) != ids for run in runs):
+        return _with(alone, "the seeds were tested on different examples, so these are not resampled")
+    classes = max(len(labels), len(records[0].metrics.get("per_class", {})))
+    metric = records[0].metrics["metric"]
+    tested = _tested(runs, classes, labels, metric)
+    kept = [[line for line in run if not line["leaked"]] for run in runs]
+    unleaked = _tested(kept, classes, labels, metric) if alone.clean and kept[0] else None
+    if tested is None or np.abs(tested.scores - scores).max() > TOLERANCE:
+        return _with(alone, "predictions do not give the score on record, so test examples are not resampled")
+    return Predictions(tested, unleaked or alone.clean, ids)
+
+
+def _alone(scores: Sequence[Any]) -> Tested:
+    return Tested(np.array(scores, float))
+
+
+def _with(predictions: Predictions, warning: str) -> Predictions:
+    return Predictions(predictions.tested, predictions.clean, warnings=[warning])
+
+
+def _lines(record: Record) -> list[dict[str, Any]]:
+    with (record.path / FILE).open(encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    if not lines:
+        raise ValueError(f"{FILE} is empty")
+    return [{name: line[name] for name in ("id", "label", "predicted", "leaked")} for line in lines]
+
+
+def _tested(runs: list[list[dict[str, Any]]], classes: int, labels: Sequence[str], metric: str) -> Tested | None:
+    """Counts the outcomes of all runs; None if that needs the names of the labels and they are not known."""
+    truth, predicted = ([[line[name] for line in run] for run in runs] for name in ("label", "predicted"))
+    if isinstance(truth[0][0], int):
+        return single_label(truth, predicted, classes, metric)
+    if metric != "entity_f1":
+        return multi_label(truth, predicted, classes, metric)
+    return entities(truth, predicted, labels) if labels else None
+
+
+METRICS = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy", "entity_f1": "entity-F1"}
+"""The names of metrics, as reports write them."""
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """The runs of one recipe on one task, one for each seed."""
+
+    recipe: str
+    entries: list[Entry]
+    """The finished runs, in the order of their seeds."""
+    predictions: Predictions
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The figures of each run."""
+        return [entry.record.metrics for entry in self.entries]
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Keys of the trainings that made the model, the same for all seeds."""
+        return self.entries[0].trained
+
+    def tested(self, without_leaks: bool = False) -> Tested:
+        """The scores of the runs, with the counts behind them if they are known."""
+        return self.predictions.clean if without_leaks and self.predictions.clean else self.predictions.tested
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the tables: a task, and the members of what else was swept besides recipe and seed."""
+
+    name: str
+    task: str
+    metric: str
+    groups: dict[str, RunGroup]
+    """The runs of each recipe, by its name."""
+    task_record: Record | None
+    """The record of the stage that prepared the task."""
+
+    @property
+    def leaky(self) -> bool:
+        """Whether scores without leaks are known for all recipes."""
+        return all(group.predictions.clean for group in self.groups.values())
+
+
+@dataclass(frozen=True)
+class Results:
+    """All results of a study."""
+
+    rows: list[Row]
+    recipes: list[str]
+    """The names of the recipes: the baseline first, the others in the order of their runs."""
+    baseline: str | None
+    """The recipe that others are compared with; None if the study has no runs of it."""
+    transductive: frozenset[str] = frozenset()
+    """Recipes whose model has seen the text of dev and test."""
+    warnings: list[str] = field(default_factory=list)
+
+    def label(self, recipe: str) -> str:
+        """A recipe's name, marked where it is transductive."""
+        return f"{recipe}†" if recipe in self.transductive else recipe
+
+
+def collect(study: Study) -> Results:
+    """Sorts the finished fine-tuning runs by task and recipe."""
+    runs = [entry for entry in study.entries if entry.record.stage == "finetune"]
+    has_several_entries = len({entry.name for entry in runs}) > 1
+    by_row: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
+    for entry in runs:
+        recipe = entry.values.get("recipe", entry.name)
+        names = _row_names(entry, has_several_entries and "recipe" in entry.values)
+        by_row.setdefault(names, {}).setdefault(recipe, []).append(entry)
+    recipes = list(dict.fromkeys(recipe for groups in by_row.values() for recipe in groups))
+    baseline = study.baseline if study.baseline in recipes else None
+    recipes.sort(key=lambda recipe: recipe != baseline)
+    warnings: list[str] = []
+    rows = [_row(names, groups, warnings) for names, groups in by_row.items()]
+    return Results(rows, recipes, baseline, _transductive(study, rows), warnings)
+
+
+def _row_names(entry: Entry, with_entry: bool) -> tuple[str, ...]:
+    """Names a run's row by its task and what else was swept: `("acl_arc", "mode=lora")`."""
+    task = entry.values.get("task", entry.task)
+    more = [f"{name}={value}" for name, value in entry.values.items() if name not in ("recipe", "task", "seed")]
+    return (task, *([entry.name] if with_entry else []), *more)
+
+
+def _row(names: tuple[str, ...], groups: Mapping[str, list[Entry]], warnings: list[str]) -> Row:
+    name, first = " · ".join(names), next(iter(groups.values()))[0]
+    task_record = upstream(first.record, "task")
+    labels = _labels(task_record)
+    by_recipe = {}
+    for recipe, entries in groups.items():
+        entries = sorted(entries, key=lambda entry: int(entry.record.metrics["seed"]))
+        predictions = read_predictions([entry.record for entry in entries], labels)
+        warnings += [f"{name}, {recipe}: {warning}" for warning in predictions.warnings]
+        by_recipe[recipe] = RunGroup(recipe, entries, predictions)
+    return Row(name, names[0], first.record.metrics["metric"], by_recipe, task_record)
+
+
+def _labels(task_record: Record | None) -> list[str]:
+    return list(task_record.metrics.get("labels", {})) if task_record else []
+
+
+def _transductive(study: Study, rows: list[Row]) -> frozenset[str]:
+    keys = {
+        entry.record.inputs["training"]["key"]
+        for entry in study.entries
+        if entry.record.stage == "export" and entry.record.what.get("transductive")
+    }
+    groups = (group for row in rows for group in row.groups.values())
+    return frozenset(group.recipe for group in groups if keys & set(group.trained) or _knows(group))
+
+
+def _knows(group: RunGroup) -> bool:
+    """Whether the training's own record says that it saw dev and test: its export may be missing, or have failed."""
+    training = upstream(group.entries[0].record, "start.training")
+    return bool(training and training.metrics.get("transductive"))
+
+
+def upstream(record: Record, name: str) -> Record | None:
+    """The record of one of a stage's inputs; None where it is not there any more, or cannot be read."""
+    if name not in record.inputs:
+        return None
+    try:
+        return load_record(Path(record.inputs[name]["path"]))
+    except StageError:
+        return None

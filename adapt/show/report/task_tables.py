@@ -1,0 +1,177 @@
+"""Tables of tasks: scores, differences, every seed, and a task's best recipe in detail."""
+
+from typing import Any
+
+import numpy as np
+
+from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table
+from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
+from adapt.show.report.task_figures import reliability
+from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
+from adapt.statistics.seeds import spread
+from adapt.statistics.words import out_of_reach, p_value, points
+
+MARKS = "* differs from the baseline (Holm-corrected p < .05), ** p < .01"
+TRANSDUCTIVE = "† transductive: pre-training has read the text of dev and test"
+
+
+def score_tables(results: Results, compared: Compared, without_leaks: bool = False) -> Table:
+    """Tasks by recipes: mean and standard deviation over seeds, in points (Don't Stop Pretraining, table 5)."""
+    header = ["task", *(_heading(results, recipe) for recipe in results.recipes)]
+    body = [_scores_row(row, results, compared, without_leaks) for row in results.rows]
+    if len(results.rows) > 1:
+        body.append(["average", *(_average(results.rows, recipe, without_leaks) for recipe in results.recipes)])
+    notes = ["Mean over seeds x 100, ± standard deviation; best in bold"]
+    notes += [MARKS] if compared.tasks else []
+    notes += [TRANSDUCTIVE] if results.transductive else []
+    title = "Scores on test examples whose text does not stand in train" if without_leaks else "Scores on test"
+    return Table(header, body, title, note=". ".join(notes) + ".")
+
+
+def _heading(results: Results, recipe: str) -> str:
+    return results.label(recipe) + (" (baseline)" if recipe == results.baseline else "")
+
+
+def _scores_row(row: Row, results: Results, compared: Compared, without_leaks: bool) -> list[Cell | str]:
+    means = {recipe: group.tested(without_leaks).scores.mean() for recipe, group in row.groups.items()}
+    best = max(means.values())
+    cells: list[Cell | str] = [Cell(row.name, small=METRICS[row.metric])]
+    for recipe in results.recipes:
+        if recipe not in means:
+            cells.append(Cell(NONE))
+            continue
+        over_seeds = spread(row.groups[recipe].tested(without_leaks).scores)
+        small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
+        mark = stars(compared.tasks.get((row.name, recipe)))
+        cells.append(Cell(f"{100 * over_seeds.mean:.1f}", small, mark, strong=len(means) > 1 and means[recipe] == best))
+    return cells
+
+
+def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
+    """The mean over all tasks, or nothing: means over different tasks cannot be compared."""
+    if any(recipe not in row.groups for row in rows):
+        return Cell(NONE)
+    means = [row.groups[recipe].tested(without_leaks).scores.mean() for row in rows]
+    return Cell(f"{100 * sum(means) / len(means):.1f}")
+
+
+def score_differences(results: Results, compared: Compared) -> Table:
+    """Every comparison with its interval, p, and the smallest difference that could have been seen."""
+    header = ["task, recipe", "difference", "95% interval", "p", "p (Holm)", "detectable", "resampled"]
+    body = [
+        _difference(f"{name}, {results.label(recipe)}", recipe_compared)
+        for (name, recipe), recipe_compared in compared.tasks.items()
+    ]
+    body += [
+        _difference(f"average of {compared.shared[recipe]} tasks, {results.label(recipe)}", recipe_compared)
+        for recipe, recipe_compared in compared.average.items()
+        if compared.shared[recipe] > 1
+    ]
+    note = (
+        "Points against the baseline. Intervals resample test examples, the same for both sides, and seeds; they are "
+        "not corrected for the number of recipes. p is the largest of two permutation tests, of seeds over recipes and "
+        "of predictions by example, and of the resampled differences; Holm corrects for the number of recipes. "
+        "Detectable: the true difference that these tests find in 80% of simulated studies with as many seeds, as much "
+        "variance, and no correction; none where p cannot fall below .05. "
+        "Each model was pre-trained once, so the chance in pre-training is not in these figures; nor is "
+        "that of the choice of tasks in their average."
+    )
+    return Table(header, body, "Differences from the baseline", note)
+
+
+def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
+    comparison = compared.comparison
+    interval = (
+        NONE
+        if comparison.low is None or comparison.high is None
+        else f"{points(comparison.low)} to {points(comparison.high)}"
+    )
+    ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, compared.adjusted)]
+    known = None if out_of_reach(comparison, compared.recipes) else comparison.detectable
+    detectable = NONE if known is None else f"{100 * known:.1f}"
+    over = " and ".join(comparison.over) or "nothing"
+    return [
+        name,
+        Cell(points(comparison.difference), strong=compared.significant),
+        interval,
+        *ps,
+        detectable,
+        over,
+    ]
+
+
+def seeds(results: Results) -> Table:
+    """The score of every run."""
+    body: list[list[Cell | str]] = [
+        [f"{row.name}, {results.label(recipe)}", *_seed_cells(row.groups[recipe])]
+        for row in results.rows
+        for recipe in results.recipes
+        if recipe in row.groups
+    ]
+    width = max(len(row) for row in body)
+    filled = [[*row, *[""] * (width - len(row))] for row in body]
+    note = "By seed, which stands below each score. ‡ degenerate: predicts one class only; it counts like the others."
+    return Table(["task, recipe", *([""] * (width - 1))], filled, "Every seed", note)
+
+
+def _seed_cells(group: RunGroup) -> list[Cell]:
+    return [
+        Cell(f"{100 * metrics['score']:.1f}", f"seed {metrics['seed']}", "‡" if metrics.get("degenerate") else "")
+        for metrics in group.metrics
+    ]
+
+
+def best_recipe(row: Row, results: Results) -> Folded:
+    """Details, folded, of the recipe with the highest mean score. Figures are means over its seeds."""
+    best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
+    blocks: list[Block] = [table for table in (_classes(best), _confusion(best), _calibration(row, results)) if table]
+    if drawing := reliability(row, best, results):
+        blocks.append(Figures([drawing]))
+    return Folded(f"{row.name}: {results.label(best.recipe)}", blocks)
+
+
+def _classes(group: RunGroup) -> Table | None:
+    per_class: list[dict[str, Any]] = [metrics.get("per_class") or {} for metrics in group.metrics]
+    if not per_class[0]:
+        return None
+    # a type of entity may come with one seed only
+    labels = dict.fromkeys(label for classes in per_class for label in classes)
+    rows: list[list[Cell | str]] = []
+    for label in labels:
+        by_seed = [classes.get(label, {}) for classes in per_class]
+        means = [_mean([figures.get(name, 0.0) for figures in by_seed]) for name in ("precision", "recall", "f1")]
+        support = max(figures.get("support", 0) for figures in by_seed)
+        rows.append([label, *(f"{100 * value:.1f}" for value in means), f"{support:.0f}"])
+    return Table(["class", "precision", "recall", "F1", "test examples"], rows, "By class")
+
+
+def _confusion(group: RunGroup) -> Table | None:
+    matrices = [metrics.get("confusion") for metrics in group.metrics]
+    if not all(matrices):
+        return None
+    mean = np.mean(np.array(matrices, float), axis=0)
+    labels = list(group.metrics[0]["per_class"])
+    shares = mean / mean.sum(1, keepdims=True).clip(min=1)
+    rows = [
+        [label, *(Cell(f"{value:.0f}", shade=float(share)) for value, share in zip(values, parts, strict=True))]
+        for label, values, parts in zip(labels, mean, shares, strict=True)
+    ]
+    return Table(
+        ["true, predicted", *labels], rows, "Confusions", "Examples, mean over seeds; shade: share of the row."
+    )
+
+
+def _calibration(row: Row, results: Results) -> Table | None:
+    """A table of calibration with all recipes: that of one recipe means little without the others."""
+    names = {"ece": "calibration error", "nll": "log loss", "brier": "Brier score"}
+    rows: list[list[Cell | str]] = []
+    for recipe, group in row.groups.items():
+        values = {name: [metrics.get(name) for metrics in group.metrics] for name in names}
+        if all(figure is not None for by_seed in values.values() for figure in by_seed):
+            rows.append([results.label(recipe), *(f"{_mean(by_seed):.3f}" for by_seed in values.values())])
+    note = "Expected calibration error in 15 bins; means over seeds, lower is better."
+    return Table(["recipe", *names.values()], rows, "Calibration", note) if rows else None
+
+
+def _mean(values: list[Any]) -> float:
+    return float(np.mean(values))

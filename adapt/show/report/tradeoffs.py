@@ -1,0 +1,390 @@
+"""What models gained on a domain, and forgot of general text: the models, their front, and the law of mixtures."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from adapt.errors import StageError
+from adapt.runner.key import canonical
+from adapt.runner.record import Record, load_record
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table
+from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
+from adapt.show.report.study import Entry, Study
+from adapt.show.report.task_comparison import hours, nats
+from adapt.statistics.mixture_law import LARGEST, MixtureLaw, fit_law, share_that_keeps
+
+VARIED = (
+    *(("training", name) for name in ("max_steps", "max_tokens", "max_flops", "epochs")),
+    ("mixture", "replay_fraction"),
+)
+"""What trainings that one law describes may differ in."""
+REPLAY = "(replay)"
+"""What trainings call replayed text."""
+START = "start.training"
+"""The input that is the training, or the merge, that a model is from."""
+GENERAL = "general"
+"""What comparisons call general text."""
+BASE = "base"
+"""What the model is called that the trainings began with."""
+
+
+@dataclass(frozen=True)
+class LossOn:
+    """The held-out loss on a text [nats a predicted token]."""
+
+    value: float
+    change: float | None = None
+    """Against the model that the trainings began with, paired by document, with its 95% interval."""
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """How long a model was trained, and on how much replayed text."""
+
+    tokens: int
+    replay: float
+    """Share of the rows."""
+    settings: str
+    """All other settings of the training, as text."""
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """A model, and its loss on both texts."""
+
+    label: str
+    values: Mapping[str, str]
+    """The members of sets that it stands for; empty for the base."""
+    domain: LossOn
+    general: LossOn
+    hours: float | None
+    """Device-hours of the trainings that made it; None if a record is gone."""
+    mixed: "Mixed | None" = None
+    """The mixture that it was trained on; None if it is no training's own model, or did not begin with the base."""
+
+    @property
+    def point(self) -> tuple[float, float]:
+        """Both losses."""
+        return self.domain.value, self.general.value
+
+
+@dataclass
+class MeasuredAlike:
+    """The models that were measured on the same two texts; the base first."""
+
+    models: list[TradeOff] = field(default_factory=list)
+    compared: set[str] = field(default_factory=set)
+    """The keys of the comparisons that they were taken from."""
+
+
+Texts = tuple[str, str]
+"""The keys of the prepared texts."""
+
+
+def tradeoffs(study: Study, fewest: int) -> list[MeasuredAlike]:
+    """The models by the texts they were measured on, where there are at least so many, those of most models first."""
+    found: dict[Texts, MeasuredAlike] = {}
+    for entry in study.entries:
+        read = {"export": _exported, "compare": _compared}.get(entry.record.stage)
+        for texts, model in read(entry) if read else ():
+            measured = found.setdefault(texts, MeasuredAlike())
+            if model.point not in [known.point for known in measured.models]:
+                measured.models.append(model)
+            measured.compared |= {entry.record.key} if entry.record.stage == "compare" else set()
+    enough = [measured for measured in found.values() if len(measured.models) >= fewest]
+    for measured in enough:
+        measured.models.sort(key=lambda model: model.label != BASE)
+    return sorted(enough, key=lambda measured: -len(measured.models))
+
+
+def _label(values: Mapping[str, str], name: str) -> str:
+    return ", ".join(f"{of_set} {member}" for of_set, member in values.items()) or name
+
+
+def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
+    """The model before the training, and after it."""
+    inputs, losses = entry.record.inputs, entry.result.losses
+    if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
+        return
+    texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), _load(inputs["training"])
+    is_first = training is None or START not in training.inputs  # else it was compared with another training's model
+    both = losses["domain"], losses[GENERAL]
+    if is_first:
+        old, old_general = (LossOn(of.before.value) for of in both)
+        yield texts, TradeOff(BASE, {}, old, old_general, 0.0)
+    new, general = (
+        LossOn(of.after.value, of.change.value, of.change.low, of.change.high) if is_first else LossOn(of.after.value)
+        for of in both
+    )
+    mixed = _mixed(entry, training) if training and is_first else None
+    yield texts, TradeOff(_label(entry.values, entry.name), entry.values, new, general, _hours(training), mixed)
+
+
+def _mixed(export: Entry, training: Record) -> Mixed | None:
+    """Known where the sources are: not of a streamed corpus."""
+    sources, what = export.result.sources, training.what
+    if not sources or "training" not in what or "mixture" not in what:
+        return None
+    settings = {name: {**value} if isinstance(value, Mapping) else value for name, value in what.items()}
+    for section, name in VARIED:
+        settings[section].pop(name, None)
+    replay = sources[REPLAY].share if REPLAY in sources else 0.0
+    return Mixed(export.result.tokens, replay, canonical(settings))
+
+
+def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
+    """Each model of a comparison on one domain and general text."""
+    compared, inputs = entry.result, entry.record.inputs
+    names, domains = compared.models, compared.domains
+    if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "byte":  # others are losses of tokens
+        return
+    looks = {name: look for name in names if (look := _load(inputs.get(f"models.{name}.losses")))}
+    has_base = names[0] in looks and START not in looks[names[0]].inputs
+    for name, look in looks.items():
+        place = names.index(name)
+        domain, general = (
+            LossOn(
+                compared.loss[place][column],
+                compared.change[place][column],
+                compared.change_low[place][column],
+                compared.change_high[place][column],
+            )
+            if has_base and place
+            else LossOn(compared.loss[place][column])
+            for column in (0, 1)
+        )
+        texts = look.inputs[f"corpora.{domains[0]}"]["key"], look.inputs[f"corpora.{GENERAL}"]["key"]
+        if place == 0 and has_base:
+            yield texts, TradeOff(BASE, {}, domain, general, 0.0)
+        elif place:
+            values = entry.values if len(names) == 2 else {**entry.values, "model": name}
+            yield texts, TradeOff(_label(values, name), values, domain, general, _hours(_load(look.inputs.get(START))))
+
+
+def _hours(maker: Record | None) -> float | None:
+    """Device-hours of all trainings behind a model, each counted once; a merge costs nothing."""
+    costs: dict[str, float | None] = {}
+    waiting: list[Record | None] = [maker]
+    for record in waiting:
+        if record is None:
+            return None
+        if record.stage == "train":
+            costs[record.key] = record.cost.get("device_hours")
+        waiting += [_load(made) for made in _makers(record)]
+    known = [hours for hours in costs.values() if hours is not None]
+    return sum(known) if len(known) == len(costs) else None
+
+
+def _makers(record: Record) -> Sequence[Mapping[str, str]]:
+    return [
+        made
+        for name, made in record.inputs.items()
+        if name == START or (record.stage == "merge" and name.startswith("models."))
+    ]
+
+
+def _load(made: Mapping[str, str] | None) -> Record | None:
+    try:
+        return load_record(Path(made["path"])) if made else None
+    except StageError:
+        return None
+
+
+FEWEST = 3
+"""Models on a front that has a knee."""
+Point = tuple[float, float]
+"""Two losses of a model; lower is better."""
+
+
+def pareto_front(points: Sequence[Point]) -> list[int]:
+    """The places of those points that no other has a lower loss beside without a higher one, by the first loss.
+
+    Of equal points the first stays.
+    """
+    front: list[int] = []
+    for place in sorted(range(len(points)), key=lambda place: (*points[place], place)):
+        if not front or points[place][1] < points[front[-1]][1]:
+            front.append(place)
+    return front
+
+
+def knee(front: Sequence[Point]) -> int | None:
+    """The place of the point that lies farthest below the line between the ends of a front; None if none does.
+
+    Each loss is measured in units of its distance between the ends.
+
+    Args:
+        front: by the first loss; the second then falls.
+    """
+    if len(front) < FEWEST:
+        return None
+    (left, top), (right, bottom) = front[0], front[-1]
+    sums = [(x - left) / (right - left) + (y - bottom) / (top - bottom) for x, y in front]
+    best = min(range(len(front)), key=sums.__getitem__)
+    return best if sums[best] < 1 else None
+
+
+def law_findings(measured: MeasuredAlike) -> list[FindingBlock]:
+    """A finding for each group of trainings that differ in length and replay share alone and are enough for a fit."""
+    groups: dict[str, list[tuple[Mixed, TradeOff]]] = {}
+    for model in measured.models:
+        if model.mixed:
+            groups.setdefault(model.mixed.settings, []).append((model.mixed, model))
+    before = next((model for model in measured.models if model.label == BASE), None)
+    return [finding for group in groups.values() if before and (finding := _law_finding(group, before))]
+
+
+def _law_finding(group: list[tuple[Mixed, TradeOff]], before: TradeOff) -> FindingBlock | None:
+    tokens = [mixed.tokens for mixed, _ in group]
+    replay = [mixed.replay for mixed, _ in group]
+    domain = fit_law(tokens, [1 - share for share in replay], [model.domain.value for _, model in group])
+    general = fit_law(tokens, replay, [model.general.value for _, model in group])
+    if domain is None or general is None:
+        return None
+    longest, (_, first) = max(tokens), group[0]
+    share = share_that_keeps(general, longest, before.general.value)
+    fit = (
+        f"Trainings left out are predicted within {_error(domain)} on the domain and {_error(general)} on general text"
+    )
+    head = f"Replay share by the D-CPT law, {len(group)} trainings as {first.label}"
+    if share is None:
+        text = f"No share up to {LARGEST:.0%} keeps the loss on general text at {before.general.value:.2f}"
+        return FindingBlock(head, f"{text} over {longest:,} tokens. {fit}.", "open")
+    text = (
+        f"{share:.0%} of replayed text keeps the loss on general text at {before.general.value:.2f} over {longest:,}"
+        f" tokens, with {domain.loss(longest, 1 - share):.2f} on the domain"
+    )
+    return FindingBlock(head, f"{text}. {fit}.")
+
+
+def _error(law: MixtureLaw) -> str:
+    return f"{law.error:.3f} nats ({max(law.explained, 0.0):.0%} of the spread explained)"
+
+
+MARK = "\N{BLACK STAR}"
+"""Stands beside the knee."""
+
+
+def _on_front(measured: MeasuredAlike) -> tuple[list[TradeOff], TradeOff | None]:
+    """The models on the front, by domain loss, and the knee."""
+    front = [measured.models[place] for place in pareto_front([model.point for model in measured.models])]
+    place = knee([model.point for model in front])
+    return front, None if place is None else front[place]
+
+
+def tradeoff_verdicts(found: Sequence[MeasuredAlike]) -> list[FindingBlock]:
+    """For each pair of texts: how many models are worth a look, and the knee with its cost; and what the law says."""
+    return [finding for measured in found for finding in (_finding(measured), *law_findings(measured))]
+
+
+def _finding(measured: MeasuredAlike) -> FindingBlock:
+    front, bend = _on_front(measured)
+    text = f"Of {len(measured.models)} models, {len(front)} are beaten on both texts by none"
+    if bend is None:
+        names = "; ".join(model.label for model in front)
+        return FindingBlock("Gain against forgetting", f"{text} ({names}), and their front has no knee.", "open")
+    losses = " and ".join(
+        f"loss on {name} {loss.value:.2f}{_change(loss)}"
+        for name, loss in (("the domain", bend.domain), ("general text", bend.general))
+    )
+    if bend.label == BASE:
+        return FindingBlock("Gain against forgetting", f"{text}; the knee is the base itself: {losses}.", "open")
+    price = "" if bend.hours is None else f", for {hours(bend.hours, 'device-')}"
+    return FindingBlock("Gain against forgetting", f"{text}; the knee is {bend.label}: {losses}{price}.")
+
+
+def _change(loss: LossOn) -> str:
+    """` (-0.42, -0.45 to -0.39)`: the change against the base, with its interval."""
+    if loss.change is None:
+        return ""
+    return f" ({nats(loss.change)}{_interval(loss, ', ')})"
+
+
+def _interval(loss: LossOn, before: str = "") -> str:
+    return "" if loss.low is None or loss.high is None else f"{before}{nats(loss.low)} to {nats(loss.high)}"
+
+
+def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:
+    """The section's blocks; none where nothing was measured so."""
+    blocks: list[Block] = []
+    for number, measured in enumerate(found):
+        front, bend = _on_front(measured)
+        note = (
+            "Held-out loss, nats a predicted token, lower is better; below it the change against the base with its 95%"
+            f" interval over documents, for this one training. {MARK} the knee: the farthest below the line between the"
+            " ends."
+        )
+        about = (
+            "Each point is a model; lines join those that lie between the base and one training. The dark line is the"
+            " front: nothing else is better on both texts. Device time is that of the training; merging costs nothing."
+        )
+        everything = sorted(measured.models, key=lambda model: model.point)
+        blocks += [
+            Figures([(_drawing(measured, front, bend, number), about)], _legend(measured)),
+            _table(front, bend, "The front", note),
+            Folded(f"All {len(everything)} models", [_table(everything, bend, "", "")]),
+        ]
+    return blocks
+
+
+def _table(models: Sequence[TradeOff], bend: TradeOff | None, title: str, note: str) -> Table:
+    rows: list[list[Cell | str]] = [
+        [
+            Cell(model.label, mark=MARK if model is bend else "", strong=model is bend),
+            *(Cell(f"{loss.value:.3f}", _small(loss)) for loss in (model.domain, model.general)),
+            hours(model.hours) if model.hours is not None else NONE,
+        ]
+        for model in models
+    ]
+    return Table(["model", "loss on its domain", "loss on general text", "device time"], rows, title, note)
+
+
+def _small(loss: LossOn) -> str:
+    return "" if loss.change is None else f"{nats(loss.change)} {_interval(loss)}".strip()
+
+
+def _first_set(measured: MeasuredAlike) -> tuple[str, list[str]]:
+    """The set that colours tell, and its members."""
+    values = [model.values for model in measured.models if model.values]
+    name = next(iter(values[0])) if values else ""
+    return name, list(dict.fromkeys(each[name] for each in values if name in each))
+
+
+def _legend(measured: MeasuredAlike) -> list[tuple[str, int]]:
+    name, members = _first_set(measured)
+    return [(f"{name} {member}", 1 + place % (SERIES - 1)) for place, member in enumerate(members)]
+
+
+def _drawing(measured: MeasuredAlike, front: Sequence[TradeOff], bend: TradeOff | None, number: int) -> str:
+    name, members = _first_set(measured)
+    with style():
+        figure, axes = canvas(1.3 * WIDTH, 3.8)
+        for line in _lines(measured.models):
+            axes.plot(*zip(*(model.point for model in line), strict=True), color=INK, alpha=0.2, linewidth=1)
+        for model in measured.models:
+            member = model.values.get(name)
+            shade = color(1 + members.index(member) % (SERIES - 1)) if member in members else color(0)
+            axes.plot(*model.point, "o", color=shade, markersize=6)
+        axes.plot(*zip(*(model.point for model in front), strict=True), color=INK, linewidth=1.6, zorder=1)
+        if bend:
+            axes.plot(*bend.point, "o", color=INK, markersize=14, fillstyle="none")
+        axes.set_xlabel("loss on the domain [nats]")
+        axes.set_ylabel("loss on general text [nats]")
+        return svg(figure, f"gain-against-forgetting-{number}")
+
+
+def _lines(models: Sequence[TradeOff]) -> list[list[TradeOff]]:
+    """For each training, the base, what lies between, and what it came to: those with its values and one more."""
+    bases = [model for model in models if model.label == BASE]
+    lines = []
+    for end in models:
+        between = [
+            model
+            for model in models
+            if len(model.values) == len(end.values) + 1 and end.values.items() <= model.values.items() and end.values
+        ]
+        if between:
+            lines.append(sorted([*bases, *between, end], key=lambda model: -model.domain.value))
+    return lines

@@ -1,0 +1,100 @@
+"""What stands in the tables, against plain numpy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from adapt.show.blocks import NONE
+from adapt.show.report.task_comparison import compare_all
+from adapt.show.report.task_figures import reliability
+from adapt.show.report.task_runs import collect
+from adapt.show.report.task_tables import best_recipe, score_differences, score_tables, seeds
+from tests.show.report.fake_studies import RECIPES, fake_study, finished
+
+
+@pytest.fixture(scope="module")
+def compared(results):
+    return compare_all(results)
+
+
+def test_scores_are_means_and_deviations_in_points(results, compared):
+    table = score_tables(results, compared)
+    assert table.header == ["task", "RoBERTa (baseline)", "DAPT", "TAPT", "DAPT+TAPT†", "¬DAPT"]
+    for row, cells in zip(results.rows, table.rows, strict=False):
+        for recipe, cell in zip(results.recipes, cells[1:], strict=True):
+            scores = [100 * one["score"] for one in row.groups[recipe].metrics]
+            assert cell.text == f"{np.mean(scores):.1f}"
+            assert cell.small == f"± {np.std(scores, ddof=1):.1f}"
+            assert bool(cell.mark) == (recipe != "RoBERTa" and compared.tasks[row.name, recipe].significant)
+        means = [float(cell.text) for cell in cells[1:]]
+        assert max(means) in [float(cell.text) for cell in cells[1:] if cell.strong]
+        assert sum(cell.strong for cell in cells[1:]) == 1
+
+
+def test_the_average_is_of_the_rows_above(results, compared):
+    table = score_tables(results, compared)
+    columns = [[float(cell.text) for cell in row[1:]] for row in table.rows]
+    assert columns[-1] == pytest.approx(np.mean(columns[:-1], axis=0), abs=0.11)
+
+
+def test_a_recipe_that_misses_a_task_has_no_average(results, compared):
+    rows = [replace(results.rows[0], groups={"RoBERTa": results.rows[0].groups["RoBERTa"]}), *results.rows[1:]]
+    table = score_tables(replace(results, rows=rows), compared)
+    assert table.rows[0][2].text == table.rows[-1][2].text == "\N{EN DASH}"
+    assert table.rows[-1][1].text != "\N{EN DASH}"
+
+
+def test_differences_have_a_row_for_each_comparison(results, compared):
+    table = score_differences(results, compared)
+    assert len(table.rows) == 12 + 4
+    name, difference, interval, p, adjusted, detectable, over = table.rows[0]
+    one = compared.tasks["acl_arc", "DAPT"].comparison
+    assert (name, over) == ("acl_arc, DAPT", "examples and seeds")
+    assert float(difference.text.replace("\N{MINUS SIGN}", "-")) == pytest.approx(100 * one.difference, abs=0.05)
+    assert " to " in interval
+    assert float(p) <= float(adjusted)
+    assert float(detectable) == pytest.approx(100 * one.detectable, abs=0.05)
+
+
+@pytest.mark.parametrize(("number", "recipes"), [(3, 2), (4, 4)])
+def test_no_difference_is_called_detectable_that_could_not_be_significant(tmp_path, number, recipes):
+    """Three seeds a side give a p of .1 at best; four .029, which three comparisons make .086."""
+    study = fake_study(tmp_path, recipes=list(RECIPES)[:recipes], tasks=["scierc"], seeds=number)
+    made = collect(study)
+    table = score_differences(made, compare_all(made))
+    assert [dict(zip(table.header, row, strict=True))["detectable"] for row in table.rows] == [NONE] * (recipes - 1)
+
+
+def test_every_seed_is_listed_and_degenerate_ones_are_marked(results):
+    table = seeds(results)
+    assert len(table.rows) == 15
+    assert [cell.mark for cell in table.rows[0][1:]] == ["", "", "", "‡", ""]
+    assert [cell.small for cell in table.rows[0][1:]] == [f"seed {seed}" for seed in range(5)]
+
+
+def test_details_are_of_the_best_recipe(results):
+    row = results.rows[2]
+    folded = best_recipe(row, results)
+    best = max(row.groups, key=lambda recipe: np.mean([one["score"] for one in row.groups[recipe].metrics]))
+    assert folded.title == f"scierc: {results.label(best)}"
+    classes, confusion, calibration = folded.blocks
+    first = [one["per_class"]["COMPARE"]["f1"] for one in row.groups[best].metrics]
+    assert classes.rows[0][3] == f"{100 * np.mean(first):.1f}"
+    means = np.mean([one["confusion"] for one in row.groups[best].metrics], axis=0)
+    assert confusion.rows[0][1].text == f"{means[0, 0]:.0f}"
+    assert confusion.rows[0][1].shade == pytest.approx(means[0, 0] / means[0].sum())
+    assert len(calibration.rows) == 5
+
+
+def test_a_reliability_diagram_joins_the_seeds(results):
+    row = results.rows[0]
+    best = max(row.groups.values(), key=lambda group: group.tested().scores.mean())
+    assert reliability(row, best, results) is None
+    bins = [{"low": 0.6, "high": 2 / 3, "decisions": 4, "accuracy": 0.5, "confidence": 0.65}]
+    entries = [
+        replace(entry, finished=finished(replace(entry.record, metrics=entry.record.metrics | {"reliability": bins})))
+        for entry in best.entries
+    ]
+    changed = replace(row, groups=row.groups | {best.recipe: replace(best, entries=entries)})
+    assert "Reliability" in str(best_recipe(changed, results).blocks[-1])
