@@ -18,6 +18,7 @@ from adapt import library
 from adapt.errors import AdaptError, ConfigError, Interrupted
 from adapt.redact import redact, redacted
 from adapt.streams import outlive_readers
+from adapt.versions import install_command, untried
 
 FORMAT, RUN = "DONTSTOP_LOG_FORMAT", "DONTSTOP_RUN"
 """Variables by which a job's processes know how to log, and which run they are of."""
@@ -124,7 +125,7 @@ def finish(stage: str, path: Any, metrics: dict[str, Any]) -> None:
 
 
 class Unexpected(AdaptError):
-    """An error that nobody foresaw: a bug of this package."""
+    """An error that nobody foresaw: a bug of this package, or of its use of an untried version of a library."""
 
     exit_code = 70
 
@@ -174,9 +175,14 @@ def attempt(job: Callable[[], None], debug: bool | None = None) -> int:
             return _failed(gone, debug)
         lines = str(error).strip().splitlines() or ["no message"]
         what = f"{type(error).__name__}: {' ... '.join(dict.fromkeys((lines[0], lines[-1])))}"
-        fix = "this is a bug in dontstop; run again with --debug and report the stack trace"
-        return _failed(Unexpected(what, fix), debug)
+        return _failed(Unexpected(what, _fix_of_unexpected()), debug)
     return 0
+
+
+def _fix_of_unexpected() -> str:
+    if others := untried():
+        return f"dontstop was {'; '.join(others)}: {install_command()}, then run again"
+    return "this is a bug in dontstop; run again with --debug and report the stack trace"
 
 
 def _check_working_directory() -> None:

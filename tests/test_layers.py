@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 
 BASE = frozenset(
-    {"better", "library", "errors", "schema", "config", "console", "live", "redact", "splitmix", "streams"}
+    {"better", "library", "errors", "schema", "config", "console", "live", "redact", "splitmix", "streams", "versions"}
 )
 GROUND = BASE | {"runner", "nearest", "plugin", "without", "show", "shipped"}
 
@@ -25,6 +25,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "splitmix": frozenset(),
     "library": frozenset(),  # asked by what logs or would end the process
     "streams": frozenset(),
+    "versions": frozenset(),  # of installed packages, which the last message of a job names
     "without": frozenset(),
     "schema": frozenset({"errors"}),
     "config": BASE,
@@ -82,7 +83,7 @@ ALLOWED_BESIDE: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 WITHOUT_RAY = frozenset({"objective", "model", "method", "runner"})
-DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/checkpoints/reshape.py")  # which knows its files
+DEEPSPEED_ONLY_IN = ("adapt/train/engine.py", "adapt/train/deepspeed_parts.py")
 
 # A run with nothing to do must start at once, so these must load without any of the libraries that take long.
 LIGHT = GROUND | {"parse", "progress", "stage", "job", "chain", "api", "cli"}

@@ -26,6 +26,7 @@ from adapt.ray.address import check_answers, endpoint
 from adapt.ray.own import private_folder, remove
 from adapt.ray.runtime import address_of
 from adapt.train.capacity.device import has_gpu, machine_memory
+from adapt.versions import untried
 
 HELP = """\
 dontstop doctor [--config my.yaml] [--section.field VALUE ...]
@@ -135,6 +136,8 @@ class Requirement:
 
         if (version := self.installed) is None:
             return CheckLine(f"{self.name} is not installed", f"pip install {self.text}")
+        if others := untried(self.name):
+            return CheckLine(others[0], f"pip install {self.text}")
         if not SpecifierSet(self.versions).contains(version, prereleases=True):
             return CheckLine(f"{self.name} {version} is not {self.versions}", f"pip install {self.text}")
         return CheckLine(f"{self.name} {version}")

@@ -8,6 +8,9 @@ stage or a cleaning block that uses one puts `deciding(...)` into its `what`.
 import importlib.metadata
 from functools import cache
 
+from adapt.console import log
+from adapt.versions import untried
+
 RECORDED = ("dontstop", "torch", "transformers", "tokenizers", "deepspeed", "ray", "datasets", "pyarrow", "numpy")
 """Packages whose version every record names."""
 DECIDING = {
@@ -33,6 +36,13 @@ def ran_with() -> dict[str, str]:
     """For a record: the versions of all packages that may have done the work."""
     versions = {package: _version(package) for package in dict.fromkeys((*RECORDED, *DECIDING))}
     return {package: version for package, version in versions.items() if version}
+
+
+@cache
+def say_untried() -> None:
+    """Logs the packages that dontstop was not tried with in the installed version, once in a process."""
+    for line in untried():
+        log(f"{line}; dontstop doctor says what to install")
 
 
 @cache

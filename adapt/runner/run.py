@@ -15,7 +15,7 @@ from adapt.errors import StorageError
 from adapt.runner.files import remove_asides, storage_errors
 from adapt.runner.lock import locked
 from adapt.runner.outputs import check_content, digest_outputs, settle, sync_folder
-from adapt.runner.packages import ran_with
+from adapt.runner.packages import ran_with, say_untried
 from adapt.runner.record import Record
 from adapt.runner.result import plain_values
 from adapt.runner.stage import Done, Finished, Stage
@@ -52,12 +52,14 @@ def unfinished(stages: Sequence[Stage[Any]], store: Store) -> tuple[list[Stage[A
 
 
 def check_ahead(waiting: Sequence[Stage[Any]], store: Store) -> None:
-    """Refuses what is known to fail, before any of some stages runs.
+    """Refuses what is known to fail, before any of some stages runs, and names versions that were not tried.
 
     Raises:
         StorageError: they would write more than there is room for, all together.
         AdaptError: as `adapt.runner.stage.Stage.refuse_early`.
     """
+    if waiting:
+        say_untried()
     for stage in waiting:
         stage.refuse_early()
     amounts = [stage.disk(store.folder(stage.kind, stage.name, stage.key)) for stage in waiting]

@@ -6,6 +6,7 @@
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
 - `engine`: one optimizer step at any ZeRO stage.
+- `deepspeed_parts`: the undocumented names of DeepSpeed, each looked up before it is used.
 - `zero`: what DeepSpeed is told.
 - `optimizer`: AdamW, and what decays.
 - `schedule`: how long a run is, and the learning rate at each step.

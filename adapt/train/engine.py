@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +22,12 @@ from adapt.without import absent
 
 with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would load it
     import deepspeed
-    from deepspeed.utils import safe_get_local_fp32_param
+    from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe_set_local_grad
 
     from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
+    from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
 
-# DeepSpeed's shared-memory collective would be compiled at first use, in half a minute: gloo and nccl do the same
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+compile_no_collective()
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step
 
 _REDUCED_ELEMENTS = 4_000_000
@@ -76,25 +77,19 @@ class Engine:
         self._adamw = build_optimizer(model, training, sharded=zero_stage > 0)
         names = {parameter: name for name, parameter in model.named_parameters()}
         self._trained = {names[p]: p for group in self._adamw.param_groups for p in group["params"]}
+        self._sizes = {name: parameter.numel() for name, parameter in self._trained.items()}  # before ZeRO divides them
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=self._adamw,
             config=zero_config(self.max_norm, zero_stage, precision, micro_batch, accumulation, offload),
         )
-        self._engine.enable_backward_allreduce = zero_stage > 0  # stage 0: see _reduce
+        self._inside = EngineParts(self._engine, zero_stage, offload != "none", self._trained.values())
         self._set_scale(LossScale() if precision == "fp16" else None)
 
     def _set_scale(self, scale: LossScale | None) -> None:
-        """Puts our loss scale in place of DeepSpeed's.
-
-        That is torch's GradScaler. At stages 1 to 3 DeepSpeed clips gradients before it divides them by its scale, and
-        changes the scale between the parameter groups of one step.
-        """
+        """Takes a loss scale in place of DeepSpeed's."""
         self.scale = scale
-        self._engine.torch_autocast_z0_gradscaler = None
-        if self.zero_stage > 0:
-            self._engine.optimizer.torch_autocast_gradscaler = None
-            self._engine.optimizer.loss_scale = scale.value if scale else 1.0
+        self._inside.set_loss_scale(scale.value if scale else 1.0)
 
     @property
     def model(self) -> torch.nn.Module:
@@ -112,7 +107,8 @@ class Engine:
         factor = float(dist.get_world_size())  # DeepSpeed averages over ranks
         if self.scale and self.zero_stage == 0:  # the other stages multiply and divide by themselves
             factor *= self.scale.value
-        self._engine.backward(loss * factor, scale_wrt_gas=False)
+        with self._engine.no_sync() if self.zero_stage == 0 else nullcontext():  # stage 0: see _reduce
+            self._engine.backward(loss * factor, scale_wrt_gas=False)
         if self.zero_stage == 0 and self._engine.is_gradient_accumulation_boundary():
             self._reduce()
 
@@ -147,9 +143,9 @@ class Engine:
 
     def _clip(self) -> float:
         """Scales, checks and clips gradients before the step at stage 0, where DeepSpeed checks nothing."""
-        gradients = [parameter.grad for parameter in self._trained.values()]
         if self.scale:
-            torch._foreach_div_(gradients, self.scale.value)
+            for parameter in self._trained.values():
+                cast(torch.Tensor, parameter.grad).div_(self.scale.value)
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), self.max_norm or math.inf))
         self._judge(norm)
         if not math.isfinite(norm):
@@ -173,16 +169,17 @@ class Engine:
             if self.zero_stage == 0:
                 yield ParameterPart(name, 0, parameter.detach().view(-1))
             elif self.zero_stage < 3:
-                if (held := parameter._hp_mapping) is not None:
-                    yield ParameterPart(name, held.lp_fragment_address.start, held.hp_fragment.detach())
+                if held := self._inside.weights(parameter):
+                    yield ParameterPart(name, *held)
             elif (part := self._third(name, parameter)) is not None:
                 yield part
 
     def _third(self, name: str, parameter: Any) -> ParameterPart | None:
         """The part at stage 3, where the last rank's part is padded to the size of the others."""
-        begin = dist.get_rank() * parameter.partition_numel()
-        count = min(parameter.partition_numel(), parameter.ds_numel - begin)
-        return ParameterPart(name, begin, safe_get_local_fp32_param(parameter)[:count].detach()) if count > 0 else None
+        held = safe_get_local_fp32_param(parameter)
+        begin = dist.get_rank() * len(held)
+        count = min(len(held), self._sizes[name] - begin)
+        return ParameterPart(name, begin, held[:count].detach()) if count > 0 else None
 
     def change_gradients(self, change: Callable[[ParameterPart, torch.Tensor], torch.Tensor]) -> None:
         """Puts other gradients in place of those that the passes of a step came to, before they are clipped.
@@ -193,39 +190,30 @@ class Engine:
         scale = self.scale.value if self.scale else 1.0
         self._has_changed = True
         for part in self.parts():
-            parameter: Any = self._trained[part.name]
+            parameter = self._trained[part.name]
             held = self._gradient(parameter)
-            old = held.view(-1)[: len(part.value)].to(part.value.device)
+            own = held.view(-1)[: len(part.value)]
+            old = own.to(part.value.device)
             new = change(part, old if scale == 1 else old / scale)
-            held.view(-1)[: len(part.value)].copy_(new if scale == 1 else new * scale)
-            self._note_norm(parameter, held)
+            own.copy_(new if scale == 1 else new * scale)
+            if self.zero_stage == 3:
+                safe_set_local_grad(parameter, held)
+            elif self.zero_stage > 0:
+                self._inside.note_norm(parameter, held)
 
     def _gradient(self, parameter: Any) -> torch.Tensor:
-        """What this rank holds of a parameter's gradient; changing it changes the step."""
-        zero = self._engine.optimizer
+        """What this rank holds of a parameter's gradient; at stages 0 to 2, changing it changes the step."""
         if self.zero_stage == 0:
-            gradient = parameter.grad
-        elif self.zero_stage < 3:
-            gradient = parameter._hp_mapping.get_lp_grad_fragment(parameter._index_in_param_group)
-        else:
-            gradient, _ = zero._get_fp32_grad_state_partition(param=parameter, release_swap_buffers=False)
-        return cast(torch.Tensor, gradient)
+            return cast(torch.Tensor, parameter.grad)
+        if self.zero_stage < 3:
+            return self._inside.gradient(parameter)
+        return cast(torch.Tensor, safe_get_local_grad(parameter))
 
     def _forget_changes(self) -> None:
         """DeepSpeed keeps the gradients of parameters that take no part in a step, which are 0 unless changed."""
-        zero = self._engine.optimizer
         if self._has_changed and self.zero_stage > 0:
-            held = zero.fp32_partitioned_groups_flat if self.zero_stage == 3 else zero.single_partition_of_fp32_groups
-            gradients = [group.grad for group in held if group.grad is not None]
-            for gradient in [*gradients, *([zero.grad_partitions_flat_buffer] if self.zero_stage == 3 else [])]:
-                gradient.zero_()
+            self._inside.drop_gradients()
         self._has_changed = False
-
-    def _note_norm(self, parameter: Any, gradient: torch.Tensor) -> None:
-        """With the optimizer offloaded, DeepSpeed takes norms on the way, in the backward pass."""
-        zero = self._engine.optimizer
-        if self.zero_stage > 0 and hasattr(zero, "norm_for_param_grads"):
-            zero.norm_for_param_grads[zero.get_param_id(parameter)] = gradient.norm()
 
     def report(self) -> dict[str, float]:
         """How fp16's loss scale fares; nothing in other precisions."""
@@ -286,9 +274,8 @@ class Engine:
                 parameter.data.copy_(state.pop("fp32"))
                 self._adamw.state[parameter] = state
             return
-        self._engine._config.load_universal_checkpoint = True
-        self._read(parts)
-        self._engine._config.load_universal_checkpoint = False
+        with self._inside.loading_by_parameter():
+            self._read(parts)
         for state in self._adamw.state.values():  # stage 3 gives all parameters one counter, to be counted up by each
             state["step"] = state["step"].to(state["exp_avg"].device, copy=True)
 

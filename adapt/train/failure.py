@@ -9,6 +9,7 @@ from pathlib import Path
 from adapt.errors import AdaptError, DeviceMemoryError, StorageError, TrainingError
 from adapt.ray.runtime import causes, find_ours
 from adapt.runner.files import storage_error
+from adapt.versions import untried
 
 
 @contextmanager
@@ -69,8 +70,9 @@ def as_ours(error: BaseException, folder: Path) -> AdaptError:
     if ours := find_ours(error) or known(error, folder):
         return ours
     ranks: Mapping[int, BaseException] = getattr(error, "worker_failures", {})
+    versions = "".join(f"; dontstop was {line}" for line in untried())
     return TrainingError(
-        f"the workers failed: {first_of(ranks) or _short(str(error))}",
+        f"the workers failed: {first_of(ranks) or _short(str(error))}{versions}",
         "mend the cause (see --debug for the whole story), then run the same command: it resumes",
     )
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from adapt.errors import DataError, StageError, StorageError
-from adapt.runner import Done, Outcome, Store, ensure, plan_stages
+from adapt.runner import Done, Outcome, Store, ensure, packages, plan_stages
+from adapt.versions import TRIED
 from tests.runner import toys
 from tests.runner.toys import Toy, ToyResult, content, part, ran, single
 
@@ -27,6 +28,21 @@ def test_a_second_run_runs_nothing_and_has_the_same_record(store: Store, runs: P
     ran(runs)
     assert ensure(toys.diamond(runs), Store(store.root)) == first
     assert ran(runs) == []
+
+
+def test_versions_that_were_not_tried_are_named_once_before_anything_runs(
+    store: Store, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TRIED, "ray", "2.1.0")
+    packages.say_untried.cache_clear()
+    ensure(toys.diamond(runs), store)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("not tried with Ray ")
+    assert "(tried: 2.1); dontstop doctor says what to install" in first
+    ensure(single(lambda *_: Outcome(ToyResult()), rate=0.2), store)
+    ensure(toys.diamond(runs), store)
+    assert "not tried" not in f"{others} {capsys.readouterr().err}"
+    packages.say_untried.cache_clear()
 
 
 def test_the_record_is_written_after_everything_else(store: Store) -> None:

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from adapt.errors import TrainingError
+from adapt.method.base import Method
 from tests.train.toy import Case, Objective, assert_close, build, feed, model, rate, reference, train
 
 STAGES = range(4)
+OFFLOADED = [Case(2, offload="optimizer"), Case(3, offload="optimizer"), Case(3, offload="all")]
 has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
 
 
@@ -26,6 +28,55 @@ def test_steps_are_those_of_plain_torch(ranks, zero_stage, world):
     assert min(expected.norms) > 1  # so every step was clipped, to 0.5
     assert_close(first, expected)
     assert all(other.norms == first.norms and not other.weights for other in others)
+
+
+class Recorder(Method):
+    """Keeps the gradients of every step as they reach the optimizer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[tuple[str, int, torch.Tensor]]] = []
+
+    def before_step(self, engine, step):
+        self.seen.append([])
+        engine.change_gradients(self._note)
+
+    def _note(self, part, gradient):
+        self.seen[-1].append((part.name, part.begin, gradient.clone()))
+        return gradient
+
+
+def gradients_of(cases: list[Case]) -> list:
+    """The parts of all gradients that this rank holds, and the weights at the end, for each case."""
+    outcomes = []
+    for case in cases:
+        method = Recorder()
+        loop = build(case, method=method)
+        for step, share in enumerate(feed(0, case.steps, case.global_batch)):
+            loop.step(share, step, rate(step))
+        outcomes.append((method.seen, loop.engine.full_state()))
+    return outcomes
+
+
+def joined(parts: list[tuple[str, int, torch.Tensor]], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Whole gradients from the parts of all ranks, which must hold each element at least once."""
+    whole = {name: torch.full((value.numel(),), math.nan) for name, value in like.items()}
+    for name, begin, values in parts:
+        whole[name][begin : begin + len(values)] = values
+    return {name: values.view_as(like[name]) for name, values in whole.items()}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_gradients_of_every_step_are_those_of_plain_torch(ranks, world):
+    """Accumulated over passes, reduced over ranks and not scaled, before they are clipped."""
+    cases = [*map(Case, STAGES), *OFFLOADED]
+    expected = reference(cases[0])
+    by_rank = ranks(world).run(gradients_of, cases)
+    for outcomes in zip(*by_rank, strict=True):
+        for step, like in enumerate(expected.gradients):
+            found = joined([part for seen, _ in outcomes for part in seen[step]], like)
+            torch.testing.assert_close(found, like, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(outcomes[0][1], expected.weights, rtol=1e-4, atol=3e-5)
 
 
 def test_the_size_of_micro_batches_does_not_matter(ranks):
@@ -148,9 +199,6 @@ def test_a_resumed_run_goes_on_bit_for_bit(ranks, tmp_path: Path):
         assert resumed.progress.tokens == expected.progress.tokens
         assert all(torch.equal(value, expected.weights[name]) for name, value in resumed.weights.items())
         assert all(map(torch.equal, resumed.moments[name], pair) for name, pair in expected.moments.items())
-
-
-OFFLOADED = [Case(2, offload="optimizer"), Case(3, offload="optimizer"), Case(3, offload="all")]
 
 
 @pytest.mark.parametrize("world", [1, 2])

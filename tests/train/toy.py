@@ -1,6 +1,6 @@
 """A tiny BERT trained through our engine and loop, and the same training written in plain torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ class Outcome(NamedTuple):
     norms: list[float]
     losses: list[float]
     progress: Progress
+    gradients: Sequence[dict[str, torch.Tensor]] = ()
+    """Of each step, before clipping; of `reference` alone."""
 
 
 def settings(**changes: Any) -> TrainingConfig:
@@ -211,7 +213,7 @@ def reference(
         eps=training.epsilon,
         foreach=False,
     )
-    norms, losses, tokens = [], [], 0
+    norms, losses, gradients, tokens = [], [], [], 0
     for number in range(case.steps):
         batch = Batch.of(columns(number))
         seen = masking.corrupt(batch)
@@ -220,6 +222,7 @@ def reference(
         adamw.zero_grad()
         loss.backward()
         toy.unused.grad = torch.zeros_like(toy.unused)
+        gradients.append({name: p.grad.clone() for name, p in trained.items()})
         norm = torch.cat([p.grad.flatten() for p in trained.values()]).norm()
         if 0 < training.max_gradient_norm < norm:
             for parameter in trained.values():
@@ -232,7 +235,7 @@ def reference(
         tokens += int(batch.lengths.sum())
     averages = {name: (adamw.state[p]["exp_avg"], adamw.state[p]["exp_avg_sq"]) for name, p in trained.items()}
     weights = {name: value.detach().clone() for name, value in toy.state_dict().items()}
-    return Outcome(weights, averages, norms, losses, Progress(case.steps, tokens))
+    return Outcome(weights, averages, norms, losses, Progress(case.steps, tokens), gradients)
 
 
 def assert_close(outcome: Outcome, expected: Outcome, last: int | None = None) -> None:

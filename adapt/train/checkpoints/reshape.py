@@ -9,29 +9,21 @@ import os
 import pickle
 import shutil
 import tempfile
-from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import deepspeed
 import torch
 import torch.distributed as dist
-from deepspeed.checkpoint import ds_to_universal
-from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-from deepspeed.runtime.zero.config import ZeroStageEnum
-from deepspeed.utils.tensor_fragment import fragment_address
 
 from adapt.errors import TrainingError
+from adapt.train.deepspeed_parts import CLASSES_IN_FILES, VERSION, join_shards
 
 TAG = "state"
 """The folder of a checkpoint's files within it."""
 _MODEL_FILES = "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"  # stages 0 to 2, stage 3
 _TENSORS = "fp32", "exp_avg", "exp_avg_sq"
-_ALLOWED = [fragment_address, ZeroStageEnum, LossScaler, DynamicLossScaler]
-"""Classes in the files of DeepSpeed's checkpoints, beside tensors and plain values. None of them does anything."""
 _ONLY_WEIGHTS = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
@@ -47,7 +39,7 @@ def only_numbers() -> Iterator[None]:
     before = os.environ.get(_ONLY_WEIGHTS)
     os.environ[_ONLY_WEIGHTS] = "1"
     try:
-        with torch.serialization.safe_globals(_ALLOWED):
+        with torch.serialization.safe_globals(CLASSES_IN_FILES):
             yield
     except pickle.UnpicklingError as error:
         lines = [line.strip() for line in str(error).splitlines() if "Unsupported" in line] or [str(error)]
@@ -122,7 +114,7 @@ def _take_apart(source: Path, zero_stage: int, names: Sequence[str], target: Pat
 
     # The loaders want these. Settings are left empty, so that they stay those of the configuration.
     optimizer = {
-        "ds_version": deepspeed.__version__,
+        "ds_version": VERSION,
         "param_groups": [{}] * len(names),
         "optimizer_state_dict": {"state": {0: {"step": step}}, "param_groups": [{}]},
     }
@@ -147,18 +139,7 @@ def _split(source: Path, names: Sequence[str], parameters: Path) -> torch.Tensor
 
 def _join(source: Path, names: Sequence[str], target: Path) -> torch.Tensor:
     """Stages 1 to 3: DeepSpeed puts the shards together. Returns AdamW's count of steps."""
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        ds_to_universal.main(
-            Namespace(
-                input_folder=str(source),
-                output_folder=str(target),
-                num_extract_workers=1,
-                num_merge_workers=1,
-                keep_temp_folder=False,
-                strict=True,
-                inject_missing_state=True,
-            )
-        )
+    join_shards(source, target)
     parameters = target / "zero"
     for file in (parameters / name / f"{key}.pt" for name in names for key in _TENSORS):
         value = _load(file)
