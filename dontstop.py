@@ -20,7 +20,7 @@ from adapt.api import (
 )
 from adapt.config import Config
 from adapt.errors import AdaptError
-from adapt.job.plan import Plan
+from adapt.job.job_run import Plan
 
 __all__ = [
     "AdaptError",

@@ -15,10 +15,8 @@ from adapt.chain.chain_run import ChainPlan, ChainRun, Report
 from adapt.config import Config, flat
 from adapt.config.kinds import Kind
 from adapt.errors import ConfigError
-from adapt.job.job import Job
-from adapt.job.plan import Plan, plan_of
+from adapt.job.job_run import Job, JobRun, Plan, plan_of, run_stages_of
 from adapt.job.registry import JOBS, job_of
-from adapt.job.run import JobRun, run_stages_of
 from adapt.library import as_library
 from adapt.parse import parse
 from adapt.parse.values import check_config

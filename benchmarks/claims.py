@@ -11,10 +11,9 @@ from dataclasses import replace
 
 from scipy.stats import permutation_test, spearmanr
 
-from adapt.chain.arguments import read_command
-from adapt.chain.build import build_chain, study
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
 from adapt.evaluate.results import ModelsCompared
 from adapt.show.report.study import Study
 from adapt.show.report.task_comparison import RecipeCompared, compare_all

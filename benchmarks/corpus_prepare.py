@@ -43,7 +43,7 @@ def measure(options: Options) -> Result:
 def ours(model: Path, corpus: Path, root: Path) -> float:
     """Seconds of the stage `prepare`, once Ray runs."""
     from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig
-    from adapt.job.text import domain_text
+    from adapt.job.job_text import domain_text
     from adapt.ray.runtime import connect
     from adapt.runner import ensure
     from adapt.stage.context import Context

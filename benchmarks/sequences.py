@@ -11,10 +11,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from adapt.chain.arguments import read_command
-from adapt.chain.build import build_chain, study
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import Section, Table
 from adapt.show.pages import render_markdown
 from adapt.show.report.sequence_runs import Sequences, compare_methods, sequences_of

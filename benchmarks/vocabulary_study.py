@@ -10,10 +10,9 @@ import sys
 
 import numpy as np
 
-from adapt.chain.arguments import read_command
-from adapt.chain.build import build_chain, study
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain, study
 from adapt.show.blocks import NONE, Cell, Section, Table
 from adapt.show.pages import render_markdown
 from adapt.show.report.study import Study

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config
 from adapt.corpus.entities import tagged
 from adapt.embed.table import embedder_of
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.method.table import method_of
 from adapt.parse import parse
 from adapt.stage.context import Context

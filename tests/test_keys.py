@@ -31,10 +31,9 @@ from adapt.corpus.files.formats import Bad
 from adapt.corpus.files.manifest import build_manifest
 from adapt.corpus.files.sources import items_of, read_slice, slices_of
 from adapt.errors import AdaptError
-from adapt.job.dapt import dapt_stages
 from adapt.job.registry import JOBS
-from adapt.job.tapt import tapt_stages
-from adapt.job.vocabulary import ACTIONS, change_vocabulary
+from adapt.job.training_jobs import dapt_stages, tapt_stages
+from adapt.job.vocabulary_job import ACTIONS, change_vocabulary
 from adapt.method.lora.method import LoraOptions
 from adapt.runner import Stage, packages
 from adapt.runner.digest import Digests

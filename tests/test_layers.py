@@ -226,7 +226,7 @@ CAUGHT = [
     ("adapt/stage/a.py", "from jobs.dapt import main", "adapt/stage/a.py:1: imports jobs"),
     ("adapt/stage/a.py", "def f():\n    from adapt.job import dapt", "adapt/stage/a.py:2: imports adapt.job"),
     ("adapt/stage/a.py", "import torch", "adapt/stage/a.py:1: imports torch at the top"),
-    ("adapt/job/a.py", "from adapt.chain.build import build", "adapt/job/a.py:1: imports adapt.chain"),
+    ("adapt/job/a.py", "from adapt.chain.chain_stages import build", "adapt/job/a.py:1: imports adapt.chain"),
     ("adapt/job/a.py", "from adapt.train.launch import launch", "adapt/job/a.py:1: imports adapt.train"),
     ("adapt/chain/a.py", "from adapt.train.launch import launch", "adapt/chain/a.py:1: imports adapt.train"),
     ("adapt/plugin.py", "from adapt.method.base import Method", "adapt/plugin.py:1: imports adapt.method"),

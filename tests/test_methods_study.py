@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
 from adapt.method.table import METHODS
 
 pytestmark = pytest.mark.heavy

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapt.api import configuration
-from adapt.chain.arguments import VERBS as LOCAL_VERBS
+from adapt.chain.chain_file import VERBS as LOCAL_VERBS
 from adapt.cli.main import COMMANDS
 from adapt.config import flat
 from adapt.config.kinds import DAPT
@@ -19,7 +19,7 @@ from adapt.method.table import METHODS
 from adapt.model.layers.families import PATTERNS
 from adapt.select.table import SELECTIONS
 from adapt.shipped import recipes, spaces
-from adapt.submit.arguments import VERBS
+from adapt.submit.submit_order import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "README.md").read_text("utf-8")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, ttest_rel
 
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
 from adapt.runner import Finished
 from adapt.select.judge.nearness import Nearness
 from adapt.show.report.study import Entry, Study

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adapt.chain.build import Chain, ahead, build_chain, study
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import Chain, ahead, build_chain, study
 from adapt.model.load import load_model
 from adapt.runner import Record, Store
 from adapt.runner.record import load_record

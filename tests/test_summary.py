@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapt.evaluate.results import Estimate, LossChange
-from adapt.job.plan import plan_table
+from adapt.job.job_run import plan_table
 from adapt.model.locate import Pretrained
 from adapt.model.start import Start
 from adapt.runner import Done, Outcome, Stage, Store, ensure, plan_stages

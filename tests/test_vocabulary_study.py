@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
 from adapt.show.blocks import NONE, Cell
 from adapt.show.report.study import Entry, Study
 from benchmarks.vocabulary_study import losses, saved, scores, shares

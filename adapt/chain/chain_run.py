@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapt.chain.build import Chain, ahead, build_chain, check_chain, study, trainings_ahead
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import ChainFile, read_chain
+from adapt.chain.chain_file import ChainFile, read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
 from adapt.show.blocks import Block, Section, TextBlock
 from adapt.show.pages import render_notebook
 from adapt.show.progress.chain_now import ChainNow, chain_now

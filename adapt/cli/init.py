@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from adapt.cli.look import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
+from adapt.cli.inspect_files import TaskLook, TextLook, look_at_task, look_at_text, plain_name, split_paths
 from adapt.console import finish, log
 from adapt.corpus.files.manifest import expand_paths
 from adapt.corpus.files.records import read_objects

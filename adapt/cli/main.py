@@ -1,17 +1,22 @@
 """The command `dontstop`: a job, a chain, a search, or one of the small commands around them."""
 
+import ast
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from adapt import __version__
+from adapt.config import Config, flat
 from adapt.console import log, run_job
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.nearest import nearest
 from adapt.shipped import recipes, spaces, unless_here
+from adapt.show.blocks import Block, Table, TextBlock
 
 COMMANDS = {
     "chain": "run, plan, status, logs, report, submit, stop: several jobs from one file",
@@ -79,12 +84,11 @@ def usage() -> str:
 
 def run_named(name: str, arguments: Sequence[str]) -> None:
     """Runs a job by its name."""
-    from adapt.cli.recipes import with_files
-    from adapt.job.run import carry_out
+    from adapt.job.job_run import carry_out
 
     taken = with_files([*arguments], "--config", unless_here(recipes()))
     if name == "vocabulary":
-        from adapt.job.vocabulary import told
+        from adapt.job.vocabulary_job import told
 
         taken = told(taken)
     carry_out(JOBS[name], taken)
@@ -96,7 +100,6 @@ def _module(name: str) -> Callable[[list[str]], None]:
 
 
 def _recipes(arguments: list[str]) -> None:
-    from adapt.cli.recipes import shipped_blocks
     from adapt.show.terminal import render_text
 
     if not arguments or arguments[0] in HELP:
@@ -110,17 +113,143 @@ def _recipes(arguments: list[str]) -> None:
 
 
 def _completion(arguments: list[str]) -> None:
-    from adapt.cli.completion import script
-
     shell = arguments[0] if arguments else os.path.basename(os.environ.get("SHELL", ""))
     print(script(shell), end="")
     log('to use it now: eval "$(dontstop completion bash)"; for good, put that line into ~/.bashrc')
 
 
+@dataclass(frozen=True)
+class ShippedRecipe:
+    """A configuration, or a chain of stages, that comes with the package."""
+
+    file: Path
+
+    @property
+    def name(self) -> str:
+        """What the command calls it."""
+        return self.file.stem
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a chain, to be given to `dontstop chain run`."""
+        return "\nstages:" in self.file.read_text(encoding="utf-8")
+
+    @property
+    def about(self) -> str:
+        """Its first sentence: the comment that it begins with."""
+        lines = []
+        for line in self.file.read_text(encoding="utf-8").splitlines():
+            if not line.startswith("#") or line.startswith("#   "):
+                break
+            lines.append(line.removeprefix("# ").partition("    ")[0])
+        return _first_sentence(" ".join(lines))
+
+    @property
+    def command(self) -> str:
+        """The command that runs it, without its arguments."""
+        if self.is_chain:
+            return f"dontstop chain run {self.name}"
+        job = {"sequence": "sequence"}.get(self.name, "dapt")
+        return "dontstop demo" if self.name == "demo" else f"dontstop {job} --config {self.name}"
+
+
+def with_files(arguments: list[str], option: str, file_of: dict[str, str]) -> list[str]:
+    """A command line with the values of an option replaced by files, where they are names.
+
+    Args:
+        arguments: of the command.
+        option: such as `--config`.
+        file_of: files by name.
+    """
+    replaced = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        name, equals, value = argument.partition("=")
+        if before == option:
+            argument = file_of.get(argument, argument)
+        elif name == option and equals:
+            argument = f"{option}={file_of.get(value, value)}"
+        replaced.append(argument)
+    return replaced
+
+
+def shipped_blocks() -> list[Block]:
+    """A table of the recipes and one of the spaces."""
+    found = [[recipe.name, recipe.about, recipe.command] for recipe in map(ShippedRecipe, recipes().values())]
+    described = [[name, _first_sentence(_docstring(file))] for name, file in spaces().items()]
+    return [
+        Table(["recipe", "what it does", "command"], found, "Recipes", words=True),
+        Table(["space", "what it searches"], described, "Search spaces, for dontstop tune --space NAME", words=True),
+        TextBlock("dontstop recipes NAME prints the file, to be changed"),
+    ]
+
+
+def _docstring(file: Path) -> str:
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+
+
+def _first_sentence(text: str) -> str:
+    sentence, stop, _ = " ".join(text.split()).partition(". ")
+    return f"{sentence}." if stop else sentence
+
+
+CHAIN = ("run", "plan", "status", "logs", "report", "submit", "stop")
+_BASH = """\
+_dontstop() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" first="${{COMP_WORDS[1]}}"
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$word"))
+    elif [ "$first" = chain ] && [ "$COMP_CWORD" -eq 2 ]; then
+        COMPREPLY=($(compgen -W "{chain}" -- "$word"))
+    elif [ "$first" = init ] && [[ "$word" == --* ]]; then
+        COMPREPLY=($(compgen -W "{init}" -- "$word"))
+    elif [[ "$word" == --* ]]; then
+        COMPREPLY=($(compgen -W "{options}" -- "$word"))
+    else
+        COMPREPLY=($(compgen -f -- "$word"))
+    fi
+}}
+complete -o filenames -F _dontstop dontstop
+"""
+_ZSH = "autoload -Uz bashcompinit && bashcompinit\n" + _BASH
+_FISH = """\
+complete -c dontstop -n __fish_use_subcommand -f -a "{commands}"
+complete -c dontstop -n "__fish_seen_subcommand_from chain" -f -a "{chain}"
+{init_fish}
+{fields}
+"""
+
+
+def script(shell: str) -> str:
+    """The completion script of a shell.
+
+    Args:
+        shell: `bash`, `zsh` or `fish`.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    from adapt.cli.init import OPTIONS
+
+    forms = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+    if shell not in forms:
+        raise ConfigError(f"there is no completion for {shell or '(no shell)'}", "name bash, zsh or fish")
+    names = ["config", "help", "debug", *flat(Config())]
+    return forms[shell].format(
+        commands=" ".join([*JOBS, *COMMANDS]),
+        chain=" ".join(CHAIN),
+        init=" ".join(f"--{name}" for name in OPTIONS),
+        init_fish="\n".join(
+            f'complete -c dontstop -n "__fish_seen_subcommand_from init" -l {name}' for name in OPTIONS
+        ),
+        options=" ".join(f"--{name}" for name in names),
+        fields="\n".join(f"complete -c dontstop -l {name} -r" for name in names),
+    )
+
+
 RUN: dict[str, Callable[[list[str]], None]] = {
-    "chain": _module("chain"),
-    "tune": _module("tune"),
-    "demo": _module("demo"),
+    "chain": _module("chain_command"),
+    "tune": _module("tune_command"),
+    "demo": _module("demo_command"),
     "init": _module("init"),
     "doctor": _module("doctor"),
     "recipes": _recipes,

@@ -1,14 +1,30 @@
 """All jobs. Parsing, help, chain files, plans, summaries and reports read this table, and nothing else knows names."""
 
 from adapt.errors import ConfigError
-from adapt.job import advise, dapt, evaluate, finetune, merge, select, sequence, similarity, tapt, vocabulary
-from adapt.job.job import Job
+from adapt.job.job_run import Job
+from adapt.job.measuring_jobs import ADVISE_JOB, EVALUATE_JOB, SIMILARITY_JOB
+from adapt.job.merge_job import MERGE_JOB
+from adapt.job.selection_job import SELECT_JOB
+from adapt.job.sequence_job import SEQUENCE_JOB
+from adapt.job.training_jobs import DAPT_JOB, FINETUNE_JOB, TAPT_JOB
+from adapt.job.vocabulary_job import VOCABULARY_JOB
 from adapt.nearest import nearest
 from adapt.plugin import imported
 
 JOBS: dict[str, Job] = {
-    module.JOB.name: module.JOB
-    for module in (dapt, tapt, select, sequence, merge, finetune, evaluate, similarity, vocabulary, advise)
+    job.name: job
+    for job in (
+        DAPT_JOB,
+        TAPT_JOB,
+        SELECT_JOB,
+        SEQUENCE_JOB,
+        MERGE_JOB,
+        FINETUNE_JOB,
+        EVALUATE_JOB,
+        SIMILARITY_JOB,
+        VOCABULARY_JOB,
+        ADVISE_JOB,
+    )
 }
 """All jobs, by name."""
 

@@ -1,31 +1,49 @@
-"""What jobs/chain.py does with clusters: submit, follow, look at, and end a chain or a job."""
+"""What dontstop chain does with clusters: submit, follow, look at, and end a chain or a job."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from adapt.chain.build import Chain, ahead, build_chain, build_one
+from adapt.chain.chain_stages import Chain, ahead, build_chain, build_one
 from adapt.console import duration, finish, log
 from adapt.errors import ConfigError
 from adapt.preflight import check_absolute, check_memory
 from adapt.ray.runtime import connect
 from adapt.runner.reach import everything
-from adapt.show.progress.jobs import ShownJob, jobs_table
+from adapt.show.blocks import Table
 from adapt.show.terminal import show_blocks
 from adapt.stage.context import root_of
 from adapt.stage.running import ON_A_CLUSTER
 from adapt.stage.train import Train
-from adapt.submit.arguments import Asked
-from adapt.submit.check import check_driver, check_environment, check_places, check_storage, cluster_findings
-from adapt.submit.connection import address_from, connected
-from adapt.submit.follow import Follower, Unread, show_while_read
-from adapt.submit.jobs import JobCluster, stop
-from adapt.submit.order import PART, Order, order_of
+from adapt.submit.cluster_check import check_driver, check_environment, check_places, check_storage, cluster_findings
+from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from, connected, show_while_read, stop
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
-from adapt.submit.small import driver_options, run_small
-from adapt.submit.stages import run_as_jobs
-from adapt.submit.submit import submit
+from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
+from adapt.submit.submit_order import PART, Asked, Order, order_of
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """A job, as people are told of it."""
+
+    name: str
+    part: str
+    """What it does: the label of a stage, or `all`."""
+    status: str
+    times: Mapping[str, str]
+    """When it `began`, and how long it `took`; empty before it has begun."""
+    message: str
+    """Why it waits, or how it ended."""
+
+
+def jobs_table(jobs: Sequence[ShownJob]) -> Table:
+    """A row for each job, the oldest first."""
+    rows = [
+        [job.name, job.part, job.status, job.times.get("began", ""), job.times.get("took", ""), job.message[:200]]
+        for job in jobs
+    ]
+    return Table(["job", "does", "status", "began", "took", "what Ray says"], rows, words=True)
 
 
 def carry_out_there(asked: Asked) -> None:

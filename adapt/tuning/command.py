@@ -7,7 +7,7 @@ from typing import Any
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.job.registry import JOBS, job_of
 from adapt.nearest import nearest
 from adapt.parse import parse

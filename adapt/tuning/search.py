@@ -9,7 +9,7 @@ from typing import Any
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.evaluate.results import Estimate
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.runner import Done, Outcome, Stage, Store
 from adapt.runner.files import write_atomically
 from adapt.runner.packages import deciding

@@ -9,7 +9,7 @@ from typing import Any
 from adapt.better import ways_of
 from adapt.config import Config, TaskConfig
 from adapt.evaluate.results import Estimate, LossChange
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.runner import Done, Outcome, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence as DomainSequence

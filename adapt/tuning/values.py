@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from adapt.config import Config, flat
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.parse.keys import nested
 from adapt.redact import redacted
 from adapt.runner.key import canonical

@@ -12,8 +12,8 @@ import pytest
 
 import adapt.ray.runtime
 from adapt.console import attempt
-from adapt.job.dapt import JOB
-from adapt.job.run import carry_out
+from adapt.job.job_run import carry_out
+from adapt.job.training_jobs import DAPT_JOB
 from tests.bad_input.given import TEXTS, Ran, Run, line, write
 
 
@@ -52,7 +52,7 @@ def run(
         given = {**usual, **{name.replace("__", "."): value for name, value in changes.items()}}
         monkeypatch.setattr(sys, "argv", ["jobs/dapt.py", *(f"--{name}={value}" for name, value in given.items())])
         capfd.readouterr()
-        code = attempt(lambda: carry_out(JOB, sys.argv[1:]))
+        code = attempt(lambda: carry_out(DAPT_JOB, sys.argv[1:]))
         out, err = capfd.readouterr()
         return Ran(code, out, caplog.text + err)  # what Ray logs goes past capfd
 

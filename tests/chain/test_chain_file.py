@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.arguments import read_command
-from adapt.chain.build import _start
-from adapt.chain.expand import Node, expand_chain
-from adapt.chain.file import ChainFile, read_chain
-from adapt.chain.fill import fill
+from adapt.chain.chain_file import ChainFile, read_chain, read_command
+from adapt.chain.chain_nodes import Node, expand_chain, fill
+from adapt.chain.chain_stages import _start
 from adapt.config import Config
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS

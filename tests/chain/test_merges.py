@@ -8,9 +8,9 @@ import pytest
 import torch
 import yaml
 
-from adapt.chain.build import Chain, build_chain, trainings
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import Chain, build_chain, trainings
 from adapt.errors import ConfigError
 from adapt.runner import Done
 from tests.merge.folders import extended, folder_of, moved, weights_in

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.build import Chain, build_chain, study
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import Chain, build_chain, study
 from adapt.runner import Record, Stage
 from adapt.runner.result import plain_values
 from adapt.show.report.lineage import lineage

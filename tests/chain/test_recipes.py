@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from adapt.chain.expand import Node, expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import Node, expand_chain
 from adapt.method.table import METHODS
 
 pytestmark = pytest.mark.heavy

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.build import Chain, ahead, build_chain, study, trainings_ahead
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import Chain, ahead, build_chain, study, trainings_ahead
 from adapt.errors import ConfigError, DataError
 from adapt.evaluate.results import Estimate
 from adapt.runner import Record

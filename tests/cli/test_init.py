@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from adapt.cli.init import DraftLength, ModelSeen
-from adapt.cli.look import heldout_share, look_at_text
+from adapt.cli.inspect_files import heldout_share, look_at_text
 from adapt.cli.main import run_command
 from adapt.config import Config
 from adapt.config.kinds import DAPT, Kind
@@ -78,7 +78,7 @@ def test_plain_text_is_read_by_lines_or_by_paragraphs() -> None:
 
 
 def test_large_text_is_estimated_from_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapt.cli.look.SAMPLE_BYTES", 4000)
+    monkeypatch.setattr("adapt.cli.inspect_files.SAMPLE_BYTES", 4000)
     write(Path("a.jsonl"), [{"text": text} for text in TEXTS])
     Path("b.jsonl.gz").write_bytes(gzip.compress(Path("a.jsonl").read_bytes()))
     for name in ("a.jsonl", "b.jsonl.gz"):

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapt.cli.completion import script
-from adapt.cli.main import COMMANDS, RUN, run_command, usage
-from adapt.cli.recipes import ShippedRecipe, with_files
+from adapt.cli.main import COMMANDS, RUN, ShippedRecipe, run_command, script, usage, with_files
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.shipped import recipe_file, recipes, spaces, unless_here

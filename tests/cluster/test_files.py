@@ -11,7 +11,7 @@ import pytest
 import ray.autoscaler
 import yaml
 
-from adapt.submit.limits import NODE_GROUPS, limits_from
+from adapt.submit.cluster_check import NODE_GROUPS, limits_from
 
 ROOT = Path(__file__).parents[2]
 CLOUDS = ["ray-cluster.yaml", "cluster/gcp.yaml", "cluster/azure.yaml"]

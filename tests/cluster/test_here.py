@@ -15,8 +15,8 @@ import pytest
 
 from adapt.errors import ClusterError
 from adapt.runner.record import Record
-from adapt.submit.limits import limits_in
-from adapt.submit.order import order_of
+from adapt.submit.cluster_check import limits_in
+from adapt.submit.submit_order import order_of
 from cluster.here import autoscaler
 from cluster.here.demo import STEPS, arguments
 from cluster.here.node import FOLDER, Node

@@ -15,7 +15,7 @@ MODULES = [
     "ray.data",
     "ray.train.torch",
     "ray.train.v2._internal.execution.controller",
-    "adapt.job.run",
+    "adapt.job.job_run",
     "adapt.train.local",
     "adapt.train.worker",
     "tests.forks.process",

@@ -11,10 +11,10 @@ from adapt.advise.advice import Advice
 from adapt.advise.evidence import Evidence
 from adapt.config import Config, CorpusConfig, SourceConfig, TaskConfig
 from adapt.errors import ConfigError
-from adapt.job.advise import JOB, advice, advise_stages
-from adapt.job.run import carry_out
-from adapt.job.tapt import JOB as TAPT_JOB
-from adapt.job.tapt import tapt_stages
+from adapt.job.job_run import carry_out
+from adapt.job.measuring_jobs import ADVISE_JOB, advice, advise_stages
+from adapt.job.training_jobs import TAPT_JOB as TAPT_JOB
+from adapt.job.training_jobs import tapt_stages
 from adapt.parse import parse
 from adapt.runner import Finished, ensure
 from adapt.stage.context import Context
@@ -52,7 +52,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def config(arguments: list[str], told: None) -> Config:
-    return parse(arguments, "jobs/advise.py", JOB.kind)
+    return parse(arguments, "jobs/advise.py", ADVISE_JOB.kind)
 
 
 def looked(config: Config) -> Finished[Evidence]:
@@ -65,7 +65,7 @@ def advised(config: Config) -> Advice:
 
 
 def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    carry_out(JOB, [*arguments, "--debug"])
+    carry_out(ADVISE_JOB, [*arguments, "--debug"])
     out, shown = capsys.readouterr()
     result = json.loads(out.splitlines()[-1])
     metrics = result["metrics"]
@@ -86,7 +86,7 @@ def test_the_whole_job(arguments: list[str], capsys: pytest.CaptureFixture[str])
 
 def test_what_is_known_is_not_looked_at_again(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def evidence(*more: str) -> tuple[str, str]:
-        return looked(parse([*arguments, *more], "jobs/advise.py", JOB.kind)).record.key, capsys.readouterr().err
+        return looked(parse([*arguments, *more], "jobs/advise.py", ADVISE_JOB.kind)).record.key, capsys.readouterr().err
 
     key, _ = evidence()
     again, shown = evidence("--advice.budget_device_hours=1", "--training.max_steps=3")
@@ -123,7 +123,7 @@ def test_a_selection_of_a_pool(arguments: list[str], told: None, tmp_path: Path)
     """The command that it proposes is one that jobs/tapt.py takes."""
     pool = write(tmp_path / "candidates.jsonl", [{"text": text} for text in sentences(900, 9)])
     given = [*arguments[:1], *arguments[2:], f"--select.pool_paths={pool}"]
-    config = parse(given, "jobs/advise.py", JOB.kind)
+    config = parse(given, "jobs/advise.py", ADVISE_JOB.kind)
     finished = looked(config)
     evidence = finished.result
     assert evidence.candidates

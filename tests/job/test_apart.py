@@ -22,9 +22,8 @@ from adapt.config import (
 from adapt.corpus.dedup.minhash import estimated_jaccard, signatures
 from adapt.corpus.screening.heldout import Measured
 from adapt.corpus.shards.tokens import TokenStream
-from adapt.job.dapt import dapt_stages
-from adapt.job.sequence import sequence_stages
-from adapt.job.tapt import tapt_stages
+from adapt.job.sequence_job import sequence_stages
+from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.runner import Stage, Store, ensure
 from adapt.schema import HELDOUT_GLOB, SHARD_GLOB
 from adapt.stage.context import Context

@@ -12,7 +12,7 @@ import pytest
 
 from adapt.config import Config, MixtureConfig, SourceConfig
 from adapt.errors import ConfigError, DataError, ModelError, StorageError
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure, plan_stages
 from adapt.runner.store import DIGITS
 from adapt.stage.context import Context

@@ -12,7 +12,7 @@ import pytest
 
 from adapt.config import Config, EvaluationSet, flat
 from adapt.config.kinds import DAPT
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.method.das.options import DasOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context

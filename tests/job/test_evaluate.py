@@ -20,9 +20,8 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt_stages
-from adapt.job.evaluate import evaluate_stages
-from adapt.job.similarity import similarity_stages
+from adapt.job.measuring_jobs import evaluate_stages, similarity_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.runner import ensure
 from adapt.stage.compare import Compare
 from adapt.stage.context import Context

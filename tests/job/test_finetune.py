@@ -8,8 +8,7 @@ import pytest
 
 from adapt.config import Config, FinetuneConfig, TaskConfig
 from adapt.errors import ConfigError
-from adapt.job.finetune import JOB, finetune_stages, runs
-from adapt.job.tapt import tapt_stages
+from adapt.job.training_jobs import FINETUNE_JOB, finetune_stages, runs, tapt_stages
 from adapt.parse import check_config
 from adapt.stage.context import Context
 from adapt.stage.finetune import Finetune
@@ -125,4 +124,4 @@ def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(conf
 )
 def test_a_task_that_cannot_be_taught_is_refused(config: Config, wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_config(replace(config, **wrong), JOB.kind)
+        check_config(replace(config, **wrong), FINETUNE_JOB.kind)

@@ -12,8 +12,8 @@ import torch
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.merge import JOB, merge_stages
-from adapt.job.run import carry_out
+from adapt.job.job_run import carry_out
+from adapt.job.merge_job import MERGE_JOB, merge_stages
 from adapt.model.instruct import warn_of_instruct
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
@@ -57,7 +57,7 @@ def test_a_model_for_each_share_that_loads_with_a_card(
     lines = []
     for _ in range(2):
         carry_out(
-            JOB,
+            MERGE_JOB,
             [
                 f"--model.path={tiny_bert}",
                 f"--merge.models=[{models[0]}]",

@@ -8,8 +8,8 @@ import pytest
 
 from adapt.config import Config, MergeConfig, MethodConfig
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt_stages
-from adapt.job.sequence import JOB, sequence_stages
+from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence
 from adapt.stage.merge import Merge
@@ -49,8 +49,8 @@ def test_what_is_measured_tested_and_handed_on_is_the_merge(config: Config) -> N
         assert all(run.start.training == step.merged for runs in step.runs.values() for run in runs)
     assert stage.model == stage.steps[-1].merged
     assert stage.model
-    assert JOB.training
-    assert JOB.training(stage) == stage.model
+    assert SEQUENCE_JOB.training
+    assert SEQUENCE_JOB.training(stage) == stage.model
     assert stage.model.model_place == "."
 
 

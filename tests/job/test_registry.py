@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.arguments import read_job
-from adapt.chain.build import build_chain
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
-from adapt.cli.chain import main
+from adapt.chain.chain_file import read_chain, read_job
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain
+from adapt.cli.chain_command import main
 from adapt.config import Config, flat
 from adapt.config.kinds import DAPT, Kind
 from adapt.console import attempt
 from adapt.errors import ConfigError
-from adapt.job import run as job_run
-from adapt.job.job import Job
+from adapt.job import job_run
+from adapt.job.job_run import Job, carry_out
 from adapt.job.registry import JOBS, job_of
-from adapt.job.run import carry_out
 from adapt.parse import parse, parse_values
 from adapt.runner import Finished, Stage, ensure
 from adapt.runner.record import Record

@@ -182,7 +182,7 @@ def test_every_hop_is_a_call_in_the_source_and_none_goes_upwards(number: int) ->
 
 def test_the_road_leads_from_the_script_to_ray_in_few_hops() -> None:
     running, building = roads()
-    assert running[0].start == Place("adapt/job/run.py", "carry_out")
+    assert running[0].start == Place("adapt/job/job_run.py", "carry_out")
     assert target(running[-1]) == Place("ray", "TorchTrainer")
     assert building[0].start in [hop.start for hop in running]
     assert target(building[-1]) == Place("adapt/stage/train.py", "Train.of")

@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 import yaml
 
-from adapt.chain.build import build_chain
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, SelectConfig, TaptConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.dapt import dapt_stages
 from adapt.job.registry import JOBS
-from adapt.job.select import JOB, select_stages
-from adapt.job.tapt import SELECTION, tapt_stages
+from adapt.job.selection_job import SELECT_JOB, select_stages
+from adapt.job.training_jobs import SELECTION, dapt_stages, tapt_stages
 from adapt.parse import parse
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select
@@ -235,10 +234,10 @@ def test_the_job_is_parsed_with_its_options(config: Config, tmp_path: Path) -> N
     file.write_text(
         "select:\n  kind: [{dsir: {ngram: 1}}, classifier]\n  pool_paths: data/pool.jsonl\n  documents: 3\n"
     )
-    given = parse(["--config", str(file), "--select.keep=4"], "jobs/select.py", JOB.kind)
+    given = parse(["--config", str(file), "--select.keep=4"], "jobs/select.py", SELECT_JOB.kind)
     assert given.select.kind == [{"dsir": {"ngram": 1}}, "classifier"]
     assert given.select.keep == 4
-    one = parse(["--select.kind=dsir", "--select.options={ngram: 1}"], "jobs/select.py", JOB.kind)
+    one = parse(["--select.kind=dsir", "--select.options={ngram: 1}"], "jobs/select.py", SELECT_JOB.kind)
     assert (one.select.kind, one.select.options) == ("dsir", {"ngram": 1})
-    listed = parse(["--select.kind=[dsir, classifier]"], "jobs/select.py", JOB.kind)
+    listed = parse(["--select.kind=[dsir, classifier]"], "jobs/select.py", SELECT_JOB.kind)
     assert listed.select.kind == ["dsir", "classifier"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, MethodConfig, ResourcesConfig, SequenceConfig, SourceConfig
-from adapt.job.dapt import dapt_stages
-from adapt.job.sequence import sequence_stages
+from adapt.job.sequence_job import sequence_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.method.adapters import AdaptersOptions
 from adapt.runner import Stage
 from adapt.runner.reach import everything

@@ -9,9 +9,8 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig
 from adapt.errors import ConfigError, ModelError
-from adapt.job.dapt import dapt_stages
-from adapt.job.sequence import sequence_stages
-from adapt.job.tapt import tapt_stages
+from adapt.job.sequence_job import sequence_stages
+from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.method.das.options import DasOptions
 from adapt.method.das.stage import MeasureImportance
 from adapt.runner import Stage

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, MethodConfig, SequenceConfig, SourceConfig
 from adapt.errors import ConfigError
-from adapt.job.sequence import JOB, sequence_stages
+from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.parse import check_config
 from adapt.runner import Done
 from adapt.stage import train
@@ -90,7 +90,7 @@ def test_a_streamed_corpus_is_refused(config: Config) -> None:
 
 def test_a_task_without_train_split_is_refused(config: Config) -> None:
     with pytest.raises(ConfigError, match="tasks, entry 1: train is empty"):
-        check_config(replace(config, tasks=[replace(config.tasks[0], train=[])]), JOB.kind)
+        check_config(replace(config, tasks=[replace(config.tasks[0], train=[])]), SEQUENCE_JOB.kind)
 
 
 # --- a sequence that was begun

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 
 from adapt.config import Config
-from adapt.job.sequence import JOB, sequence_stages
+from adapt.job.sequence_job import SEQUENCE_JOB, sequence_stages
 from adapt.model.additions.domains import domains_of, sets_of
 from adapt.model.load import load_model
 from adapt.parse import parse_values
@@ -63,7 +63,7 @@ def given(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str
 
 @pytest.fixture(scope="module")
 def config(given: dict[str, Any]) -> Config:
-    return parse_values(given, JOB.kind, "test")
+    return parse_values(given, SEQUENCE_JOB.kind, "test")
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def test_a_second_domain_with_what_another_method_knows_of_the_first(
     if method == "ewc":
         changed["ewc"] = {**options, "general": "none"}
     stage = sequence_stages(
-        Context.of(parse_values({**changed, "sequence": {"order": ["one", "two"]}}, JOB.kind, "test"))
+        Context.of(parse_values({**changed, "sequence": {"order": ["one", "two"]}}, SEQUENCE_JOB.kind, "test"))
     )
     first, second = (step.training for step in stage.steps)
     stand_in(das, first)
@@ -279,7 +279,7 @@ def test_models_with_parts_for_each_domain_come_to_the_end(
     """On two ranks, with the domain's parts in fine-tuning, and losses with the domain given and without."""
     short = {"training": {**given["training"], "max_steps": 4}, "finetune": {**given["finetune"], "seeds": [0]}}
     changed = {**given, **short, "method": {"kind": method}, method: options, "resources": {"workers": 2}}
-    ran = run(parse_values(changed, JOB.kind, "test"), order=["one", "two"])
+    ran = run(parse_values(changed, SEQUENCE_JOB.kind, "test"), order=["one", "two"])
     assert [set(row) for row in ran.result.scores.rows] == [set(), {"first"}, {"first", "second"}]
     model: Any = load_model(ran.of(ran.stage.steps[-1].export).path)
     assert model.config.num_hidden_layers == layers

@@ -17,7 +17,7 @@ from adapt.config import (
     TrainingConfig,
 )
 from adapt.errors import ConfigError, ModelError
-from adapt.job.similarity import similarity_stages
+from adapt.job.measuring_jobs import similarity_stages
 from adapt.stage.context import Context
 from adapt.stage.text.similarity import Similarity
 from tests.model.checkpoints import exchange_tokens

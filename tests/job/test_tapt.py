@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from adapt.config import Config, EvaluationSet, SelectConfig, SourceConfig, TaptConfig
-from adapt.job.tapt import POOL, SELECTION, tapt_stages
+from adapt.job.training_jobs import POOL, SELECTION, tapt_stages
 from adapt.runner import Stage
 from adapt.runner.run import plan_stages
 from adapt.stage.context import Context

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, SelectConfig
 from adapt.errors import ConfigError
-from adapt.job.tapt import JOB, SELECTION, tapt_stages
+from adapt.job.training_jobs import SELECTION, TAPT_JOB, tapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.select import TEXTS_FILE
@@ -76,7 +76,7 @@ def test_the_documents_with_the_highest_scores_are_taken_from_the_command_line_o
         "--evaluation.sequence_length=64",
         f"--storage.root={tmp_path / 'runs'}",
     ]
-    context = Context.of(parse(arguments, "jobs/tapt.py", JOB.kind))
+    context = Context.of(parse(arguments, "jobs/tapt.py", TAPT_JOB.kind))
     done = ensure(selected(tapt_stages(context)), context.store)
     lines = [json.loads(line) for line in (done.path / TEXTS_FILE).read_text().splitlines()]
     assert [(line["id"], line["score"], line["text"]) for line in lines] == [(1, 3.0, POOL[1]), (4, 4.0, POOL[4])]

@@ -9,7 +9,7 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, ObjectiveConfig, SourceConfig
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.runner import Stage
 from adapt.stage.context import Context
 from adapt.stage.export import Export

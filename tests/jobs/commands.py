@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from adapt.evaluate.results import Estimate, LossChange
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.parse import parse
 from adapt.runner import ensure
 from adapt.stage.context import Context

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import adapt.job.run  # noqa: F401
+import adapt.job.job_run  # noqa: F401
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS
 from adapt.parse import parse

@@ -26,7 +26,7 @@ from transformers import (
 from adapt import preflight
 from adapt.config import Config, ModelConfig, ResourcesConfig, TrainingConfig
 from adapt.errors import ConfigError, ModelError, StorageError
-from adapt.job.dapt import dapt_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.parse import parse

@@ -10,8 +10,8 @@ from adapt.config import Config, MethodConfig, MixtureConfig, SequenceConfig
 from adapt.config.kinds import DAPT
 from adapt.corpus.batches.mixture import Mixture
 from adapt.errors import ConfigError
-from adapt.job.dapt import dapt_stages
-from adapt.job.sequence import sequence_stages
+from adapt.job.sequence_job import sequence_stages
+from adapt.job.training_jobs import dapt_stages
 from adapt.method.replay import Replay, ReplayOptions
 from adapt.parse import parse_values
 from adapt.stage.context import Context

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from adapt.chain.arguments import read_command
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain, read_command
+from adapt.chain.chain_nodes import expand_chain
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, TrainingConfig, flat
 from adapt.errors import ConfigError
 from adapt.job.registry import JOBS

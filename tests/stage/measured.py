@@ -8,7 +8,7 @@ import pytest
 
 from adapt.config import Config
 from adapt.evaluate.results import TextLoss
-from adapt.job.sequence import sequence_stages
+from adapt.job.sequence_job import sequence_stages
 from adapt.runner import Done, Record, Stage
 from adapt.stage.context import Context
 from adapt.stage.domains.sequence import Sequence

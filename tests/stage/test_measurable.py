@@ -11,8 +11,7 @@ from adapt.config import Config, CorpusConfig, ModelConfig, StorageConfig, TaskC
 from adapt.corpus.screening.heldout import is_heldout, key_of
 from adapt.corpus.shards.tokens import write_shard
 from adapt.corpus.shared import warn_of_little
-from adapt.job.dapt import dapt_stages
-from adapt.job.tapt import tapt_stages
+from adapt.job.training_jobs import dapt_stages, tapt_stages
 from adapt.runner import Done, Stage
 from adapt.stage.context import Context
 from adapt.stage.measurable import warn_of_unmeasured

@@ -10,7 +10,7 @@ from ray import tune
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.job.registry import JOBS
 from adapt.parse import parse_values
 from adapt.tuning.check import check_fields, check_objectives

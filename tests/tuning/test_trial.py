@@ -9,7 +9,7 @@ import yaml
 
 from adapt.config import Config, TuneConfig
 from adapt.evaluate.results import Estimate
-from adapt.job.job import Job
+from adapt.job.job_run import Job
 from adapt.job.registry import JOBS
 from adapt.parse import parse
 from adapt.runner.reach import everything

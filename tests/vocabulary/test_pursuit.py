@@ -8,7 +8,7 @@ import torch
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.vocabulary import change_vocabulary
+from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.locate import Pretrained
 from adapt.model.tokenizer import load_tokenizer

@@ -22,7 +22,7 @@ ENTRY_COLUMNS = ("entry", *STATES, "which")
 
 
 class ShownGoal(Protocol):
-    """A stage that a chain is to finish; see `adapt.chain.build.Goal`."""
+    """A stage that a chain is to finish; see `adapt.chain.chain_stages.Goal`."""
 
     @property
     def name(self) -> str:

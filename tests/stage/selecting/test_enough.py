@@ -9,7 +9,7 @@ import pytest
 from adapt.config import Config, SelectConfig
 from adapt.corpus.screening import clean
 from adapt.errors import DataError
-from adapt.job.chosen import select_documents
+from adapt.job.selection_job import select_documents
 from adapt.runner import ensure
 from adapt.stage.context import Context
 from adapt.stage.selecting.select import Select

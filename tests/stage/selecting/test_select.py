@@ -11,7 +11,7 @@ import pytest
 from adapt.config import Config, EvaluationSet, ModelConfig, SelectConfig, StorageConfig, TaskConfig
 from adapt.corpus.screening.item import place_of
 from adapt.errors import DataError
-from adapt.job.chosen import random_beside, select_documents
+from adapt.job.selection_job import random_beside, select_documents
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, Outcome, Stage, ensure
 from adapt.select.base import Selection

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapt.config import Config, EvaluationConfig, ModelConfig, SelectConfig, StorageConfig, TaskConfig
-from adapt.job.select import select_stages
+from adapt.job.selection_job import select_stages
 from adapt.runner import Finished, ensure
 from adapt.runner.record import Record
 from adapt.select.judge.gain import kl_divergence, sample_losses, separability

@@ -7,8 +7,8 @@ import pytest
 
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.errors import DataError
-from adapt.job.run import carry_out
-from adapt.job.vocabulary import JOB, change_vocabulary, told
+from adapt.job.job_run import carry_out
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.runner import ensure
 from adapt.runner.record import load_record
 from adapt.runner.result import read_result
@@ -46,7 +46,7 @@ def test_domains_are_analyzed_and_shown(config: Config, capsys: pytest.CaptureFi
         "--evaluation.sequence_length=64",
         f"--storage.root={config.storage.root}",
     ]
-    carry_out(JOB, told(flags))
+    carry_out(VOCABULARY_JOB, told(flags))
     out, err = capsys.readouterr()
     line = json.loads(out)
     domains = line["metrics"]["domains"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from adapt.config import Config, MethodConfig, ResourcesConfig
-from adapt.job.dapt import dapt_stages
-from adapt.job.vocabulary import JOB, change_vocabulary
+from adapt.job.training_jobs import dapt_stages
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
 from adapt.method.freeze import FreezeOptions
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
@@ -30,7 +30,7 @@ def test_an_extended_model_is_adapted_with_its_tokens(config: Config) -> None:  
     config = replace(config, method=MethodConfig("freeze"), method_options=FreezeOptions(all_but_module=True))
     context = Context.of(config)
     extended = change_vocabulary(context)
-    start = context.start.after(extended, JOB.own_tokenizer)
+    start = context.start.after(extended, VOCABULARY_JOB.own_tokenizer)
     exported = ensure(dapt_stages(replace(context, start=start)), context.store)
     folder = exported.path
     tokenizer, size = load_tokenizer(folder), ensure(extended, context.store).result.vocabulary

@@ -9,14 +9,14 @@ import pytest
 import torch
 import yaml
 
-from adapt.chain.build import build_chain
-from adapt.chain.expand import expand_chain
-from adapt.chain.file import read_chain
+from adapt.chain.chain_file import read_chain
+from adapt.chain.chain_nodes import expand_chain
+from adapt.chain.chain_stages import build_chain
 from adapt.config import Config, CorpusConfig, EvaluationConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.vocabulary import VocabularyConfig
 from adapt.errors import AdaptError, ConfigError, DataError, ModelError
-from adapt.job.run import carry_out
-from adapt.job.vocabulary import JOB, change_vocabulary, told
+from adapt.job.job_run import carry_out
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary, told
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import Done, Finished, ensure
@@ -70,7 +70,7 @@ def test_a_model_and_a_tokenizer_with_the_words(
         "--evaluation.sequence_length=64",
         f"--storage.root={config.storage.root}",
     ]
-    carry_out(JOB, told(flags))
+    carry_out(VOCABULARY_JOB, told(flags))
     out, err = capsys.readouterr()
     line = json.loads(out)
     folder = Path(line["path"])

@@ -4,7 +4,7 @@ import pytest
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.vocabulary import JOB, change_vocabulary
+from adapt.job.vocabulary_job import VOCABULARY_JOB, change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure
@@ -19,8 +19,8 @@ def test_a_beginning(config: Config, capsys: pytest.CaptureFixture[str]) -> None
     finished = ensure(stage, context.store)
     assert finished.result.vocabulary == len(load_tokenizer(finished.path)) <= 120
     assert finished.result.parameters == load_model(finished.path).num_parameters()
-    assert JOB.training
-    assert JOB.training(stage) is stage
+    assert VOCABULARY_JOB.training
+    assert VOCABULARY_JOB.training(stage) is stage
     show_result(finished)
     assert "random parameters" in capsys.readouterr().err
 

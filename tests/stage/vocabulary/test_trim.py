@@ -7,7 +7,7 @@ import torch
 
 from adapt.config import Config
 from adapt.errors import ConfigError
-from adapt.job.vocabulary import change_vocabulary
+from adapt.job.vocabulary_job import change_vocabulary
 from adapt.model.load import load_model
 from adapt.model.tokenizer import load_tokenizer
 from adapt.runner import ensure

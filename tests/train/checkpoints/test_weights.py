@@ -12,7 +12,7 @@ import torch
 from adapt.config import Config, MergeConfig, ModelConfig, StorageConfig, TrainingConfig
 from adapt.config.measuring import EvaluationConfig
 from adapt.errors import ModelError
-from adapt.job.merge import merge_stages
+from adapt.job.merge_job import merge_stages
 from adapt.merge.average import decay_weights
 from adapt.runner import Record, ensure
 from adapt.stage.context import Context

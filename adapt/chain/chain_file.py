@@ -1,0 +1,247 @@
+"""A chain file as it is read, and the command line that says what of it is to run."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import Config, flat
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.registry import JOBS, job_of
+from adapt.parse.blanks import refuse_blanks, takes_list
+from adapt.parse.keys import nested, note_repeated, place_in, unknown
+from adapt.parse.yaml_file import compose_yaml, load_yaml, node_at, read_yaml, yaml_text
+
+_KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
+_NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"
+"""The form of a chain's name, after which the folder of its report is named."""
+_MEMBER = r"[^][{},\s]+( [^][{},\s]+)*"
+"""The form of a set's member. Members are separated by commas, as in `tapt[a, b]` and `--only task=a,b`."""
+
+
+@dataclass(frozen=True)
+class ChainEntry:
+    """One entry of `stages`."""
+
+    name: str
+    job: Job
+    sweep: tuple[str, ...]
+    """The sets that it is swept over: there is a stage for every combination of their members."""
+    start: Any
+    """A text, or a placeholder, that names the stage whose model it starts from, or a stage that selects its text; or
+    a list of both. None for model.path, and its own text."""
+    fields: Mapping[str, Any]
+    """Fields of the configuration; their values may hold placeholders."""
+    tuned: Any = None
+    """A text, or a placeholder, that names the search whose best values stand in place of its own."""
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it searches good values, as it says itself how: settings of `common` alone make no search."""
+        return any(name.partition(".")[0] == "tune" for name in self.fields)
+
+
+@dataclass(frozen=True)
+class ChainFile:
+    """A chain file."""
+
+    file: str
+    name: str
+    baseline: str
+    let: Mapping[str, Any]
+    common: Mapping[str, Any]
+    sets: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """For each set its members, and for each member its attributes."""
+    entries: Mapping[str, ChainEntry]
+
+
+def read_chain(path: str, let: Mapping[str, str] | None = None, common: Mapping[str, Any] | None = None) -> ChainFile:
+    """Reads a chain file.
+
+    Args:
+        path: of the file.
+        let: values in place of those of `let`.
+        common: fields in place of those of `common`.
+
+    Raises:
+        ConfigError: the file cannot be read, or does not have the form above; names the key.
+    """
+    content = read_yaml(path)
+    for key in content:
+        if key not in _KEYS and "stages" not in content and key.split(".")[0] in Config.__dataclass_fields__:
+            raise ConfigError(
+                f"{path} is the configuration of a single job, not a chain file",
+                f"plan it with `dontstop chain plan --job … --config {path}`, or put its fields below `stages:`",
+            )
+        if key not in _KEYS:
+            raise unknown(f"{key} in {path}", key, _KEYS)
+    for key in ("name", "baseline"):
+        if content.get(key, "") is None:
+            raise ConfigError(f"{key} in {path} has no value", "write one after it, or remove it")
+    own = dict(_mapping(content, "let", path))
+    for name in let or {}:
+        if name not in own:
+            raise unknown(f"--{name}", name, {*own, "only"})
+    sets = {name: _members(name, members, path) for name, members in _mapping(content, "sets", path).items()}
+    entries = {name: _entry(name, fields, sets, path) for name, fields in _mapping(content, "stages", path).items()}
+    if not entries:
+        raise ConfigError(f"{path} has no stages", "add some below `stages:`")
+    _refuse_blanks_in(path, content, entries)
+    name = str(content.get("name") or Path(path).stem)
+    if not re.fullmatch(_NAME, name):
+        raise ConfigError(f"{path}: the name {name!r} cannot name a folder", "use letters, digits, '.', '+', '-', '_'")
+    return ChainFile(
+        file=path,
+        name=name,
+        baseline=_baseline(content, sets, entries, path),
+        let={**own, **(let or {})},
+        common={**_mapping(content, "common", path), **(common or {})},
+        sets=sets,
+        entries=entries,
+    )
+
+
+def _refuse_blanks_in(path: str, content: Mapping[str, Any], entries: Mapping[str, ChainEntry]) -> None:
+    """Refuses fields without a value where they are written. What placeholders stand for is looked at later."""
+    root = compose_yaml(yaml_text(path))
+    written: dict[tuple[str, ...], Mapping[str, Any]] = {("common",): _mapping(content, "common", path)}
+    for above, given in (written | {("stages", name): entry.fields for name, entry in entries.items()}).items():
+        refuse_blanks(nested(given), "", place_in(path, *above), node_at(root, above)[0])
+
+
+def _baseline(content: Mapping[str, Any], sets: Mapping[str, Any], entries: Mapping[str, ChainEntry], path: str) -> str:
+    """The baseline: a member of the set `recipe`, or, if there is no such set, the name of an entry."""
+    baseline = str(content.get("baseline") or "base")
+    known = set(sets.get("recipe", entries))
+    if content.get("baseline") and baseline not in known:
+        raise unknown(f"{baseline} in {path}, baseline", baseline, known)
+    return baseline
+
+
+def _mapping(content: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    mapping = content.get(key) or {}
+    if not isinstance(mapping, Mapping):
+        raise ConfigError(f"{key} in {path} holds no `name: value` lines", "give it some, or remove it")
+    return {str(name): value for name, value in mapping.items()}
+
+
+def _members(name: str, members: Any, path: str) -> dict[str, Mapping[str, Any]]:
+    if isinstance(members, list):
+        if any(isinstance(member, bool) or member is None for member in members):
+            what = f"sets: {name} in {path}: a member is empty, or one of yes, no, on, off, true, false"
+            raise ConfigError(what, 'put such a name in quotes, as in ["no", se]')
+        members = {str(member): {} for member in members}
+    given = members if isinstance(members, Mapping) else {}
+    attributes_of = {str(member): attributes or {} for member, attributes in given.items()}
+    if not attributes_of or not all(isinstance(attributes, Mapping) for attributes in attributes_of.values()):
+        raise ConfigError(f"sets: {name} in {path} is no list of members", "write [a, b], or {a: {attribute: value}}")
+    for member in attributes_of:
+        if not re.fullmatch(_MEMBER, member):
+            what = f"sets: {name} in {path}: a member cannot be called {member!r}"
+            raise ConfigError(what, "leave out commas, brackets and braces")
+    return {
+        member: {str(key): value for key, value in attributes.items()} for member, attributes in attributes_of.items()
+    }
+
+
+def _entry(name: str, fields: Any, sets: Mapping[str, Any], path: str) -> ChainEntry:
+    place = f"stages: {name} in {path}"
+    if not isinstance(fields, Mapping) or fields.get("job") is None:
+        raise ConfigError(f"{place} has no job", f"give it `job: ` and one of {', '.join(JOBS)}")
+    try:
+        job = job_of(str(fields["job"]))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error.what}", error.fix) from error
+    sweep = fields.get("for", [])
+    sweep = [sweep] if isinstance(sweep, str) else sweep
+    if not isinstance(sweep, list) or len({str(set_name) for set_name in sweep}) < len(sweep):
+        what = f"{place}: `for` is no list of sets, or names one of them twice"
+        raise ConfigError(what, "name each set once, such as `for: [recipe, task]`")
+    for set_name in sweep:
+        if str(set_name) not in sets:
+            raise unknown(f"{set_name} in {place}, for", str(set_name), set(sets))
+    rest = {str(key): value for key, value in fields.items() if key not in ("job", "for", "from", "tuned")}
+    return ChainEntry(name, job, tuple(map(str, sweep)), fields.get("from"), rest, fields.get("tuned"))
+
+
+VERBS = ("run", "plan", "report")
+USAGE = (
+    "dontstop chain run|plan|status|report|submit|logs|stop FILE [--only set=member,member] [--NAME VALUE]"
+    " [--section.field VALUE]"
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command line of dontstop chain asks for."""
+
+    verb: str
+    file: str
+    let: dict[str, str] = field(default_factory=dict)
+    """Values that replace those of the file's `let`, by name."""
+    common: dict[str, Any] = field(default_factory=dict)
+    """Configuration fields that hold for all stages."""
+    only: dict[str, list[str]] = field(default_factory=dict)
+    """The members to run, by the name of their set."""
+
+
+def read_job(arguments: Sequence[str]) -> tuple[Job, list[str]]:
+    """The job that `plan --job sequence --config FILE` looks at, and its arguments.
+
+    Raises:
+        ConfigError: there is no such job.
+    """
+    job, rest = "dapt", list(arguments)
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--job":
+            job = value if equals else next(iter(arguments[index + 1 :]), "")
+            rest = [*arguments[:index], *arguments[index + (1 if equals else 2) :]]
+    return job_of(job), rest
+
+
+def read_command(arguments: Sequence[str]) -> Command:
+    """Reads `run FILE --only task=acl_arc --data /data --resources.workers 2`.
+
+    Raises:
+        ConfigError: an unknown verb, no file, or an option without value.
+    """
+    verb, file = (*arguments[:2], "", "")[:2]
+    if verb not in VERBS or not file or file.startswith("--"):
+        raise ConfigError(f"cannot read the command {' '.join(arguments[:2]) or '(none)'}", f"use: {USAGE}")
+    command = Command(verb, file)
+    fields, given = flat(Config()), dict[str, str]()
+    for name, value in _options(arguments[2:]):
+        if name != "only":
+            note_repeated(name, value, given, takes_list(name, ""))
+        if name == "only":
+            of_set, _, members = value.partition("=")
+            command.only.setdefault(of_set, []).extend(members.split(","))
+        elif "." in name or name in fields:
+            command.common[name] = _read(name, value)
+        else:
+            command.let[name] = value
+    refuse_blanks(nested(command.common), "", lambda keys: " on the command line")
+    return command
+
+
+def _read(name: str, value: str) -> Any:
+    try:
+        return load_yaml(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--{name}: cannot read {value}", "put text with special characters in quotes") from error
+
+
+def _options(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    named, rest = [], [argument for argument in arguments if argument != "--debug"]
+    while rest:
+        option = rest.pop(0)
+        name, equals, value = option.removeprefix("--").partition("=")
+        if not option.startswith("--") or not (equals or rest):
+            raise ConfigError(f"cannot read {option}", f"use: {USAGE}")
+        named.append((name, value if equals else rest.pop(0)))
+    return named

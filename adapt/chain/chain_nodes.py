@@ -1,0 +1,268 @@
+"""Sweeps the stages of a chain file into nodes, each with its job and its configuration."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from adapt.chain.chain_file import ChainEntry, ChainFile
+from adapt.config import Config
+from adapt.config.kinds import without_corpus
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.parse import parse_values
+from adapt.parse.keys import nested, unknown
+
+_PLACEHOLDER = re.compile(r"\{([\w-]+(?:\.[\w-]+)*)\}")
+_DEPTH = 10
+
+
+def fill(value: Any, source: ChainFile, chosen: Mapping[str, str], place: str, depth: int = _DEPTH) -> Any:
+    """A value with its placeholders filled in, also inside lists and sections.
+
+    A text that is one placeholder and nothing else becomes what that stands for, with its type.
+
+    Args:
+        value: of a chain file.
+        source: has `let` and the sets.
+        chosen: the member of each set that is swept over.
+        place: where the value stands, as messages name it.
+        depth: placeholders may stand inside the values of placeholders, so many levels deep.
+
+    Raises:
+        ConfigError: a placeholder stands for nothing.
+    """
+    if isinstance(value, Mapping):
+        return {name: fill(inner, source, chosen, place, depth) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [fill(inner, source, chosen, place, depth) for inner in value]
+    if not isinstance(value, str) or not _PLACEHOLDER.search(value):
+        return value
+    if not depth:
+        what = f"{place}: the placeholder {value} refers back to itself"
+        raise ConfigError(what, "give one of the names in this circle a value without a placeholder")
+    if whole := _PLACEHOLDER.fullmatch(value):
+        filled = _value(whole[1], source, chosen, place)
+    else:
+        filled = _PLACEHOLDER.sub(lambda match: _text(match[1], source, chosen, place), value)
+    return fill(filled, source, chosen, place, depth - 1)
+
+
+def _text(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> str:
+    """What a placeholder inside a text stands for."""
+    value = _value(path, source, chosen, place)
+    if value is None:
+        raise ConfigError(f"{{{path}}} in {place} has no value, and stands in a text", "give it a value")
+    return str(value)
+
+
+def _value(path: str, source: ChainFile, chosen: Mapping[str, str], place: str) -> Any:
+    """What a dotted name stands for. An attribute named like a set names a member of it, whose attributes follow."""
+    first, *rest = path.split(".")
+    if first not in chosen:
+        if rest or first not in source.let:
+            raise unknown(f"{{{path}}} in {place}", first, {*source.let, *chosen})
+        return source.let[first]
+    of_set, member = first, chosen[first]
+    for number, name in enumerate(rest):
+        attributes = source.sets[of_set].get(member)
+        if attributes is None:
+            raise unknown(f"{member} in {place}, {{{path}}}", member, set(source.sets[of_set]))
+        if name not in attributes:
+            raise unknown(f"{{{path}}} in {place}", name, set(attributes))
+        if number == len(rest) - 1:
+            return attributes[name]
+        if name not in source.sets:
+            raise ConfigError(f"{{{path}}} in {place}: {name} is no set", f"use one of {', '.join(source.sets)}")
+        of_set, member = name, str(attributes[name])
+    return member
+
+
+Configured = Callable[[Mapping[str, Any]], Config]
+"""Gives the configuration with other values for some fields, by dotted name."""
+_REFERENCE = re.compile(r"([\w-]+)(?:\[(.*)\])?")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One job of a chain."""
+
+    name: str
+    """The name of its entry in the file."""
+    job: Job
+    values: Mapping[str, str]
+    """The member that it stands for of each set, by the set's name."""
+    config: Config
+    configured: Configured
+    """Gives `config` with other values for some fields. ConfigError: they do not fit."""
+    start: str | None
+    """The label of the node whose model it starts from; None for model.path."""
+    selected: str | None = None
+    """The label of the node that selects text for it."""
+    compared: Mapping[str, str] = field(default_factory=dict)
+    """The labels of the nodes whose models are compared or merged, by what the fields call them."""
+    is_search: bool = False
+    """Whether it searches good values, and what others take of it is the best trial."""
+    tuned: str | None = None
+    """The label of the search whose best values stand in place of its own."""
+
+    @property
+    def needed(self) -> list[str]:
+        """The labels of all nodes that it takes something of."""
+        named = (self.start, self.selected, self.tuned, *self.compared.values())
+        return [label for label in named if label is not None]
+
+    @property
+    def label(self) -> str:
+        """What it is called, as `finetune[DAPT, acl_arc]`."""
+        return node_label(self.name, list(self.values.values()))
+
+
+def node_label(name: str, members: list[str]) -> str:
+    """What a node is called: the name of its entry and the members of sets."""
+    return f"{name}[{', '.join(members)}]" if members else name
+
+
+def expand_chain(source: ChainFile, only: Mapping[str, list[str]] | None = None) -> list[Node]:
+    """All nodes of a chain, those that others start from first, as far as they are needed.
+
+    Args:
+        source: the chain file.
+        only: set -> members; nothing but the nodes of these members, and what they start from. The set `stage` is that
+            of the entries' names.
+
+    Raises:
+        ConfigError: a placeholder, a reference or a field is wrong, or nodes start from each other in a ring.
+    """
+    sets = {"stage": source.entries, **source.sets}
+    for name, members in (only or {}).items():
+        for member in members:
+            if member not in sets.get(name, ()):
+                raise unknown(f"--only {name}={member}", member, set(sets.get(name, sets)))
+    nodes: dict[str, Node] = {}
+    for entry in source.entries.values():
+        for values in _combinations(entry, source):
+            chosen = {"stage": entry.name, **values}
+            if all(chosen.get(name) in members for name, members in (only or {}).items()):
+                _add(entry, values, source, nodes, ())
+    if not nodes:
+        what = f"--only leaves no stage of {source.file}: none is swept over all the sets that it names"
+        raise ConfigError(what, "name sets that stand together in the `for` of one stage")
+    return list(nodes.values())
+
+
+def _combinations(entry: ChainEntry, source: ChainFile) -> Iterator[dict[str, str]]:
+    for members in product(*(source.sets[name] for name in entry.sweep)):
+        yield dict(zip(entry.sweep, members, strict=True))
+
+
+def _add(
+    entry: ChainEntry, values: dict[str, str], source: ChainFile, nodes: dict[str, Node], path: tuple[str, ...]
+) -> None:
+    name = node_label(entry.name, list(values.values()))
+    place = f"{name} in {source.file}"
+    if name in path:
+        raise ConfigError(f"stages form a circle: {' starts from '.join([*path, name])}", "remove one `from`")
+    if name in nodes:
+        return
+
+    def needed(reference: str, field: str) -> str:
+        other, members = _referred(reference, source, place, field)
+        _add(source.entries[other], members, source, nodes, (*path, name))
+        return node_label(other, list(members.values()))
+
+    model, selection = _sources(fill(entry.start, source, values, place), entry, source, place)
+    configured = _configured(entry, values, source, place, selection is not None)
+    config, tuned = configured({}), fill(entry.tuned, source, values, place)
+    if tuned and entry.is_search:
+        raise ConfigError(f"{place} has `tune` and `tuned`", "leave one of them out")
+    compared = {model.path: "comparison.models" for model in config.comparison.models}
+    merged = dict.fromkeys(config.merge.models, "merge.models")
+    others = {path: field for path, field in (compared | merged).items() if _names_a_stage(path, source)}
+    nodes[name] = Node(
+        name=entry.name,
+        job=entry.job,
+        values=values,
+        config=config,
+        configured=configured,
+        start=needed(model, "from") if model else None,
+        selected=needed(selection, "from") if selection else None,
+        compared={path: needed(path, field) for path, field in others.items()},
+        is_search=entry.is_search,
+        tuned=needed(str(tuned), "tuned") if tuned else None,
+    )
+
+
+def _names_a_stage(path: str, source: ChainFile) -> bool:
+    """Whether the path of a model is that of a stage in the same file."""
+    match = _REFERENCE.fullmatch(path)
+    return bool(match and match[1] in source.entries)
+
+
+def _sources(given: Any, entry: ChainEntry, source: ChainFile, place: str) -> tuple[str | None, str | None]:
+    """The stages that `from` names: that which makes the model to start from, and that which selects text.
+
+    Raises:
+        ConfigError: two make a model, or two select text, or the job takes no text.
+    """
+    named: dict[bool, str] = {}
+    for reference in given if isinstance(given, list) else [given] if given else []:
+        match = _REFERENCE.fullmatch(str(reference))
+        other = source.entries.get(match[1]) if match else None
+        selects = bool(other and other.job.texts)
+        if selects in named:
+            both = "select text" if selects else "make a model"
+            what = f"{place}: `from` names {named[selects]} and {reference}, which both {both}"
+            raise ConfigError(what, "name one stage that makes a model, and one that selects text, at most")
+        if selects and not entry.job.takes_texts:
+            what = f"{place}: {reference} selects text, which job {entry.job.name} cannot train on"
+            raise ConfigError(what, "name it in `from` of a tapt, dapt or select job")
+        named[selects] = str(reference)
+    return named.get(False), named.get(True)
+
+
+def _referred(reference: str, source: ChainFile, place: str, field: str) -> tuple[str, dict[str, str]]:
+    """The entry and the members that `dapt[cs]` names."""
+    match = _REFERENCE.fullmatch(reference)
+    named = {name for name, other in source.entries.items() if _offers(other, field)}
+    entry = source.entries[match[1]] if match and match[1] in named else None
+    if not match or not entry:
+        raise unknown(f"{reference} in {place}, {field}", match[1] if match else reference, named)
+    members = [member.strip() for member in match[2].split(",")] if match[2] else []
+    if len(members) != len(entry.sweep):
+        wanted = node_label(entry.name, list(entry.sweep))
+        matches = "several stages" if len(members) < len(entry.sweep) else "no stage"
+        raise ConfigError(f"{place}, {field}: `{reference}` matches {matches}", f"name one: {wanted}")
+    for name, member in zip(entry.sweep, members, strict=True):
+        if member not in source.sets[name]:
+            raise unknown(f"{member} in {place}, {field}", member, set(source.sets[name]))
+    return entry.name, dict(zip(entry.sweep, members, strict=True))
+
+
+def _offers(entry: ChainEntry, field: str) -> bool:
+    """Whether stages of an entry have what a field of others names: a model, text that is selected, or best values."""
+    if field == "tuned":
+        return entry.is_search
+    return bool(entry.job.training or (entry.job.texts and field == "from"))
+
+
+def _configured(
+    entry: ChainEntry, values: Mapping[str, str], source: ChainFile, place: str, has_text: bool
+) -> Configured:
+    """Defaults of the job, then `common`, then the entry's own fields. Where it has text, it needs no corpus."""
+    common = nested(fill(source.common, source, values, place))
+    fields = nested(fill(entry.fields, source, values, place))
+    prefix = [source.name] if entry.job.is_named else []
+    named = {"name": "-".join([*prefix, entry.name, *values.values()]).replace("/", "_")}
+    kind = without_corpus(entry.job.kind) if has_text else entry.job.kind
+
+    def configured(tried: Mapping[str, Any]) -> Config:
+        merged: dict[str, Any] = dict(named)
+        for given in (common, fields, nested(tried)):
+            for section, value in given.items():
+                inside = isinstance(value, Mapping) and isinstance(merged.get(section), Mapping)
+                merged[section] = {**merged[section], **value} if inside else value
+        return parse_values(merged, kind, place)
+
+    return configured

@@ -1,0 +1,311 @@
+"""The stages of a chain: what each node runs, starts from, and takes of searches."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from adapt.chain.chain_nodes import Node, node_label
+from adapt.config import Config, ResourcesConfig
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.model.start import Start
+from adapt.redact import redact
+from adapt.runner import Finished, Record, Stage, Store
+from adapt.runner.reach import everything
+from adapt.runner.run import check_ahead, unfinished
+from adapt.show.report.study import Entry, Study
+from adapt.stage.context import Context, root_of
+from adapt.stage.merge import Merge
+from adapt.stage.selecting.select import Select
+from adapt.stage.train import Train
+from adapt.tuning.check import check_test_files
+from adapt.tuning.command import search_of
+from adapt.tuning.confirm import Confirm
+from adapt.tuning.search import Search, Searched
+from adapt.tuning.values import named_by_values
+
+
+def search_at(node: Node, context_of: Callable[[Config], Context], given: tuple[Any, ...]) -> Search:
+    """The search of a node.
+
+    Args:
+        node: with `tune:`.
+        context_of: gives what the stages of a trial are made from, such as the model of another node.
+        given: what other nodes make of what all trials read: models, a selection, or None.
+
+    Raises:
+        AdaptError: the configuration as it is cannot work, or no space is named.
+    """
+    tune = node.config.tune
+    if tune.job not in (None, node.job.name):
+        raise ConfigError(
+            f"{node.label}: tune.job is {tune.job}, but the job of this stage is {node.job.name}", "leave out tune.job"
+        )
+    try:
+        return search_of(node.job, node.config, node.configured, context_of, given)
+    except ConfigError as error:
+        raise ConfigError(f"{node.label}: {error.what}", error.fix) from error
+
+
+def found_by(search: Search, store: Store) -> Searched | None:
+    """What a search has found; None while it has not finished."""
+    record = store.known(search.kind, search.name, search.key)
+    return Finished.of(search, record).result if record else None
+
+
+def confirm_label(node: Node) -> str:
+    """What the stage is called that runs the best trial of a search with fresh seeds."""
+    return node_label(confirm_name(node), list(node.values.values()))
+
+
+def confirm_name(node: Node) -> str:
+    """What it is called without the members of sets."""
+    return f"{node.name}_confirm"
+
+
+def confirm_at(node: Node, search: Search, found: Searched) -> Confirm:
+    """The stage that runs the best trial of a search with fresh seeds, and tests it.
+
+    Raises:
+        AdaptError: the test split cannot be used.
+    """
+    try:
+        return Confirm.of(search, found)
+    except ConfigError as error:
+        raise ConfigError(f"{confirm_label(node)}: {error.what}", error.fix) from error
+
+
+def as_best(node: Node, values: Mapping[str, Any]) -> Config:
+    """The configuration of a search with its best values, for a model that others start from."""
+    config = named_by_values(node.configured(values), values)
+    return replace(config, name=f"{config.name}-best")
+
+
+def with_values(node: Node, values: Mapping[str, Any]) -> Config:
+    """The configuration of a node with the best values of a search.
+
+    A run that is continued by its name gets another one with other values.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    config = node.configured(values)
+    return named_by_values(config, values) if node.job.is_named else config
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A stage that a chain is to finish, and its place in the chain."""
+
+    name: str
+    job: Job
+    values: Mapping[str, str]
+    stage: Stage[Any]
+    config: Config
+
+    @property
+    def label(self) -> str:
+        """What the goal is called, as `finetune[DAPT, acl_arc, 3]`."""
+        return f"{self.name}[{', '.join(self.values.values())}]" if self.values else self.name
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The goals of a chain, and where they are reached."""
+
+    goals: list[Goal]
+    store: Store
+    resources: ResourcesConfig
+    later: list[str] = field(default_factory=list)
+    """The labels of nodes whose stages are not known before a search has finished."""
+
+    @property
+    def searches(self) -> list[Search]:
+        """The searches that have not finished."""
+        searches = [goal.stage for goal in self.goals if isinstance(goal.stage, Search)]
+        return [search for search in searches if not self.store.known(search.kind, search.name, search.key)]
+
+
+@dataclass
+class Offered:
+    """What nodes offer to later ones, by their labels."""
+
+    starts: dict[str, Start] = field(default_factory=dict)
+    """The models that they make."""
+    selections: dict[str, Select] = field(default_factory=dict)
+    best: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The best values that searches have found, by field."""
+    unknown: list[str] = field(default_factory=list)
+    """Nodes of which nothing can be taken yet: searches that are not finished, and what takes something of them."""
+
+
+def build_chain(nodes: Sequence[Node]) -> Chain:
+    """The stages of some nodes, which come after those that they start from.
+
+    Raises:
+        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
+        ConfigError: nodes disagree on where results go, or which cluster is used.
+    """
+    first = nodes[0].config
+    for node in nodes:
+        if node.config.storage != first.storage or node.config.resources.address != first.resources.address:
+            what = f"{node.label} and {nodes[0].label} differ in storage.root or resources.address"
+            raise ConfigError(what, "set both for all stages, in `common`")
+    chain, offered = Chain([], Store(root_of(first)), first.resources), Offered()
+    for node in nodes:
+        if {*node.needed} & {*offered.unknown}:
+            if node.job.kind.task:
+                check_test_files(node.config)
+            offered.unknown.append(node.label)
+            chain.later.append(node.label)
+        else:
+            chain.goals.extend(_goals(node, offered, chain.store))
+            if node.label in offered.unknown and node.config.tune.fresh_seeds:
+                chain.later.append(confirm_label(node))
+    return chain
+
+
+def build_one(job: Job, config: Config) -> Chain:
+    """The stages of a single job, as a chain with one goal.
+
+    Raises:
+        ConfigError, DataError, ModelError, StorageError: as `adapt.stage.context.Context.of`.
+    """
+    context = Context.of(config)
+    goal = Goal(job.name, job, {}, job.final(context), context.config)
+    context.digests.save()
+    return Chain([goal], context.store, context.config.resources)
+
+
+def _goals(node: Node, offered: Offered, store: Store) -> list[Goal]:
+    """The goals of a node: one for each seed, or one in all. What it offers to later nodes is noted."""
+    start = _start(node, node.start, offered.starts) if node.start else None
+    compared = {path: _start(node, label, offered.starts) for path, label in node.compared.items()}
+    selected = offered.selections[node.selected] if node.selected else None
+
+    def context_of(config: Config) -> Context:
+        return Context.of(config, start, compared, selected)
+
+    if node.is_search:
+        search = search_at(node, context_of, (start, *compared.values(), selected))
+        found, goal = found_by(search, store), Goal(node.name, node.job, node.values, search, node.config)
+        if found is None:
+            offered.unknown.append(node.label)
+            return [goal]
+        offered.best[node.label] = found.best_row.settings
+        context = context_of(as_best(node, found.best_row.settings))
+        _offer(node, context, node.job.final(context), offered)
+        if not node.config.tune.fresh_seeds:
+            return [goal]
+        return [goal, Goal(confirm_name(node), node.job, node.values, confirm_at(node, search, found), node.config)]
+    config = with_values(node, offered.best[node.tuned]) if node.tuned else node.config
+    context = context_of(config)
+    if node.job.parts:
+        parts = node.job.parts(context)
+        context.digests.save()
+        return [Goal(node.name, node.job, {**node.values, "seed": seed}, part, config) for seed, part in parts.items()]
+    final = node.job.final(context)
+    _offer(node, context, final, offered)
+    return [Goal(node.name, node.job, node.values, final, config)]
+
+
+def _offer(node: Node, context: Context, final: Stage[Any], offered: Offered) -> None:
+    """Notes the model that a node makes, and what it selects."""
+    if start := node.job.leaves(context, final):
+        offered.starts[node.label] = start
+    if node.job.texts:
+        offered.selections[node.label] = node.job.texts(final)
+    context.digests.save()
+
+
+def _start(node: Node, label: str, starts: Mapping[str, Start]) -> Start:
+    """The model that a node begins with, or compares."""
+    if label not in starts:  # domains learnt apart leave no model that has learnt all; shares leave one each
+        raise ConfigError(
+            f"{node.label} asks for the model of {label}, which leaves several: its sequence.mode is separate, or"
+            " merge.shares has several",
+            "name a stage that leaves one model: a sequence that is continual or joint, a merge with one share",
+        )
+    return starts[label]
+
+
+def study(name: str, baseline: str, chain: Chain) -> Study:
+    """What a chain has finished, for its report."""
+    entries, missing = [], []
+    for goal in chain.goals:
+        record = chain.store.known(goal.stage.kind, goal.stage.name, goal.stage.key)
+        if record:
+            finished = Finished.of(goal.stage, record)
+            made_by, task = trainings(goal.stage), goal.config.task.name
+            entries.append(Entry(goal.name, goal.job.name, goal.values, finished, made_by, task))
+        else:
+            missing.append(goal.label)
+    missing += chain.later
+    models = sorted({redact(goal.config.model.path) for goal in chain.goals})
+    names = {stage.key: stage.name for stage in everything(goal.stage for goal in chain.goals)}
+    return Study(name, baseline, entries, missing, models, names=names)
+
+
+def trainings(stage: Stage[Any]) -> tuple[str, ...]:
+    """The keys of the trainings that made the model a stage begins with, the first one first.
+
+    A merged model has those of all that it was made of, and then the key of the merge.
+    """
+    start: Start | None = getattr(stage, "start", None)
+    return _trainings_to(start) if start else ()
+
+
+def _trainings_to(start: Start) -> tuple[str, ...]:
+    made = start.training
+    if made is None:
+        return ()
+    merged = [key for model in made.models for key in _trainings_to(model)] if isinstance(made, Merge) else []
+    return tuple(dict.fromkeys([*trainings(made), *merged, made.key]))
+
+
+def trainings_ahead(chain: Chain) -> list[tuple[str, int | None, float | None, float | None]]:
+    """Label, tokens, device-hours and price of every training that is to run, as far as they can be said."""
+    waiting, done = unfinished([goal.stage for goal in chain.goals], chain.store)
+    labels = {training.key: label for goal in reversed(chain.goals) for training, label in _trainings_of(goal)}
+    ahead = []
+    for stage in waiting:
+        if isinstance(stage, Train) and (forecast := stage.forecast(_records(stage, chain.store, done))):
+            label = labels.get(stage.key, stage.name)
+            ahead.append((label, forecast.tokens, forecast.device_hours, forecast.cost))
+    return ahead
+
+
+def _records(stage: Stage[Any], store: Store, done: Mapping[str, Record]) -> dict[str, Record]:
+    """The records of a stage's finished inputs, added to those of `done`."""
+    known = {needed.key: store.known(needed.kind, needed.name, needed.key) for needed in stage.inputs.values()}
+    return {**done, **{key: record for key, record in known.items() if record}}
+
+
+def _trainings_of(goal: Goal) -> list[tuple[Train, str]]:
+    """The trainings that a goal needs, and what they are called: as the goal, or those of a sequence by their own."""
+    needed = [stage for stage in everything([goal.stage]) if isinstance(stage, Train)]
+    of_trials = isinstance(goal.stage, Search | Confirm)
+    own = goal.job.training(goal.stage) if goal.job.training and not of_trials else None
+    is_export = goal.stage.kind == "export"
+    return [
+        (stage, goal.label if is_export and stage is own else f"{goal.label}: {stage.name}")
+        for stage in needed
+        if stage is own or not is_export
+    ]
+
+
+def ahead(chain: Chain) -> dict[str, int]:
+    """How many stages of each kind are to run."""
+    counts: dict[str, int] = {}
+    for stage in unfinished([goal.stage for goal in chain.goals], chain.store)[0]:
+        counts[stage.kind] = counts.get(stage.kind, 0) + 1
+    return counts
+
+
+def check_chain(chain: Chain) -> None:
+    """Refuses what is known to fail of a chain, before any of its stages runs.
+
+    Raises:
+        AdaptError: as `adapt.runner.run.check_ahead`.
+    """
+    check_ahead(unfinished([goal.stage for goal in chain.goals], chain.store)[0], chain.store)

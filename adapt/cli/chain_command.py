@@ -1,0 +1,181 @@
+"""Chains of stages from one file: run, plan, status, logs, report; and submit, follow and stop them on a cluster."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from adapt.chain.chain_file import Command, read_command, read_job
+from adapt.chain.chain_run import ChainRun, Report, ahead_lines
+from adapt.chain.chain_stages import Chain, study, trainings_ahead
+from adapt.console import finish, log
+from adapt.errors import ConfigError
+from adapt.job.job_run import plan_of
+from adapt.parse import parse
+from adapt.shipped import recipe_file
+from adapt.show.progress.chain_now import ChainNow, chain_now
+from adapt.show.progress.goals import show_logs
+from adapt.show.report.study import Study
+from adapt.show.terminal import show_blocks
+from adapt.stage.context import Context
+from adapt.streams import is_unread
+from adapt.submit.submit_order import VERBS, Asked, read_asked
+
+FOLLOW_S = 10.0
+"""Seconds between two looks of `status --follow`."""
+HELP = """\
+dontstop chain run FILE        runs what is not finished, side by side as far as there is room; writes the report
+dontstop chain plan FILE       shows what would run, and what it takes
+dontstop chain status FILE     shows what is finished, running and waiting, and why; --follow: again and again
+dontstop chain logs FILE [STAGE]   shows what a stage said: its label, as in status, its kind, or its folder
+dontstop chain report FILE     writes the report of what is finished
+dontstop chain report --serve FILE   serves the report as a page on this machine that follows the chain; --port N
+
+FILE is a chain file, or the name of a recipe (dontstop recipes). --NAME VALUE sets a name of `let`;
+--section.field VALUE sets a field of every stage. --only task=acl_arc,scierc keeps to some members of a set,
+--only stage=dapt to one entry of `stages`, each with the stages that it needs.
+
+dontstop chain plan [--job NAME] --config FILE [--section.field VALUE ...]
+                               shows what a single job would run; dapt if none is named
+
+On a cluster, --address URL being its dashboard's, or RAY_API_SERVER_ADDRESS:
+
+dontstop chain submit FILE     checks, submits and follows; a second time it goes on following. --job-per-stage,
+                               --retries N, --again; `submit --job NAME --config FILE` submits a single job
+dontstop chain status FILE --address URL, logs FILE [STAGE] --address URL, stop FILE
+dontstop chain check FILE      on a cluster's node: whether storage, files, models and resources will do"""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Does what a command line says.
+
+    Args:
+        arguments: a verb, and what follows it.
+
+    Raises:
+        AdaptError: it cannot be done.
+    """
+    arguments = _with_recipe(arguments)
+    if not arguments or {"-h", "--help"} & {*arguments}:
+        print(HELP)
+    elif arguments[0] == "plan" and arguments[1:2] and arguments[1].startswith("--"):
+        plan_one(arguments[1:])
+    elif arguments[0] in (*VERBS, "status", "logs") or (arguments[0] == "report" and "--serve" in arguments):
+        on_cluster(arguments)
+    else:
+        command = read_command(arguments)
+        {"run": _run, "plan": _plan, "report": _report}[command.verb](_chain_run(command))
+
+
+def _with_recipe(arguments: Sequence[str]) -> list[str]:
+    """The command line with the file of a recipe in place of its name."""
+    words = [number for number, word in enumerate(arguments) if number and not word.startswith("-")]
+    replaced = [*arguments]
+    for number in words[:1]:
+        if not arguments[number - 1].startswith("--") or arguments[number - 1] == "--serve":
+            replaced[number] = recipe_file(arguments[number])
+    return replaced
+
+
+def _chain_run(command: Command) -> ChainRun:
+    return ChainRun.of(command.file, command.let, command.common, command.only)
+
+
+def _run(chain: ChainRun) -> None:
+    """Runs a chain and writes its report."""
+    built = chain.build()
+    plan = chain.plan()
+    for line in ahead_lines(plan.to_run, len(built.later)):
+        log(line)
+    show_report(chain.run())
+
+
+def _plan(chain: ChainRun) -> None:
+    """Shows what a chain would run."""
+    plan = chain.plan()
+    show_blocks(plan.blocks())
+    later = {"later": len(plan.later)} if plan.later else {}
+    finish("plan", chain.build().store.root, {"to_run": sum(plan.to_run.values()), **plan.to_run, **later})
+
+
+def _report(chain: ChainRun) -> None:
+    """Writes the report of what is finished."""
+    show_report(chain.report())
+
+
+def show_report(report: Report) -> None:
+    """Says what a report says first, and where it is."""
+    verdict = next((section for section in report.sections if section.title == "Verdict"), None)
+    show_blocks(verdict.blocks if verdict else [])
+    log(f"report: {report.path}")
+    finish("report", report.path, {"finished": len(report.study.entries), "missing": len(report.study.missing)})
+
+
+def plan_one(arguments: Sequence[str]) -> None:
+    """Shows what a single job would run, and what its trainings will take."""
+    job, rest = read_job(arguments)
+    context = Context.of(parse(rest, "dontstop chain plan", job.kind))
+    made = plan_of(job, context)
+    log(f"as `dontstop {job.name}` would run it (--job: another)")
+    show_blocks(made.blocks())
+    finish("plan", context.store.root, {"done": len(made.stages) - len(made.to_run), "stages": len(made.stages)})
+
+
+def on_cluster(arguments: Sequence[str]) -> None:
+    """What concerns a cluster, or looks at what runs there or here."""
+    from adapt.submit.commands import carry_out_there, chain_of
+    from adapt.submit.submit_order import order_of
+
+    asked = read_asked(arguments)
+    if asked.verb == "report":
+        _serve(asked)
+        return
+    if asked.verb in VERBS or asked.address:
+        carry_out_there(asked)
+        return
+    order = order_of(asked.rest)
+    if asked.verb == "status":
+        _status(lambda: chain_of(order), "follow" in asked.switches)
+    else:
+        chain = chain_of(order)
+        finish("logs", chain.store.root, {"lines": show_logs(chain.goals, chain.store, asked.stage)})
+
+
+def _status(built: Callable[[], Chain], follows: bool) -> None:
+    """Looks once, or again and again: a search that has finished makes known what takes its best values."""
+    while True:
+        chain = built()
+        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        show_blocks(now.blocks())
+        if not follows or is_unread() or (now.counts["finished"] == len(chain.goals) and not chain.later):
+            break
+        time.sleep(FOLLOW_S)
+    finish("status", chain.store.root, {**now.counts, **now.spent})
+
+
+def _serve(asked: Asked) -> None:
+    """Serves the report as a page that follows the chain, until ctrl-C."""
+    from adapt.show.report.served_page import FollowedPage, serving
+    from adapt.submit.commands import chain_of
+    from adapt.submit.submit_order import order_of
+
+    if asked.address:
+        raise ConfigError(
+            "report --serve reads results where it runs, and asks no cluster",
+            "leave --address out; run it where storage.root is visible, such as on the head (docs/cluster.md)",
+        )
+    order = order_of(asked.rest)
+    chains = [chain_of(order)]
+
+    def look() -> tuple[Study, ChainNow]:
+        if chains[-1].later:  # a search that has finished makes known what takes its best values
+            chains[:] = [chain_of(order)]
+        chain = chains[-1]
+        now = chain_now(chain.goals, chain.store, trainings_ahead(chain), chain.later)
+        return study(order.name, order.baseline, chain), now
+
+    page = FollowedPage(order.name, look)
+    with serving(page.html, asked.port) as address, suppress(KeyboardInterrupt):
+        log(f"the report follows the chain at {address} (ctrl-C ends the page, not the chain)")
+        threading.Event().wait()
+    finish("report", address, look()[1].counts)

@@ -1,0 +1,76 @@
+"""The demo: adapts a small language model to technical English, and says first how long that takes here."""
+
+import ast
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapt.config import Config
+from adapt.console import duration, log
+from adapt.job.job_run import run_and_show
+from adapt.job.registry import job_of
+from adapt.parse import parse
+from adapt.runner.run import unfinished
+from adapt.shipped import recipe_file
+from adapt.stage.context import Context
+
+MODEL = "demo:bert-tiny"
+"""The model of the recipe, for which the figures below hold."""
+PARSED = 1000
+"""How often the yardstick parses this file."""
+START = 100.0
+"""Time of all but the training steps: starting Ray, reading, tokenizing, evaluating [yardsticks]."""
+PER_MILLION_TOKENS = 250.0
+"""Time of the training steps [yardsticks per million tokens]."""
+BUSY = 1.5
+"""From this ratio of time in all to time of a core on, other processes are said to slow the demo down."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the demo.
+
+    Args:
+        arguments: fields that replace those of the recipe, as for `dontstop dapt`.
+
+    Raises:
+        AdaptError: as `dontstop dapt` raises.
+    """
+    job = job_of("dapt")
+    taken = [f"--config={recipe_file('demo')}", *arguments]
+    context = Context.of(parse(taken, "dontstop demo", job.kind))
+    length = length_in_yardsticks(context.config)
+    if length and unfinished([job.final(context)], context.store)[0]:
+        log(time_forecast(length, *yardstick_s()))
+    run_and_show(job, context, taken)
+
+
+def length_in_yardsticks(config: Config) -> float | None:
+    """How long the demo takes [yardsticks]. None where its model or its length in steps was changed."""
+    training = config.training
+    if config.model.path != MODEL or not training.max_steps:
+        return None
+    tokens = training.max_steps * training.global_batch_size * training.sequence_length
+    return START + PER_MILLION_TOKENS * tokens / 1e6
+
+
+def time_forecast(length: float, cpu_s: float, wall_s: float) -> str:
+    """Says how long the demo takes on this machine.
+
+    Args:
+        length: of the demo [yardsticks].
+        cpu_s: time of a core that the yardstick took [s].
+        wall_s: time from start to end of the yardstick [s].
+    """
+    idle = duration(max(10.0, round(length * cpu_s, -1)))
+    if wall_s < BUSY * cpu_s:
+        return f"the demo takes about {idle} on this machine"
+    return f"the demo takes about {idle} on this machine when it is idle; other processes run now, so it takes longer"
+
+
+def yardstick_s() -> tuple[float, float]:
+    """The time that this machine takes for a small fixed piece of work, parsing Python: of a core, and in all [s]."""
+    source = Path(__file__).read_bytes()
+    start, start_cpu = time.perf_counter(), time.process_time()
+    for _ in range(PARSED):
+        ast.parse(source)
+    return time.process_time() - start_cpu, time.perf_counter() - start

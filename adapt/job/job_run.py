@@ -1,0 +1,240 @@
+"""What a job is, how it runs, and what it would run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from adapt.config.kinds import Kind
+from adapt.console import finish
+from adapt.errors import ConfigError
+from adapt.model.start import Start
+from adapt.parse import parse
+from adapt.runner import Finished, Stage, ensure, plan_stages
+from adapt.runner.run import Planned, check_ahead, unfinished
+from adapt.show.blocks import Block, Table, TextBlock, shown_by
+from adapt.show.pages import render_notebook
+from adapt.show.progress.goals import trainings_table
+from adapt.show.terminal import render_text
+from adapt.stage.context import Context
+from adapt.stage.running import run_stages
+from adapt.stage.selecting.select import Select
+from adapt.stage.train import Train
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What a user starts. A further one is its file, its test, and its line in `adapt.job.registry`."""
+
+    kind: Kind
+    """Its name, and what must be configured."""
+    final: Callable[[Context], Stage[Any]]
+    """Builds its last stage, which reads all others. Read this function to see what a job does."""
+    answer: Callable[[Context, Finished[Any], Sequence[str]], Any] | None = None
+    """Computes the job's result from its last stage; None where the stage's own result is the job's. Like a result of a
+    stage, it is a dataclass with a method `blocks`. The third argument is the command line."""
+    training: Callable[[Any], Stage[Any] | None] | None = None
+    """Finds in the last stage the training, or the merge, whose model others may start from. It is None if the job
+    makes no such model."""
+    tokens: Callable[[Any], Start] | None = None
+    """Finds in the last stage the model whose tokens and shape that model has. It is None if it is the one that the job
+    begins with."""
+    own_tokenizer: bool = False
+    """Whether that model comes with a tokenizer of its own."""
+    texts: Callable[[Any], Select] | None = None
+    """Finds in the last stage the selection that others may train on. It is None if the job selects no text."""
+    takes_texts: bool = False
+    """Whether `from` may name a selection."""
+    parts: Callable[[Context], Mapping[str, Stage[Any]]] | None = None
+    """For chains: builds the last stage of each seed, in place of the stage that sums all seeds up."""
+    first: Callable[[Any], list[Stage[Any]]] | None = None
+    """Finds in the last stage the stages that must run before all others, since they are the most likely to fail."""
+    is_wide: bool = False
+    """Whether it has stages that can run side by side."""
+    is_named: bool = False
+    """Whether a run is continued by its name. In a chain, such a name begins with the name of the chain."""
+
+    @property
+    def name(self) -> str:
+        """The job's name, such as `dapt`."""
+        return self.kind.name
+
+    def leaves(self, context: Context, final: Stage[Any]) -> Start | None:
+        """The model that others may start from; None if there is none, or several.
+
+        Args:
+            context: of the job.
+            final: its last stage.
+        """
+        training = self.training(final) if self.training else None
+        if training is None:
+            return None
+        tokens = self.tokens(final) if self.tokens else context.start
+        return tokens.after(training, self.own_tokenizer)
+
+
+@dataclass(frozen=True, eq=False)
+class JobRun:
+    """A job that has run."""
+
+    job: Job
+    context: Context
+    finished: Finished[Any]
+    """Its last stage."""
+    arguments: Sequence[str] = ()
+    """The command line."""
+
+    @cached_property
+    def result(self) -> Any:
+        """The job's result: a dataclass."""
+        if self.job.answer:
+            return self.job.answer(self.context, self.finished, self.arguments)
+        return self.finished.result
+
+    def model_folder(self, share: float | None = None) -> Path:
+        """The folder of the model that the job made.
+
+        Args:
+            share: of a merge with several shares, the one whose model is meant.
+
+        Raises:
+            ConfigError: the job makes no model, or none with this share, or several.
+        """
+        made = getattr(self.result, "models_made", None)
+        if made is None:
+            raise ConfigError(f"job {self.job.name} makes no model here", "read its result, or run dapt, tapt or merge")
+        folders: dict[str, Path] = made(self.finished.record)
+        name = "" if share is None else f"{share:g}"
+        if name not in folders:
+            known = ", ".join(folders) or "none"
+            raise ConfigError(f"there is no model of share {name or '(none given)'}", f"give one of: {known}")
+        return folders[name]
+
+    def figures(self) -> Mapping[str, Any]:
+        """The result as plain values, for the line that machines read."""
+        return asdict(self.result) if self.job.answer else self.finished.record.metrics
+
+    def blocks(self) -> list[Block]:
+        """What people are shown."""
+        return shown_by(self.result, self.finished.record)
+
+
+def run_stages_of(job: Job, context: Context, arguments: Sequence[str] = ()) -> JobRun:
+    """Runs what is not finished of a job.
+
+    Args:
+        job: to run.
+        context: what its stages are made from.
+        arguments: the command line, where there is one.
+
+    Raises:
+        AdaptError: the configuration or the data are wrong, or a stage failed.
+    """
+    stage, store, resources = job.final(context), context.store, context.config.resources
+    context.digests.save()
+    if not job.is_wide:
+        return JobRun(job, context, ensure(stage, store), arguments)
+    check_ahead(unfinished([stage], store)[0], store)
+    if job.first:
+        run_stages(job.first(stage), store, resources)
+    (record,) = run_stages([stage], store, resources)
+    return JobRun(job, context, Finished.of(stage, record), arguments)
+
+
+def carry_out(job: Job, arguments: Sequence[str]) -> None:
+    """What `python jobs/NAME.py` does: parses, runs, shows the result.
+
+    Raises:
+        AdaptError: as `run_stages_of`, or the command line is wrong.
+    """
+    run_and_show(job, Context.of(parse(arguments, f"dontstop {job.name}", job.kind)), arguments)
+
+
+def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
+    """Runs a job, shows people its result, and prints the line that machines read.
+
+    Args:
+        job: to run.
+        context: what its stages are made from.
+        arguments: the command line.
+
+    Raises:
+        AdaptError: as `run_stages_of`.
+    """
+    from adapt.show.terminal import show_blocks
+
+    run = run_stages_of(job, context, arguments)
+    show_blocks(run.blocks())
+    finish(job.name, run.finished.path, dict(run.figures()))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of a job in the order in which they run. `print(plan)` shows them."""
+
+    job: str
+    stages: list[Planned]
+    trainings: dict[str, Any]
+    """What each training that is to run takes, by its name: an `adapt.train.capacity.forecast.Forecast`; None where its
+    text must be prepared first."""
+
+    @property
+    def to_run(self) -> list[Planned]:
+        """The stages that are not finished."""
+        return [line for line in self.stages if not line.record]
+
+    def blocks(self) -> list[Block]:
+        """A row for each stage, and what the trainings take."""
+        blocks: list[Block] = [plan_table(self.stages)]
+        if len(self.trainings) > 1:
+            rows = [
+                (name, of.tokens, of.device_hours, of.cost) if of else (name, None, None, None)
+                for name, of in self.trainings.items()
+            ]
+            blocks += [table for table in [trainings_table(rows)] if table]
+        for name, forecast in self.trainings.items() if len(self.trainings) == 1 else ():
+            if forecast:
+                lines = [[figure, text] for figure, text in forecast.lines().items()]
+                blocks.append(Table(["figure", "forecast"], lines, f"The training {name}", words=True))
+        finished = len(self.stages) - len(self.to_run)
+        return [*blocks, TextBlock(f"{finished} of {len(self.stages)} stages are finished")]
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
+
+
+def plan_table(stages: list[Planned]) -> Table:
+    """A row for each stage: whether it is to run, its folder, and why."""
+    rows = [
+        [line.stage.kind, "done" if line.record else "run", f"{line.folder.parent.name}/{line.folder.name}", _why(line)]
+        for line in stages
+    ]
+    return Table(["stage", "state", "folder", "because"], rows, words=True)
+
+
+def _why(line: Planned) -> str:
+    """Why a stage is to run; empty where it is finished."""
+    if line.record:
+        return ""
+    if not line.nearest:
+        return "first of its kind"
+    return "\n".join([*line.changed, f"(against {line.nearest.path.name})"])
+
+
+def plan_of(job: Job, context: Context) -> Plan:
+    """Looks ahead; nothing runs.
+
+    Raises:
+        AdaptError: as the job would raise before anything runs.
+    """
+    final = job.final(context)
+    stages = plan_stages(final, context.store)
+    context.digests.save()
+    check_ahead(unfinished([final], context.store)[0], context.store)
+    records = {line.stage.key: line.record for line in stages if line.record}
+    waiting = [line.stage for line in stages if isinstance(line.stage, Train) and not line.record]
+    return Plan(job.name, stages, {stage.name: stage.forecast(records) for stage in waiting})

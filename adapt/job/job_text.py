@@ -1,0 +1,193 @@
+"""The text of a job, for training and for measuring, and what a method asks for before and after a domain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adapt.config import Config, CorpusConfig
+from adapt.corpus.files.sources import sources_of
+from adapt.corpus.roles import general_corpus, replayed_corpus, trained_corpora
+from adapt.corpus.shared import shared_with
+from adapt.method.base import Domain
+from adapt.method.table import check_method, method_of
+from adapt.runner import Stage
+from adapt.stage.context import Context
+from adapt.stage.text.dedup import Dedup
+from adapt.stage.text.gather import Gather
+from adapt.stage.text.listing import Files, held_out, listed_files
+from adapt.stage.text.prepare import Prepare, Prepared, Streamed
+from adapt.stage.text.task_texts import TaskTexts
+
+GENERAL, REPLAY = "(general)", "(replay)"
+"""Names that text beside the domain has among sources."""
+
+
+@dataclass(frozen=True)
+class DomainText:
+    """The text of a domain."""
+
+    whole: Stage[Prepared]
+    """The text as one corpus, to measure on."""
+    sources: Mapping[str, Stage[Prepared]]
+    """The text by source, to train on."""
+
+    @property
+    def streamed(self) -> Streamed | None:
+        """The corpus, where it is read while it is trained on."""
+        (first, *_) = self.sources.values()
+        return Streamed.of(first) if isinstance(first, Prepare) and first.files.corpus.streaming else None
+
+
+def general_text(context: Context) -> Prepare | None:
+    """General text to measure on, if there is any.
+
+    Where the same files are trained on, only their held-out share is measured, which training leaves out.
+
+    Raises:
+        ConfigError: it is the domain's text, or nothing of what is trained on too is held out.
+    """
+    config, name = context.config, f"{context.config.name}-general"
+    if not config.evaluation.general_paths:
+        return None
+    files = listed_files(context, general_corpus(config), name)
+    trained = {
+        field: [listed_files(context, corpus, name).manifest for name, corpus in corpora]
+        for field, corpora in trained_corpora(config).items()
+    }
+    if context.selected:
+        trained["select.pool_paths"] = [context.selected.pool.manifest]
+    field = shared_with(files.manifest, trained, config.corpus.heldout_fraction)
+    if field:
+        files = held_out(files, config.corpus.heldout_fraction)
+    return Prepare(name, files, context.tokens, config, shared_with=field or "")
+
+
+def domain_text(context: Context, general: Prepare | None) -> DomainText:
+    """The text of the corpus, without what is measured of general text.
+
+    Args:
+        context: of the job.
+        general: what is measured.
+    """
+    config = context.config
+    sources = tuple(
+        listed_files(context, corpus, f"{config.name}-{source}" if source else config.name, source)
+        for source, corpus in sources_of(config.corpus)
+    )
+    dedup = deduplicated(context, sources, beside(context, general))
+    prepared = {
+        files.source or "domain": prepared_files(context, files, general, dedup, place)
+        for place, files in enumerate(sources)
+    }
+    if not config.corpus.sources:
+        return DomainText(prepared["domain"], prepared)
+    return DomainText(Gather(config.name, prepared), prepared)
+
+
+def replayed_text(
+    context: Context,
+    general: Prepare | None,
+    unseen: TaskTexts | None = None,
+    measured: Sequence[Stage[Prepared]] | None = None,
+) -> Prepare | None:
+    """General text that is mixed in, if there is any.
+
+    Args:
+        context: of the job.
+        general: general text that is measured.
+        unseen: texts that it must not hold.
+        measured: all text that is measured, which it leaves out; None for general text alone.
+    """
+    if not context.config.mixture.replay_paths:
+        return None
+    name = f"{context.config.name}-replay"
+    files = listed_files(context, replayed_corpus(context.config), name, REPLAY)
+    if measured is None:
+        measured = [general] if general else []
+    return prepared_beside(context, files, measured, general, unseen)
+
+
+def prepared_beside(
+    context: Context,
+    files: Files,
+    measured: Sequence[Stage[Prepared]],
+    general: Prepare | None,
+    unseen: TaskTexts | None,
+) -> Prepare:
+    """Prepares further text to train on beside that of the domain or the tasks, without near copies of general text."""
+    apart = beside(context, general, replay=False)
+    dedup = deduplicated(context, (files,), apart, unseen) if apart else None
+    return Prepare(
+        files.listing.name, files, context.tokens, context.config, dedup, unseen=unseen, measured=tuple(measured)
+    )
+
+
+def prepared_files(
+    context: Context, files: Files, general: Prepare | None, dedup: Dedup | None = None, place: int = 0
+) -> Prepare:
+    """Prepares one source, without what is measured of general text."""
+    measured = (general,) if general else ()
+    return Prepare(files.listing.name, files, context.tokens, context.config, dedup, place, measured=measured)
+
+
+def beside(context: Context, general: Prepare | None, replay: bool = True) -> tuple[Files, ...]:
+    """Texts of which a corpus must hold no near copy, because one side is measured; empty if none are looked for."""
+    config = context.config
+    if config.corpus.deduplicate != "near":
+        return ()
+    files = [replace(general.files, source=GENERAL)] if general else []
+    if replay and config.mixture.replay_paths:
+        files.append(listed_files(context, replayed_corpus(config), f"{config.name}-replay", REPLAY))
+    return tuple(files)
+
+
+def deduplicated(
+    context: Context, sources: tuple[Files, ...], before: tuple[Files, ...] = (), unseen: TaskTexts | None = None
+) -> Dedup | None:
+    """Which documents of some sources are copies of another in any of them; None where all may stay.
+
+    Args:
+        context: of the job.
+        sources: in the order of `adapt.corpus.files.sources.sources_of`.
+        before: text that stays as it is.
+        unseen: texts that the sources must not hold.
+    """
+    config = context.config
+    if config.corpus.deduplicate == "none":
+        return None
+    tokens = replace(context.tokens, vocabulary=None)  # what copies are does not depend on it
+    return Dedup(config.name, sources, before, unseen, tokens, config)
+
+
+def on_one_source(config: Config, name: str, corpus: CorpusConfig) -> Config:
+    """The configuration with one of its sources as the whole corpus."""
+    return replace(config, name=f"{config.name}-{name}", corpus=corpus)
+
+
+def before_training(
+    context: Context, texts: Sequence[Stage[Prepared]], general: Stage[Prepared] | None
+) -> Mapping[str, Stage[Any]]:
+    """The method's stages before a training.
+
+    Args:
+        context: whose model is going to learn.
+        texts: what it learns first, one a source.
+        general: general text that is replayed.
+
+    Raises:
+        ConfigError, ModelError: the method cannot be used here.
+    """
+    check_method(context.config, context.start.pretrained.model)
+    return method_of(context.config).before(Domain(context.config, context.start, tuple(texts), {}, general))
+
+
+def after_training(context: Context, text: Stage[Prepared], past: Mapping[str, Stage[Any]]) -> Mapping[str, Stage[Any]]:
+    """The method's stages after a domain.
+
+    Args:
+        context: whose model has learnt it.
+        text: the domain's.
+        past: what the method knew before.
+    """
+    learnt = Domain(context.config, context.start, (text,), past)
+    return {**past, **method_of(context.config).after_domain(learnt)}

@@ -1,0 +1,233 @@
+"""Jobs that measure: evaluate compares models, similarity compares domains, advise says what to run first."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from adapt.advise.evidence import Evidence
+from adapt.config import Config, CorpusConfig
+from adapt.config.kinds import Kind
+from adapt.corpus.files.sources import sources_of
+from adapt.corpus.roles import general_corpus, pooled_corpus, selection_pool
+from adapt.errors import ConfigError, ModelError
+from adapt.job.job_run import Job
+from adapt.job.job_text import domain_text, general_text
+from adapt.model.direction import check_architecture
+from adapt.model.limits import check_sequence_length
+from adapt.model.locate import tokenizer_files
+from adapt.model.size import model_size
+from adapt.runner import Finished, Stage
+from adapt.stage.compare import Compare, ModelMeasured
+from adapt.stage.context import Context, located
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.evidence import Look
+from adapt.stage.neighbours import Neighbours
+from adapt.stage.perplexity import Perplexity
+from adapt.stage.task import PrepareTask, task_of
+from adapt.stage.text.listing import Files, listed_files
+from adapt.stage.text.prepare import Prepared
+from adapt.stage.text.similarity import Similarity
+
+if TYPE_CHECKING:
+    from adapt.advise.advice import Advice
+
+
+FIRST = "base"
+"""The name of the model that a context begins with."""
+
+
+def evaluate_stages(context: Context) -> Compare:
+    """The stages, in the order in which they run.
+
+    The first model, called `base`, is model.path; then come comparison.models. Domains are the corpus's sources, or
+    `domain` where it has none, and `general`. Where there are tasks with one label a text, features are judged too.
+
+    A model with other tokens is measured on the same texts in its own, and then losses are those of a byte.
+
+    Raises:
+        ConfigError: a name is given twice, or cannot name a folder; or pseudo-perplexities of different tokens are
+            asked for.
+        ModelError: a model cannot be measured as configured.
+    """
+    config, others = context.config, context.config.comparison.models or []
+    _check_names("comparison.models", [FIRST, *(model.name for model in others)])
+    models = {FIRST: context, **{model.name: starting_at(context, model.path) for model in others}}
+    different = [model.name for model in others if not _same_tokens(context, models[model.name])]
+    texts = _texts(context)
+    measured = {
+        name: _measured(model, name, *(_texts(model) if name in different else texts)) for name, model in models.items()
+    }
+    if different and config.comparison.pseudo_perplexity:
+        raise ConfigError(
+            f"comparison.pseudo_perplexity is that of a token, and {different[0]} has other tokens than {FIRST}",
+            "set comparison.pseudo_perplexity to false; losses are compared by bytes of text",
+        )
+    return Compare(config.name, measured, config.evaluation.bootstrap_samples, "byte" if different else "token")
+
+
+def _texts(context: Context) -> tuple[dict[str, Stage[Prepared]], dict[str, PrepareTask]]:
+    """What models are measured on, in the tokens of the context: corpora and tasks by name."""
+    general = general_text(context)
+    text = domain_text(context, general)
+    _check_names("corpus.sources", [*text.sources, *(["general"] if general else [])])
+    return {**text.sources, **({"general": general} if general else {})}, _tasks(context)
+
+
+def _measured(
+    context: Context, name: str, corpora: Mapping[str, Stage[Prepared]], tasks: Mapping[str, PrepareTask]
+) -> ModelMeasured:
+    return ModelMeasured(
+        Evaluate.of(context, name, corpora),
+        Neighbours.of(context, name, tasks) if tasks else None,
+        Perplexity.of(context, name, corpora) if context.config.comparison.pseudo_perplexity else None,
+    )
+
+
+def _tasks(context: Context) -> dict[str, PrepareTask]:
+    """The tasks on which features are judged: neighbours vote for one label."""
+    config = context.config
+    tasks = [task for task in (config.task, *config.tasks) if task.train and task.kind == "single_label"]
+    _check_names("task and tasks", [task.name for task in tasks])
+    return {task.name: task_of(context, task) for task in tasks}
+
+
+def with_model(context: Context, path: str) -> Context:
+    """A context that begins with another model of the same tokenizer: one of the chain, or the one at the path.
+
+    Raises:
+        ConfigError, ModelError: it has another tokenizer, or cannot be measured as configured.
+    """
+    other = starting_at(context, path)
+    if not _same_tokens(context, other):
+        what = f"{path} has another tokenizer than {context.config.model.path}"
+        raise ModelError(what, "name models that share one")
+    return other
+
+
+def _same_tokens(one: Context, other: Context) -> bool:
+    if one.start.vocabulary or other.start.vocabulary:  # a stage makes it, perhaps later
+        return one.start.vocabulary == other.start.vocabulary
+    ours, theirs = (each.digests.of_all(tokenizer_files(each.start.pretrained.tokenizer)) for each in (one, other))
+    if ours == theirs:
+        return True
+    from adapt.model.alike import are_alike  # loads transformers
+
+    return are_alike(one.start.pretrained, other.start.pretrained)
+
+
+def starting_at(context: Context, path: str) -> Context:
+    """A context that begins with another model: one of the chain, or the one at the path.
+
+    Raises:
+        ConfigError, ModelError: it cannot be measured as configured.
+    """
+    config = context.config
+    start = context.made.get(path) or located(replace(config.model, path=path), context.digests)
+    check_architecture(start.pretrained.model, config.objective.kind == "causal")
+    check_sequence_length(start.pretrained.model, config.evaluation.sequence_length, "evaluation.sequence_length")
+    return replace(context, start=start)
+
+
+def _check_names(field: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1 or not re.fullmatch(r"[\w.+-]+", name):
+            raise ConfigError(
+                f"{field}: the name {name!r} comes twice, or cannot name a folder ({', '.join(names)})",
+                "give each a name of its own, made of letters, digits, '.', '+', '-' and '_'",
+            )
+
+
+EVALUATE_JOB = Job(
+    kind=Kind(
+        "evaluate",
+        "Compares models on held-out text of several domains (Don't Stop Pretraining, table 12).",
+        defaults={"name": "evaluate"},
+    ),
+    final=evaluate_stages,
+)
+
+
+def similarity_stages(context: Context) -> Similarity:
+    """The domains of `corpus.sources`, compared by their words, and by the losses of models where there are some.
+
+    Raises:
+        ConfigError: there is one source only, or another number of models.
+        ModelError: a model has another tokenizer.
+    """
+    config, models = context.config, context.config.similarity.models
+    corpora = domain_text(context, general_text(context)).sources
+    if len(corpora) < 2 or len(models) not in (0, len(corpora)):
+        raise ConfigError(
+            f"there are {len(corpora)} sources and {len(models)} models to compare",
+            "list at least two corpus.sources, and in similarity.models either no model or one for each source",
+        )
+    names = {f"model-{number:03d}": path for number, path in enumerate(models)}
+    evaluations = {name: Evaluate.of(with_model(context, path), name, corpora) for name, path in names.items()}
+    return Similarity(config.name, corpora, evaluations, context.tokens, config.similarity.max_documents)
+
+
+SIMILARITY_JOB = Job(
+    kind=Kind("similarity", "Measures how similar domains are (Don't Stop Pretraining, section 3.1)."),
+    final=similarity_stages,
+)
+
+
+def advise_stages(context: Context) -> Look:
+    """The evidence: of samples of the corpus, of general text and of pools, and of the tasks that there are.
+
+    Raises:
+        ConfigError: there is neither a corpus nor a task.
+    """
+    config = context.config
+    tasks = {task.name: task_of(context, task) for task in (config.task, *config.tasks) if task.train}
+    texts = {name: _files(context, name, corpora) for name, corpora in _corpora(config)}
+    if not tasks and "corpus" not in texts:
+        raise ConfigError("there is nothing to advise on", "name a corpus (corpus.paths) or a task (task.train)")
+    return Look(config.name, config, context.start, context.tokens, texts, tasks)
+
+
+def _corpora(config: Config) -> Iterator[tuple[str, list[tuple[str, CorpusConfig]]]]:
+    """The corpora that there are, each as its sources."""
+    if config.corpus.paths or config.corpus.sources or config.corpus.source != "files":
+        yield "corpus", sources_of(config.corpus)
+    if config.evaluation.general_paths:
+        yield "general", [("", general_corpus(config))]
+    if config.tapt.pool_paths:
+        yield "pool", [("", pooled_corpus(config))]
+    if config.select.pool_paths:
+        yield "candidates", [("", selection_pool(config))]
+
+
+def _files(context: Context, name: str, corpora: Sequence[tuple[str, CorpusConfig]]) -> tuple[Files, ...]:
+    folder = f"{context.config.name}-{name}"
+    return tuple(listed_files(context, corpus, folder, source) for source, corpus in corpora)
+
+
+def advice(context: Context, finished: Finished[Evidence], arguments: Sequence[str]) -> "Advice":
+    """What follows from the evidence.
+
+    Args:
+        context: of the job.
+        finished: its last stage.
+        arguments: of the command line, which the recommended commands repeat.
+    """
+    from adapt.advise.advice import recommend
+    from adapt.advise.costs import costs
+    from adapt.advise.findings import Case
+
+    config, evidence = context.config, finished.result
+    ahead = costs(config, evidence, model_size(context.start.pretrained.model), context.store)
+    return recommend(Case(config, evidence, ahead), [argument for argument in arguments if argument != "--debug"])
+
+
+ADVISE_JOB = Job(
+    kind=Kind(
+        "advise",
+        "Says which recipe to run first for a corpus and tasks, at what cost, and why.",
+        corpus=False,
+        defaults={"name": "advise"},
+    ),
+    final=advise_stages,
+    answer=advice,
+)

@@ -1,0 +1,266 @@
+"""Selects documents of a pool, for a job or as a job of its own (Don't Stop Pretraining, section 5.3, and later)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from adapt.config import Config, CorpusConfig, SelectConfig, TaskConfig
+from adapt.config.kinds import Kind
+from adapt.corpus.roles import selection_pool, selection_target
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.job_text import DomainText, general_text
+from adapt.job.measuring_jobs import with_model
+from adapt.runner import Stage
+from adapt.select.table import SelectionStep, steps_of, way_of
+from adapt.stage.context import Context
+from adapt.stage.selecting.embed import Embed
+from adapt.stage.selecting.embedding import Embedding, PoolTexts, StageTexts
+from adapt.stage.selecting.enough import CountEnough
+from adapt.stage.selecting.index import BuildIndex
+from adapt.stage.selecting.learn_embedder import LearnEmbedder
+from adapt.stage.selecting.select import Select
+from adapt.stage.selecting.selection import JudgeSelection
+from adapt.stage.selecting.target import Target
+from adapt.stage.selecting.vectors import VectorStages
+from adapt.stage.text.listing import Files, held_out, listed_files
+from adapt.stage.text.prepare import Prepare, Prepared
+from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.text.task_texts import TaskSplit, TaskTexts
+
+INDEX_GIB = 8.0
+"""Memory that a machine may use for an index of kind `auto` [GiB]."""
+
+
+def vector_stages(
+    context: Context,
+    steps: Sequence[SelectionStep],
+    pool: Files,
+    target: Target,
+    unseen: TaskTexts | None,
+    measured: tuple[Stage[Prepared], ...],
+) -> VectorStages | None:
+    """What some selections read; None where that is no vectors.
+
+    Args:
+        context: of the job.
+        steps: the selections.
+        pool: what is selected of.
+        target: what documents should resemble.
+        unseen: texts that must not be chosen, and so need no vectors.
+        measured: further ones.
+
+    Raises:
+        ConfigError: there is no embedder of this name, or an option is wrong.
+        ModelError: its model cannot be found.
+    """
+    asked = {whose for step in steps for whose in step.selection.vectors()}
+    if not asked:
+        return None
+    config = context.config
+    name, select, resources = (
+        f"{config.name}-{config.select.embedder.rpartition(':')[2]}",
+        config.select,
+        config.resources,
+    )
+    embedding = Embedding.of(context, select.embedder, select.embedder_options)
+    documents = PoolTexts(held_out(pool, 0.0), unseen, measured)
+    wanted = StageTexts(target)
+    learnt = LearnEmbedder(name, embedding, (documents, wanted), resources) if embedding.learns else None
+    index = BuildIndex(
+        name=f"{name}-pool",
+        vectors=Embed(f"{name}-pool", embedding, learnt, documents, resources),
+        index=select.index if "target" in asked else "flat",  # nobody searches it
+        memory_gib=INDEX_GIB,
+        queries=0,
+        resources=resources,
+    )
+    return VectorStages(
+        enough=CountEnough(f"{config.name}-pool", documents, select.per_example) if select.per_example else None,
+        pool=index,
+        target=Embed(f"{name}-target", embedding, learnt, wanted, resources) if "target" in asked else None,
+    )
+
+
+BUDGETS = ("per_example", "documents", "tokens")
+
+
+def selection_of_job(context: Context, general: Prepare | None) -> Select | None:
+    """What a job trains on: selected by the chain, or of `select.pool_paths`; None where there is no selection.
+
+    Raises:
+        ConfigError: as `select_documents`; or both are given.
+    """
+    select = context.config.select
+    if context.selected and select.pool_paths:
+        what = "the text comes from a selection of the chain, and select.pool_paths is set too"
+        raise ConfigError(what, "remove one of the two")
+    if not context.selected and not select.pool_paths:
+        if given := [name for name in BUDGETS if getattr(select, name)]:
+            raise ConfigError(f"select.{given[0]} is set, but select.pool_paths is not", "set both, or neither")
+        return None
+    return context.selected or select_documents(context, general)
+
+
+def select_documents(context: Context, general: Prepare | None, like: Select | None = None) -> Select:
+    """The selection that section `select` describes.
+
+    Args:
+        context: of the job.
+        general: what is measured, and so not selected.
+        like: a selection whose number of tokens is the budget.
+
+    Raises:
+        ConfigError: there is no pool, no target, no budget or more than one; a selection or an option is not known.
+        DataError: files do not exist.
+        ModelError: a model that a selection or its embedder reads cannot be found, or has another tokenizer.
+    """
+    config, select = context.config, context.config.select
+    steps = steps_of(select, config.seed)
+    _check(config, like is not None)
+    name = f"{config.name}-{way_of(steps)}"
+    tasks = tasks_with_text(config)
+    paths = dict.fromkeys(path for step in steps for path in step.selection.models())
+    pool = listed_files(context, selection_pool(config), f"{config.name}-pool")
+    target = target_of(context, tasks, pool)
+    unseen, measured = unseen_texts(context, tasks), (general,) if general else ()
+    return Select(
+        name=name,
+        config=config,
+        pool=pool,
+        target=target,
+        tokens=context.tokens,
+        unseen=unseen,
+        measured=measured,
+        start=context.start if "" in paths else None,
+        others={path: with_model(context, path).start for path in paths if path},
+        vectors=vector_stages(context, steps, pool, target, unseen, measured),
+        like=like,
+    )
+
+
+def random_beside(context: Context, chosen: Select) -> Select:
+    """Random documents of the same pool, of as many tokens as a selection."""
+    config = context.config
+    random = SelectConfig(pool_paths=config.select.pool_paths, pool_text_field=config.select.pool_text_field)
+    name = f"{config.name}-random"
+    config = replace(config, select=random)
+    return replace(chosen, name=name, config=config, start=None, others={}, vectors=None, like=chosen)
+
+
+def tasks_with_text(config: Config) -> list[TaskConfig]:
+    """The tasks that are configured."""
+    return [task for task in (config.task, *config.tasks) if task.train]
+
+
+def target_of(context: Context, tasks: Sequence[TaskConfig], pool: Files) -> Target:
+    """The text that documents of a pool should resemble: that of the tasks' train split, unless other text is given."""
+    config = context.config
+    if config.select.target_paths:
+        name = f"{config.name}-target"
+        return Target(name, listed_files(context, selection_target(config), name), pool)
+    hidden = () if config.tapt.transductive else tasks
+    texts = split_texts(context, tasks, ["train"], hidden)
+    return Target(texts.name, texts, pool)
+
+
+def unseen_texts(context: Context, tasks: Sequence[TaskConfig]) -> TaskTexts | None:
+    """The text of dev and test, which training must not see; None where it may, or there is no task."""
+    return None if context.config.tapt.transductive or not tasks else split_texts(context, tasks, ["dev", "test"])
+
+
+def split_texts(
+    context: Context, tasks: Sequence[TaskConfig], splits: Sequence[str], unseen: Sequence[TaskConfig] = ()
+) -> TaskTexts:
+    """The text of some splits, without the text of dev and test of the tasks in `unseen`."""
+    name = "-".join([*(task.name for task in tasks), *splits])
+    wanted = tuple(TaskSplit.of(task, split, context.digests) for task in tasks for split in splits)
+    hidden = tuple(TaskSplit.of(task, split, context.digests) for task in unseen for split in ("dev", "test"))
+    return TaskTexts(name, wanted, hidden)
+
+
+def selected_text(
+    context: Context, chosen: Select, measured: Sequence[Stage[Prepared]], unseen: TaskTexts | None = None
+) -> PrepareTexts:
+    """What was selected, to train on, but for the share that is held out of every corpus.
+
+    Args:
+        context: of the job.
+        chosen: the selection.
+        measured: text that is measured, which it leaves out.
+        unseen: texts that it must not hold, also where it was selected for other tasks.
+    """
+    return PrepareTexts.of(context, chosen, context.config.corpus.heldout_fraction, measured, unseen, True)
+
+
+def has_corpus(corpus: CorpusConfig) -> bool:
+    """Whether there is text of a domain."""
+    return bool(corpus.paths or corpus.sources or corpus.source != "files")
+
+
+def selected_domain(context: Context, chosen: Select, general: Prepare | None) -> DomainText:
+    """What was selected, in place of a corpus.
+
+    Raises:
+        ConfigError: there is a corpus too.
+    """
+    if has_corpus(context.config.corpus):
+        what = "a corpus is configured, and a selection in its place too"
+        raise ConfigError(
+            what, "remove one of them: corpus.paths (or sources), or select.pool_paths (in a chain, `from`)"
+        )
+    tasks = tasks_with_text(context.config)
+    unseen = unseen_texts(context, tasks) if tasks else None
+    text = selected_text(context, chosen, [general] if general else [], unseen)
+    return DomainText(text, {"domain": text})
+
+
+def _check(config: Config, has_like: bool) -> None:
+    select = config.select
+    if not select.pool_paths:
+        raise ConfigError("select.pool_paths is empty", "name the pool: --select.pool_paths 'data/*.jsonl.gz'")
+    if config.tapt.pool_paths:
+        what = "tapt.pool_paths and select.pool_paths are both set"
+        raise ConfigError(what, "tapt.pool_paths trains on a whole pool, select.pool_paths on a part: remove one")
+    given = [f"select.{name}" for name in BUDGETS if getattr(select, name)]
+    if len(given) + has_like != 1:
+        what = f"{' and '.join(given)} are set" if len(given) > 1 else "no budget is set"
+        if given and has_like:
+            what = f"{given[0]} is set, and the selection that `from` names gives a budget too"
+        raise ConfigError(what, "set one of select.per_example, select.documents and select.tokens")
+    if not select.target_paths and not tasks_with_text(config):
+        raise ConfigError(
+            "the selection has no target: there is neither a task nor select.target_paths",
+            "name the text that documents should resemble: --select.target_paths FILE, or the files of a task",
+        )
+
+
+def select_stages(context: Context) -> JudgeSelection:
+    """The stages, in the order in which they run. In a chain, `from` may name a selection to take as many tokens as.
+
+    Raises:
+        ConfigError, DataError, ModelError: as `adapt.job.selection_job.select_documents`.
+    """
+    general = general_text(context)
+    chosen = select_documents(context, general, context.selected)
+    return JudgeSelection(
+        name=chosen.name,
+        config=context.config,
+        chosen=chosen,
+        control=None if chosen.way == "random" else random_beside(context, chosen),
+        target=chosen.target,
+        start=context.start if context.config.select.measure_loss else None,
+        tokens=chosen.tokens,
+    )
+
+
+SELECT_JOB = Job(
+    kind=Kind(
+        "select",
+        "Selects documents of a pool that are worth training on for a task (Don't Stop Pretraining, section 5.3).",
+        corpus=False,
+        defaults={"name": "select"},
+    ),
+    final=select_stages,
+    texts=lambda judged: judged.chosen,
+    takes_texts=True,
+)

@@ -1,0 +1,214 @@
+"""Adapts a model to one domain after another, or to each domain separately and merges the models."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from adapt.config import Config
+from adapt.config.kinds import Kind
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.job_text import before_training, general_text, replayed_text
+from adapt.job.sequence_steps import (
+    Setup,
+    as_listed,
+    check_domains,
+    domain_of,
+    domain_texts,
+    in_its_mode,
+    known_after,
+    on_domain,
+    recalled_texts,
+    sequence_step,
+    tasks_of,
+    taught,
+    tested,
+    with_general_share,
+)
+from adapt.merge.base import Merging
+from adapt.merge.table import MERGERS, merging_of
+from adapt.method.table import method_of
+from adapt.model.start import Start
+from adapt.stage.context import Context, root_of
+from adapt.stage.domains.matrices import Step
+from adapt.stage.domains.noted import Noted
+from adapt.stage.domains.sequence import Sequence as SequenceStage
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.merge import Merge
+from adapt.stage.task import task_of
+from adapt.stage.train import Train
+
+
+def merged_domains(setup: Setup) -> Iterator[Step]:
+    """After each domain the merge of all models so far, each of which was trained from the model to begin with.
+
+    A domain that is added trains one model and merges once more; another way of merging trains nothing.
+
+    Raises:
+        ConfigError: section `merge` does not suit as many models.
+    """
+    before_training(setup.context, [setup.texts[setup.order[0]]], None)
+    merging_of_domains(setup.context.config, len(setup.order))  # what is wrong is said before the first is trained
+    models: list[Start] = []
+    for number, name in enumerate(setup.order, start=1):
+        domain = on_domain(setup, setup.context, name)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        models.append(setup.context.start.after(training))
+        yield _merged_step(setup, domain, number, training, models)
+
+
+def _merged_step(setup: Setup, domain: Context, number: int, training: Train, models: Sequence[Start]) -> Step:
+    """The merge of the first models, its losses, and its tasks."""
+    config, seen = setup.context.config, setup.order[:number]
+    merging = merging_of_domains(config, number)
+    merge = Merge(f"{config.name}-{number}", config, setup.context.start, tuple(models), merging)
+    context = setup.context.starting_from(merge)
+    texts = {**{name: setup.texts[name] for name in seen}, **setup.beside}
+    return Step(
+        learnt=number,
+        domain=seen[-1],
+        training=training,
+        export=None,
+        merged=merge,
+        others=Evaluate.of(context, f"after-{number}", texts),
+        runs=taught(setup, context, tested(setup, number, seen[-1], seen)),
+        past={},
+        is_on_the_last=False,
+    )
+
+
+def merging_of_domains(config: Config, models: int) -> Merging:
+    """The merge of the models of the first domains.
+
+    Args:
+        config: of the sequence.
+        models: how many domains were learnt.
+
+    Raises:
+        ConfigError: the way of merging takes no such models, or there are several shares or too few weights.
+    """
+    section, most = config.merge, MERGERS[config.merge.kind].models[1]
+    if most is not None:
+        fit = ", ".join(name for name, merger in MERGERS.items() if merger.models[1] is None)
+        raise ConfigError(
+            f"method.kind is merge, but merge.kind {section.kind} takes no more than {most}"
+            f" {'model' if most == 1 else 'models'}",
+            f"set merge.kind to one of {fit}",
+        )
+    if section.models:
+        raise ConfigError(
+            "merge.models is set, but with method.kind merge the models are those of the domains", "leave it out"
+        )
+    if isinstance(section.weights, list) and len(section.weights) < models:
+        raise ConfigError(
+            f"merge.weights has {len(section.weights)} numbers, but there are {models} domains", "give one for each"
+        )
+    weights = section.weights[:models] if isinstance(section.weights, list) else section.weights
+    merging = merging_of(replace(config, merge=replace(section, weights=weights)), models)
+    if len(merging.shares) > 1:
+        raise ConfigError(
+            f"merge.shares is {list(merging.shares)}, but a sequence hands on one model",
+            "give one share; dontstop merge makes a model for each of several",
+        )
+    return merging
+
+
+def sequence_stages(context: Context) -> SequenceStage:
+    """The stages of all domains.
+
+    For each: what the method wants to know before, training, what it wants to know after, export, held-out losses, and
+    the tasks of all domains seen so far, each taught to a copy of the model, which is not told the domain (arXiv
+    2302.03241, section 4). Every stage depends on the domains before it alone: one that is added at the end redoes
+    nothing, another order shares what it has in common.
+
+    Raises:
+        ConfigError: a domain is unknown, or comes twice, by its name or by its text; a task belongs to none; or the
+            sequence of this name was begun otherwise.
+    """
+    order = check_domains(context.config)
+    config = in_its_mode(context.config)
+    context = context.configured(config)
+    general = general_text(context)
+    setup = Setup(context, order, domain_texts(context, order, general), general, tasks_of(config, order))
+    before = {
+        name: Evaluate.of(context, "before", {"domain": text, **setup.beside}) for name, text in setup.texts.items()
+    }
+    ways = {"continual": _one_after_another, "separate": _each_alone, "joint": _all_at_once}
+    learnt = merged_domains if method_of(config).is_merged_after else ways[config.sequence.mode]
+    steps = tuple(learnt(setup))
+    return SequenceStage(
+        name=config.name,
+        config=config,
+        order=tuple(order),
+        owners={task.name: domain_of(task) for task in setup.tasks},
+        texts=setup.texts,
+        tasks={task.name: task_of(context, task) for task in setup.tasks},
+        before=before,
+        untaught=taught(setup, context, setup.tasks) if config.sequence.forward_transfer else {},
+        steps=steps,
+        past=known_after(setup, steps[-1]) if config.sequence.mode == "continual" else {},
+    )
+
+
+def _one_after_another(setup: Setup) -> Iterator[Step]:
+    """Each training starts from the model that learnt the domain before."""
+    context = setup.context
+    past = before_training(context, [setup.texts[setup.order[0]]], replayed_text(context, setup.general))
+    keys = tuple((name, text.key) for name, text in setup.texts.items())
+    noted = Noted.of(root_of(context.config), context.config.name, keys)
+    noted.check()
+    for number, name in enumerate(setup.order, start=1):
+        domain = with_general_share(on_domain(setup, context, name), number)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general), past)
+        recalled = recalled_texts(setup, number)
+        training = replace(training, noted=noted.first(number), recalled=recalled, domain=name)
+        step = sequence_step(setup, domain, number, name, training, past)
+        yield step
+        context, past = context.starting_from(step.training), known_after(setup, step)
+
+
+def _each_alone(setup: Setup) -> Iterator[Step]:
+    """Each training starts from the model that the sequence begins with."""
+    for number, name in enumerate(setup.order, start=1):
+        domain = on_domain(setup, setup.context, name)
+        training = Train.of(domain, {"domain": setup.texts[name]}, replayed_text(domain, setup.general))
+        training = replace(training, domain=name)
+        yield sequence_step(setup, domain, number, name, training, {})
+
+
+def _all_at_once(setup: Setup) -> Iterator[Step]:
+    """One training on the mixed domains, with as many steps as all domains have together."""
+    config, training = setup.context.config, setup.context.config.training
+    given = {name: getattr(training, name) for name in ("max_steps", "max_tokens", "max_flops")}
+    limits = {name: value * len(setup.order) for name, value in given.items() if value}
+    sources = [source for source in config.corpus.sources if source.name in setup.order]
+    corpus = replace(config.corpus, sources=sources)
+    joint = setup.context.configured(replace(config, corpus=corpus, training=replace(training, **limits)))
+    texts = as_listed(config, setup.texts)
+    stage = Train.of(joint, texts, replayed_text(joint, setup.general))
+    yield sequence_step(setup, joint, len(setup.order), "", stage, {})
+
+
+SEQUENCE_JOB = Job(
+    kind=Kind(
+        "sequence",
+        "Adapts a model to one domain after another without forgetting (Continual Pre-training of Language Models).",
+        sources=True,
+        defaults={
+            "name": "sequence",
+            "method.kind": "replay",
+            "replay.fraction": 0.25,
+            "training.learning_rate": 1e-4,
+            "training.weight_decay": 0.0,
+            "training.warmup_fraction": 0.1,
+            "training.global_batch_size": 248,
+            "training.sequence_length": 164,
+            "training.max_steps": 2580,
+            "finetune.learning_rate": 3e-5,
+        },
+    ),
+    final=sequence_stages,
+    training=lambda stage: stage.model,
+    first=lambda stage: stage.data,
+    is_wide=True,
+    is_named=True,
+)

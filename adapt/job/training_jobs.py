@@ -1,0 +1,166 @@
+"""Jobs that train: DAPT on a domain, TAPT on a task (Don't Stop Pretraining), and fine-tuning."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from adapt.config import Config, TaskConfig
+from adapt.config.kinds import DAPT, TAPT_LENGTH, Kind
+from adapt.corpus.roles import FILES, pooled_corpus
+from adapt.job.job_run import Job
+from adapt.job.job_text import before_training, domain_text, general_text, prepared_beside, replayed_text
+from adapt.job.selection_job import (
+    has_corpus,
+    selected_domain,
+    selected_text,
+    selection_of_job,
+    split_texts,
+    unseen_texts,
+)
+from adapt.runner import Stage
+from adapt.stage.context import Context
+from adapt.stage.evaluate import Evaluate
+from adapt.stage.export import Export
+from adapt.stage.finetune import Finetune
+from adapt.stage.scores import Scores
+from adapt.stage.task import task_of
+from adapt.stage.text.gather import Gather
+from adapt.stage.text.listing import listed_files
+from adapt.stage.text.prepare import Prepared
+from adapt.stage.text.prepare_texts import PrepareTexts
+from adapt.stage.train import Train
+
+
+def dapt_stages(context: Context) -> Export:
+    """The stages, in the order in which they run: all that can fail on the data comes before the training."""
+    general = general_text(context)
+    chosen = selection_of_job(context, general) if context.selected or not has_corpus(context.config.corpus) else None
+    text = selected_domain(context, chosen, general) if chosen else domain_text(context, general)
+    replay = replayed_text(context, general)
+    measured = {"domain": text.whole, **({"general": general} if general else {})}
+    before = Evaluate.of(context, "before", measured)
+    past = before_training(context, list(text.sources.values()), replay)
+    training = Train.of(context, text.sources, replay, past, streamed=text.streamed)
+    after = Evaluate.of(context.starting_from(training), "after", measured)
+    return Export(
+        name=context.config.name,
+        config=context.config,
+        domain=text.whole,
+        general=general,
+        text=None,
+        training=training,
+        before=before,
+        after=after,
+        is_transductive=False,
+    )
+
+
+DAPT_JOB = Job(
+    kind=DAPT,
+    final=dapt_stages,
+    training=lambda export: export.training,
+    takes_texts=True,
+)
+
+
+POOL, SELECTION = "(pool)", "(selection)"
+"""The names that a pool, and what was selected of one, have among the sources of a training."""
+
+
+def tapt_stages(context: Context) -> Export:
+    """The stages, in the order in which they run.
+
+    The text is that of the tasks' train split, and, where it is configured, of a pool (Curated-TAPT) or what is
+    selected of one (kNN-TAPT, RAND-TAPT). The loss is measured on the text of dev.
+
+    Raises:
+        ConfigError: as `adapt.job.selection_job.selection_of_job`.
+    """
+    context = context.configured(_without_domain(context.config))
+    config, tasks = context.config, [context.config.task, *context.config.tasks]
+    general, transductive = general_text(context), config.tapt.transductive
+    dev = PrepareTexts.of(context, split_texts(context, tasks, ["dev"]), heldout_fraction=1.0)
+    apart = [*([general] if general else []), *([] if transductive else [dev])]
+    sources: dict[str, Stage[Prepared]] = {task.name: _train_text(context, task, tasks, apart) for task in tasks}
+    unseen = unseen_texts(context, tasks)
+    if config.tapt.pool_paths:
+        pool = listed_files(context, pooled_corpus(config), f"{config.name}-pool")
+        sources[POOL] = prepared_beside(context, pool, apart, general, unseen)
+    if chosen := selection_of_job(context, general):
+        sources[SELECTION] = selected_text(context, chosen, apart, unseen)
+    text = next(iter(sources.values())) if len(sources) == 1 else Gather(config.name, sources)
+    measured = {"domain": dev, **({"general": general} if general else {})}
+    before = Evaluate.of(context, "before", measured)
+    replay = replayed_text(context, general, unseen, apart)
+    past = before_training(context, list(sources.values()), replay)
+    training = Train.of(context, sources, replay, past, config.tapt.batch_examples, transductive)
+    after = Evaluate.of(context.starting_from(training), "after", measured)
+    return Export(
+        name=config.name,
+        config=config,
+        domain=dev,
+        general=general,
+        text=text,
+        training=training,
+        before=before,
+        after=after,
+        is_transductive=transductive,
+    )
+
+
+def _without_domain(config: Config) -> Config:
+    """The configuration without the domain's text and the weights of its sources, which do not hold for tasks."""
+    return replace(config, corpus=replace(config.corpus, **FILES, paths=[]))
+
+
+def _train_text(
+    context: Context, task: TaskConfig, tasks: Sequence[TaskConfig], apart: Sequence[Stage[Prepared]]
+) -> Stage[Prepared]:
+    """The text of a task that TAPT may be trained on."""
+    if context.config.tapt.transductive:
+        return PrepareTexts.of(context, split_texts(context, [task], ["train", "dev", "test"]), measured=apart)
+    others = [other for other in tasks if other != task]
+    text = split_texts(context, [task], ["train"], unseen=[task, *others])
+    return PrepareTexts.of(context, text, measured=apart, screened=True)
+
+
+TAPT_JOB = Job(
+    kind=Kind(
+        "tapt",
+        "Task-adaptive pre-training: adapts a model to the text of a task (Don't Stop Pretraining, section 4).",
+        corpus=False,
+        task=True,
+        defaults={"name": "tapt", **TAPT_LENGTH},
+    ),
+    takes_texts=True,
+    final=tapt_stages,
+    training=lambda export: export.training,
+)
+
+
+def finetune_stages(context: Context) -> Scores:
+    """The stages, in the order in which they run: the task, a run a seed, the scores of all.
+
+    Raises:
+        ConfigError, DataError, StorageError: the task's files cannot be used.
+    """
+    return Scores(context.config.name, runs(context))
+
+
+def runs(context: Context) -> dict[str, Finetune]:
+    """The runs, by seed."""
+    task = task_of(context, context.config.task)
+    return {str(seed): Finetune.of(context, seed, task) for seed in context.config.finetune.seeds}
+
+
+FINETUNE_JOB = Job(
+    kind=Kind(
+        "finetune",
+        "Fine-tunes a model on a labelled task, once for each seed, and scores it on the test split.",
+        corpus=False,
+        task=True,
+        defaults={"name": "finetune"},
+    ),
+    final=finetune_stages,
+    parts=runs,
+    is_wide=True,
+)

@@ -1,0 +1,207 @@
+"""How the tokenizer breaks words, and models with a changed vocabulary."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adapt.config import ModelConfig
+from adapt.config.kinds import Kind
+from adapt.corpus.files.sources import sources_of
+from adapt.corpus.roles import general_corpus
+from adapt.errors import ConfigError
+from adapt.job.job_run import Job
+from adapt.job.job_text import beside, deduplicated, general_text
+from adapt.model.additions.config import refuse_additions
+from adapt.model.layers.families import PATTERNS
+from adapt.model.locate import CONFIG, read_json
+from adapt.model.start import Start
+from adapt.nearest import nearest
+from adapt.runner import Stage
+from adapt.stage.context import Context, located
+from adapt.stage.text.listing import Files, held_out, listed_files
+from adapt.stage.vocabulary.analyze import GENERAL, AnalyzeVocabulary
+from adapt.stage.vocabulary.extend import WAYS, ExtendVocabulary
+from adapt.stage.vocabulary.scratch import ScratchModel
+from adapt.stage.vocabulary.screened import Screening
+from adapt.stage.vocabulary.taught import TeachRows
+from adapt.stage.vocabulary.trim import TrimVocabulary
+
+
+def change_vocabulary(context: Context) -> Stage[Any]:
+    """The stage of `vocabulary.action`.
+
+    Raises:
+        ConfigError, DataError: the corpus cannot be read.
+    """
+    return ACTIONS[context.config.vocabulary.action](context)
+
+
+def analyze(context: Context) -> AnalyzeVocabulary:
+    """The words of each source, and of general text."""
+    config = context.config
+    domains = domain_files(context)
+    if config.evaluation.general_paths:
+        general = listed_files(context, general_corpus(config), f"{config.name}-general")
+        domains = {GENERAL: held_out(general, 0.0), **domains}
+    return AnalyzeVocabulary(config.name, config, context.start, context.tokens, domains, screening(context))
+
+
+def domain_files(context: Context) -> dict[str, Files]:
+    """The files of each source by its name; those of a corpus that is one are called `corpus`."""
+    name = context.config.name
+    return {
+        source or "corpus": listed_files(context, corpus, f"{name}-{source}" if source else name, source)
+        for source, corpus in sources_of(context.config.corpus)
+    }
+
+
+def screening(context: Context) -> Screening:
+    """What the text of the corpus leaves out, which is what a training on it leaves out.
+
+    Raises:
+        ConfigError, DataError: as `adapt.job.job_text.general_text`.
+    """
+    general, sources = general_text(context), tuple(domain_files(context).values())
+    dedup = deduplicated(context, sources, beside(context, general))
+    return Screening(general.files if general else None, dedup)
+
+
+def extend(context: Context) -> ExtendVocabulary | TeachRows:
+    """Words of the corpus become tokens of the model.
+
+    Raises:
+        ConfigError: `vocabulary.candidates` is no way and no file, or wants general text and there is none; or the
+            model cannot have a module.
+    """
+    config, asked = context.config, context.config.vocabulary.candidates
+    file = Path(asked).expanduser()
+    if asked not in WAYS and not file.is_file():
+        raise ConfigError(
+            f"vocabulary.candidates: {asked} is neither {', '.join(WAYS)} nor a file", nearest(asked, WAYS)
+        )
+    if asked == "divergence" and not config.evaluation.general_paths:
+        raise ConfigError(
+            "vocabulary.candidates divergence compares the corpus with general text, and there is none",
+            "name some in evaluation.general_paths",
+        )
+    _check_module(context)
+    general = listed_files(context, general_corpus(config), f"{config.name}-general") if asked == "divergence" else None
+    listed = context.digests.of(file) if asked not in WAYS else None
+    extended = ExtendVocabulary(
+        name=config.name,
+        config=config,
+        start=context.start,
+        tokens=context.tokens,
+        domains=domain_files(context),
+        general=held_out(general, 0.0) if general else None,
+        listed=listed,
+        donor=_donor(context),
+        screening=screening(context),
+    )
+    made: ExtendVocabulary | TeachRows = extended
+    for way, is_wanted in (
+        ("distill", config.vocabulary.init == "distill"),
+        ("warmup", config.vocabulary.warmup_steps),
+    ):
+        if is_wanted:
+            name = f"{config.name}-{way}"
+            made = TeachRows(name, config, way, context.start, extended, made, extended.domains, extended.screening)
+    return made
+
+
+def _check_module(context: Context) -> None:
+    config = context.config
+    if config.vocabulary.module is None:
+        return
+    kind = read_json(context.start.pretrained.model / CONFIG).get("model_type")
+    if config.objective.kind == "causal" or kind not in PATTERNS:
+        raise ConfigError(
+            f"vocabulary.module {config.vocabulary.module} goes with encoders whose layers are known, and not with"
+            f" {kind} models trained by objective.kind {config.objective.kind}",
+            "leave vocabulary.module unset, or choose a model like BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT",
+        )
+    if config.vocabulary.init == "distill":
+        raise ConfigError(
+            "vocabulary.init distill compares the model's states with those before, and those of a module that has"
+            " learnt nothing are not like them",
+            "take another vocabulary.init, or leave vocabulary.module unset",
+        )
+
+
+def _donor(context: Context) -> Start | None:
+    asked = context.config.vocabulary
+    if (asked.init == "omp") != (asked.donor is not None):
+        raise ConfigError(
+            "vocabulary.init omp and vocabulary.donor go together, and only one of them is set",
+            "name a model that knows the domain's words as vocabulary.donor, or take another vocabulary.init",
+        )
+    if asked.donor is None:
+        return None
+    trusted = context.config.model.trust_remote_code
+    return located(ModelConfig(path=asked.donor, trust_remote_code=trusted), context.digests)
+
+
+def trim(context: Context) -> TrimVocabulary:
+    """Tokens that no text uses are dropped.
+
+    Raises:
+        ConfigError: `vocabulary.keep` is no file.
+        ModelError: the model carries additions.
+    """
+    refuse_additions(context.start.pretrained.model, "trimmed")
+    config, keep = context.config, context.config.vocabulary.keep
+    texts = {name: _whole(files) for name, files in domain_files(context).items()}
+    if config.evaluation.general_paths:
+        texts[GENERAL] = held_out(listed_files(context, general_corpus(config), f"{config.name}-general"), 0.0)
+    if keep is not None and not Path(keep).expanduser().is_file():
+        raise ConfigError(f"vocabulary.keep: there is no file {keep}", "correct the path")
+    kept = context.digests.of(Path(keep).expanduser()) if keep else None
+    return TrimVocabulary(config.name, config, context.start, context.tokens, texts, kept)
+
+
+def _whole(files: Files) -> Files:
+    """The same files with nothing left out: a trim keeps the tokens of text that models are measured on, too."""
+    return replace(files, corpus=replace(files.corpus, heldout_fraction=0.0, decontaminate=[]))
+
+
+def scratch(context: Context) -> ScratchModel:
+    """A tokenizer of the corpus and a model that knows nothing, to be trained on.
+
+    Raises:
+        ConfigError: `vocabulary.size` is `elbow`, of which there is none.
+        ModelError: the model carries additions.
+    """
+    refuse_additions(context.start.pretrained.model, "built from scratch")
+    config = context.config
+    if config.vocabulary.size == "elbow":
+        raise ConfigError("vocabulary.size elbow is one of words to add, and there are none", "give a number of tokens")
+    return ScratchModel(config.name, config, context.start, context.tokens, domain_files(context), screening(context))
+
+
+ACTIONS: dict[str, Callable[[Context], Stage[Any]]] = {
+    "analyze": analyze,
+    "extend": extend,
+    "trim": trim,
+    "scratch": scratch,
+}
+"""What `vocabulary.action` may be."""
+
+
+def told(arguments: Sequence[str]) -> list[str]:
+    """A command line whose first word may name the action."""
+    if arguments and not arguments[0].startswith("-"):
+        return [f"--vocabulary.action={arguments[0]}", *arguments[1:]]
+    return list(arguments)
+
+
+VOCABULARY_JOB = Job(
+    kind=Kind(
+        "vocabulary",
+        "Measures how the model's tokenizer breaks a domain's words, and changes its vocabulary.",
+        defaults={"name": "vocabulary"},
+    ),
+    final=change_vocabulary,
+    training=lambda stage: None if isinstance(stage, AnalyzeVocabulary) else stage,
+    own_tokenizer=True,
+)

@@ -1,0 +1,70 @@
+"""The demo is small, and says how long it takes before it runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapt.cli import demo_command
+from adapt.config import Config
+from adapt.corpus.files.docstrings import package_sources
+from adapt.corpus.files.manifest import package_records
+from adapt.job.registry import job_of
+from adapt.parse import parse
+from adapt.shipped import recipe_file
+from tests.samples import sentences, write
+
+MOST_SOURCE_MB = 20
+MOST_TOKENS = 250_000
+"""What fits into two minutes on the slowest machine seen, which trains on 4,800 tokens per second."""
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return parse([f"--config={recipe_file('demo')}"], "dontstop demo", job_of("dapt").kind)
+
+
+def test_its_text_and_its_training_are_bounded(config: Config) -> None:
+    training = config.training
+    assert training.max_steps is not None
+    assert training.max_steps * training.global_batch_size * training.sequence_length <= MOST_TOKENS
+    files = [file for record in package_records(config.corpus.packages) for file in package_sources(record)]
+    assert 1e6 < sum(file.stat().st_size for file in files) < 1e6 * MOST_SOURCE_MB
+
+
+def test_a_machine_half_as_fast_takes_twice_as_long() -> None:
+    assert demo_command.time_forecast(100, 0.3, 0.3) == "the demo takes about 30 s on this machine"
+    assert demo_command.time_forecast(100, 0.6, 0.7) == "the demo takes about 1 min 00 s on this machine"
+
+
+def test_it_says_that_other_processes_slow_it_down() -> None:
+    said = demo_command.time_forecast(100, 0.3, 1.2)
+    assert said.endswith("about 30 s on this machine when it is idle; other processes run now, so it takes longer")
+
+
+def test_fewer_steps_take_less(config: Config) -> None:
+    short = replace(config, training=replace(config.training, max_steps=5))
+    assert 0 < (demo_command.length_in_yardsticks(short) or 0) < (demo_command.length_in_yardsticks(config) or 0)
+
+
+def test_it_says_nothing_of_a_model_or_a_length_that_it_does_not_know(config: Config) -> None:
+    assert demo_command.length_in_yardsticks(replace(config, model=replace(config.model, path="other"))) is None
+    assert demo_command.length_in_yardsticks(replace(config, training=replace(config.training, max_steps=None))) is None
+
+
+def test_it_says_so_before_it_runs_and_not_again_when_it_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sentences(3)])
+    monkeypatch.setattr(demo_command, "run_and_show", lambda job, context, arguments: ran.append(context.config.name))
+    arguments = ["--corpus.source=files", "--corpus.packages=[]", f"--corpus.paths={corpus}", "--name=mine"]
+    arguments.append(f"--storage.root={tmp_path / 'runs'}")
+    monkeypatch.setattr(demo_command, "yardstick_s", lambda: (0.1, 0.1))
+    monkeypatch.setattr("adapt.model.demo.demo_checkpoint", lambda name: tmp_path)
+    demo_command.main(arguments)
+    assert "the demo takes about " in capsys.readouterr().err
+    monkeypatch.setattr(demo_command, "unfinished", lambda stages, store: ([], {}))
+    demo_command.main(arguments)
+    assert "takes about" not in capsys.readouterr().err
+    assert ran == ["mine", "mine"]

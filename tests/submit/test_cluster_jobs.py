@@ -1,0 +1,174 @@
+"""A cluster's jobs: its dashboard answers, and a job is followed to its end, whatever becomes of the connection."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+import ray
+
+from adapt.errors import ClusterError
+from adapt.submit import cluster_jobs
+from adapt.submit.cluster_jobs import ADDRESS, Follower, address_from, connected, is_bad_luck
+from tests.submit.fakes import FakeClient, FakeJob
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[str, dict[str, object]]]:
+    """A server whose answer can be set."""
+    said: dict[str, object] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(int(str(said.get("code", 200))))
+            self.end_headers()
+            self.wfile.write(str(said.get("body", "")).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", said
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_address_is_that_of_the_option_then_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv(ADDRESS, "http://a:1")
+    assert address_from("http://b:2/") == "http://b:2"
+    assert address_from(None) == "http://a:1"
+    monkeypatch.delenv(ADDRESS)
+    with pytest.raises(ClusterError, match="no cluster is named"):
+        address_from(None)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8265", "ray://host:10001", "http://", "http://me:word@host:8265"])
+def test_what_is_no_address_of_a_dashboard_is_refused(address: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        address_from(address)
+    assert "word@" not in str(caught.value)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(ClusterError, match=r"no cluster answers at http://127\.0\.0\.1:9: "):
+        connected("http://127.0.0.1:9")
+
+
+def test_something_else_answers(answers: tuple[str, dict[str, object]]) -> None:
+    address, said = answers
+    said["body"] = "<html>hello</html>"
+    with pytest.raises(ClusterError, match="no Ray dashboard"):
+        connected(address)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_token_that_is_missing_or_wrong(answers: tuple[str, dict[str, object]], code: int) -> None:
+    address, said = answers
+    said.update(code=code, body="Invalid authentication token")
+    with pytest.raises(ClusterError, match="does not let us in") as caught:
+        connected(address)
+    assert "RAY_AUTH_MODE=token" in caught.value.fix
+
+
+def test_another_version_of_ray(answers: tuple[str, dict[str, object]]) -> None:
+    address, said = answers
+    said["body"] = json.dumps({"version": "4", "ray_version": "2.55.1"})
+    with pytest.raises(ClusterError, match=rf"Ray is {ray.__version__} here and 2\.55\.1 on the cluster") as caught:
+        connected(address)
+    assert "ray[default]==2.55.1" in caught.value.fix
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_jobs.time, "sleep", lambda seconds: None)
+
+
+def followed(client: Any, patience_s: float = 100) -> tuple[Any, str]:
+    shown: list[str] = []
+    ended = Follower(client, "a", shown.append, patience_s=patience_s).until_end()
+    return ended, "".join(shown)
+
+
+def ends_at_look(number: int, status: str = "SUCCEEDED") -> Any:
+    looks = iter(range(number))
+
+    def happens(client: FakeClient) -> None:
+        if next(looks, None) is None:
+            client.found[0].end(status)
+
+    return happens
+
+
+def test_a_lost_connection_repeats_and_loses_nothing() -> None:
+    client = FakeClient(ends_at_look(3), [FakeJob("a", "", {})])
+    client.tails = [["one\n", "tw", ConnectionError("gone")], ["one\n", "two\nth", RuntimeError("closed")]]
+    client.logs["a"] = "one\ntwo\nthree\n"
+    ended, shown = followed(client)
+    assert ended.status == "SUCCEEDED"
+    assert shown == "one\ntwo\nthree\n"
+
+
+def test_a_log_that_ends_as_if_all_were_well_is_looked_at_again() -> None:
+    client = FakeClient(ends_at_look(2), [FakeJob("a", "", {})], tails=[["half"], ["half of"]])
+    client.logs["a"] = "half of it"
+    assert followed(client)[1] == "half of it"
+
+
+def test_a_cluster_that_does_not_answer_is_looked_for_again(capsys: pytest.CaptureFixture[str]) -> None:
+    fails = iter([ConnectionError("refused"), ConnectionError("refused")])
+
+    def happens(client: FakeClient) -> None:
+        if error := next(fails, None):
+            raise error
+        client.found[0].end("SUCCEEDED")
+
+    assert followed(FakeClient(happens, [FakeJob("a", "", {})]))[0].status == "SUCCEEDED"
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("the connection is lost (ConnectionError); the work goes on")
+    assert said[1:] == ["the cluster answers again"]
+
+
+def test_patience_has_an_end() -> None:
+    def happens(client: FakeClient) -> None:
+        raise ConnectionError("refused")
+
+    with pytest.raises(ClusterError, match="has not answered"):
+        followed(FakeClient(happens, [FakeJob("a", "", {})]), patience_s=-1)
+
+
+def test_a_job_that_the_cluster_has_forgotten_is_none() -> None:
+    assert followed(FakeClient())[0] is None
+
+
+def test_a_job_whose_node_is_gone_has_failed_and_nothing_more_is_asked_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = iter([set(), set(), {"head"}])  # it takes a while until the cluster knows
+    monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: next(gone))
+    client: Any = FakeClient(found=[FakeJob("a", "", {}, driver_node_id="head")])
+    client.tails = [["one\n", ConnectionError("gone")], [RuntimeError("cannot connect to its node")]]
+    client.get_job_logs = lambda name: pytest.fail("its log is out of reach")
+    ended, shown = followed(client)
+    assert (ended.status, ended.message) == ("FAILED", cluster_jobs.ORPHANED)
+    assert is_bad_luck(ended)
+    assert shown == "one\n"
+    assert len(capsys.readouterr().err.splitlines()) == 2  # lost, and found
+
+
+def test_why_a_job_waits_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cluster_jobs, "_SAID_AFTER_S", -1.0)
+    client = FakeClient(ends_at_look(4), [FakeJob("a", "", {})])
+    client.found[0].end("PENDING", message="It waits for resources.")
+    followed(client)
+    assert capsys.readouterr().err == "a waits: It waits for resources.\n"
+
+
+def test_a_log_that_nobody_reads_any_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient(lambda client: None, [FakeJob("a", "", {})])  # it never ends
+    client.tails = [["one\n", "two\n"]]
+    monkeypatch.setattr(cluster_jobs, "is_unread", lambda: True)
+    with pytest.raises(cluster_jobs.Unread):
+        Follower(client, "a", cluster_jobs.show_while_read).until_end()  # type: ignore[arg-type]

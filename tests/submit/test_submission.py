@@ -1,0 +1,285 @@
+"""Work is checked, started once, followed, and begun again where it was bad luck; also each stage as a job."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adapt.chain.chain_nodes import Node
+from adapt.errors import ClusterError, ConfigError, StageError, StorageError
+from adapt.job.registry import JOBS
+from adapt.parse import parse_values
+from adapt.submit import cluster_jobs, submission
+from adapt.submit.cluster_jobs import JobCluster, is_bad_luck, stop
+from adapt.submit.submission import check, run_as_jobs, run_small, submit
+from adapt.submit.submit_order import Order
+from tests.submit.fakes import FakeClient, FakeJob
+
+ORDER = Order("study", "ab" * 32, "chain", ["chain.yaml"], [])
+OTHER = Order("study", "cd" * 32, "chain", ["chain.yaml"], [])
+
+
+@pytest.fixture(autouse=True)
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    made: list[str] = []
+    monkeypatch.setattr(submission, "check", lambda cluster, order: made.append(order.name))
+    monkeypatch.setattr(cluster_jobs.time, "sleep", lambda seconds: None)
+    return made
+
+
+def cluster(*ends: tuple[str, int | None], retries: int = 2) -> tuple[JobCluster, Any]:
+    """A cluster whose jobs end like this, one after another, two looks after they have begun."""
+    waiting, looks = list(ends), {}
+
+    def happens(client: FakeClient) -> None:
+        for job in client.found:
+            looks[job.submission_id] = looks.get(job.submission_id, 0) + 1
+            if not job.status.is_terminal() and looks[job.submission_id] > 2 and waiting:
+                job.end(*waiting.pop(0))
+
+    client: Any = FakeClient(happens)
+    return JobCluster(client, {}, retries), client
+
+
+def test_work_is_checked_then_started_and_its_end_handed_back(checks: list[str]) -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)
+    assert checks == ["study"]
+    assert client.found[0].entrypoint == "python jobs/chain.py run chain.yaml"
+
+
+def test_work_drives_itself_where_it_is_told_to_and_looks_from_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    submit(replace(made, drive_on="steady"), ORDER)
+    assert client.found[0].entrypoint_resources == {"steady": 0.001}
+    commands: list[tuple[str | None, str]] = []
+
+    def looked(cluster: JobCluster, entrypoint: str, name: str) -> dict[str, Any]:
+        commands.append((cluster.drive_on, entrypoint))
+        return {"metrics": {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}}
+
+    monkeypatch.setattr(submission, "run_small", looked)
+    check(replace(made, drive_on="steady"), ORDER)
+    assert commands == [(None, "python jobs/chain.py check chain.yaml --drive-on=steady")]
+
+
+def test_a_second_submission_follows_the_first(checks: list[str]) -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    client.submit_job(ORDER.entrypoint, ORDER.submission(1), {}, ORDER.metadata())
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)  # it has ended by now
+    assert len(client.found) == 1
+    assert checks == []
+
+
+def test_what_has_ended_well_begins_again_when_asked_to() -> None:
+    made, _ = cluster(("SUCCEEDED", 0), ("SUCCEEDED", 0))
+    submit(made, ORDER)
+    assert submit(made, ORDER, again=True).submission_id == ORDER.submission(2)
+
+
+def test_somebody_who_was_faster_is_followed() -> None:
+    made, client = cluster()
+    client.submit_job("", ORDER.submission(1), {}, ORDER.metadata())
+    made.start("", ORDER.submission(1), ORDER.metadata())
+    assert len(client.found) == 1
+
+
+def test_a_name_in_use_by_another_configuration_is_refused(checks: list[str]) -> None:
+    made, client = cluster()
+    client.submit_job("", OTHER.submission(1), {}, OTHER.metadata())
+    with pytest.raises(ConfigError, match=f"another configuration, as {OTHER.submission(1)}"):
+        submit(made, ORDER)
+    assert len(client.found) == 1
+    assert checks == []
+
+
+def test_a_name_is_free_when_its_work_has_ended() -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    client.found.append(FakeJob("old", "", OTHER.metadata()))
+    client.found[0].end("SUCCEEDED")
+    assert submit(made, ORDER).submission_id == ORDER.submission(1)
+
+
+def test_bad_luck_is_tried_again_so_often() -> None:
+    made, client = cluster(("FAILED", None), ("FAILED", -9), ("SUCCEEDED", 0))
+    assert submit(made, ORDER).submission_id == ORDER.submission(3)
+    made, client = cluster(("FAILED", None), ("FAILED", None), retries=1)
+    with pytest.raises(ClusterError, match="study was lost 2 times"):
+        submit(made, ORDER)
+    assert len(client.found) == 2
+
+
+def test_work_whose_node_is_gone_begins_again_though_ray_says_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_jobs, "dead_nodes", lambda address: {"head"})
+    made, client = cluster(retries=0)
+    for order in (ORDER, OTHER):
+        client.submit_job("", order.submission(1), {}, order.metadata(), driver_node_id="head")
+    client.happens = lambda client: [job.end("SUCCEEDED", 0) for job in client.found[2:]]
+    assert submit(made, ORDER).submission_id == ORDER.submission(2)
+    assert stop(made, "study") == []
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4, 6, 7, 8, 70, 130])
+def test_errors_that_would_come_again_end_it_with_their_code(code: int) -> None:
+    made, client = cluster(("FAILED", code))
+    with pytest.raises(ClusterError) as caught:
+        submit(made, ORDER)
+    assert caught.value.exit_code == code
+    assert len(client.found) == 1
+
+
+def test_what_was_stopped_is_not_begun_again() -> None:
+    made, client = cluster(("STOPPED", None))
+    with pytest.raises(ClusterError, match="was stopped"):
+        submit(made, ORDER)
+    assert len(client.found) == 1
+
+
+def test_a_lost_cluster_is_bad_luck_and_a_wrong_configuration_is_not() -> None:
+    job: Any = FakeJob("a", "", {})
+    for code, expected in ((5, True), (None, True), (137, True), (-15, True), (2, False), (0, False)):
+        job.end("FAILED" if code != 0 else "SUCCEEDED", code)
+        assert is_bad_luck(job) is expected
+
+
+def test_stopping_ends_those_that_start_others_first_and_waits() -> None:
+    made, client = cluster(("STOPPED", None), ("STOPPED", None))
+    client.submit_job("", ORDER.submission(1, "dapt"), {}, ORDER.metadata("dapt"))
+    client.submit_job("", ORDER.submission(1), {}, ORDER.metadata())
+    stopped = stop(made, "study")
+    assert stopped == [ORDER.submission(1, "dapt"), ORDER.submission(1)]
+    assert client.stopped[:2] == [ORDER.submission(1), ORDER.submission(1, "dapt")]
+    assert stop(made, "study") == []
+
+
+# --- small commands
+
+
+def test_a_small_command_hands_back_its_last_line_and_leaves_nothing() -> None:
+    made, client = cluster(("SUCCEEDED", 0))
+    client.get_job_logs = lambda name: 'looked\n{"stage": "check", "metrics": {"nodes": 2}}\n'
+    client.tails = [[]] * 9
+    assert run_small(made, "python x", "small")["metrics"] == {"nodes": 2}
+    assert client.deleted == [client.found[0].submission_id]
+
+
+def test_what_a_cluster_refuses_is_refused_here_with_its_fix() -> None:
+    made, client = cluster(("FAILED", 6))
+    client.get_job_logs = lambda name: "joining\nStorageError: storage.root /x: there is no /\n  fix: mount it\n"
+    client.tails = [[]] * 9
+    with pytest.raises(StorageError, match=r"on the cluster: storage.root /x") as caught:
+        run_small(made, "python x", "small")
+    assert caught.value.fix == "mount it"
+
+
+def test_a_cluster_without_the_packages_is_told_from_one_that_refuses() -> None:
+    made, client = cluster(("FAILED", 1))
+    client.get_job_logs = lambda name: "ModuleNotFoundError: No module named 'torch'\n"
+    client.tails = [[]] * 9
+    with pytest.raises(ClusterError, match="No module named 'torch'") as caught:
+        run_small(made, "python x", "small")
+    assert "Dockerfile" in caught.value.fix
+
+
+def test_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "run_small", lambda *_: {"metrics": {"python": "3.8", "nodes": 1}})
+    with pytest.raises(ClusterError, match=r"3\.8 on the cluster"):
+        check(cluster()[0], ORDER)
+
+
+CONFIG = parse_values({"corpus": {"paths": "a.jsonl"}}, JOBS["dapt"].kind, "test")
+
+
+def order(**needs: str | None) -> Order:
+    """A chain of stages, each with the one that it starts from."""
+    nodes = {name: Node(name, JOBS["dapt"], {}, CONFIG, lambda _: CONFIG, start) for name, start in needs.items()}
+    return Order("study", "ab" * 32, "chain", ["chain.yaml"], [CONFIG], nodes)
+
+
+DIAMOND = order(a=None, b="a", c="a", d="b", e=None)
+
+
+class Ends:
+    """Ends every job at the second look at it, as `codes` says of its stage, time after time; else well."""
+
+    def __init__(self, **codes: list[int | None]) -> None:
+        self.codes, self.seen, self.most = codes, set[str](), 0
+
+    def __call__(self, client: FakeClient) -> None:
+        living = [job for job in client.found if not job.status.is_terminal()]
+        self.most = max(self.most, len(living))
+        for job in living:
+            if job.submission_id in self.seen:
+                codes = self.codes.get(job.metadata["dontstop_part"])
+                code = codes.pop(0) if codes else 0
+                job.end("SUCCEEDED" if code == 0 else "FAILED", code, "why")
+            self.seen.add(job.submission_id)
+
+
+def ran(client: Any, chain: Order = DIAMOND, at_once: int = 9, **given: Any) -> dict[str, int]:
+    return run_as_jobs(JobCluster(client, {}, 1), chain, at_once, wait=lambda seconds: None, **given)
+
+
+def parts(client: FakeClient) -> list[str]:
+    return [job.metadata["dontstop_part"] for job in client.found]
+
+
+def test_stages_begin_when_what_they_need_is_finished() -> None:
+    client = FakeClient(Ends())
+    assert ran(client) == {"finished": 5, "begun": 5}
+    begun = parts(client)
+    assert sorted(begun) == ["a", "b", "c", "d", "e"]
+    assert begun.index("a") < begun.index("b") < begun.index("d")
+    assert begun.index("a") < begun.index("c")
+    assert client.job("study-b").entrypoint == "python jobs/chain.py run chain.yaml --only=stage=b"
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_independent_stages_run_side_by_side_up_to_a_number(at_once: int, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = Ends()
+    ran(FakeClient(ends), at_once=at_once)
+    assert ends.most == at_once
+    assert f"waits: {at_once} jobs live already (resources.stages_at_once)" in capsys.readouterr().err
+
+
+def test_a_lost_job_begins_again_so_often() -> None:
+    client = FakeClient(Ends(b=[None, 0]))
+    assert ran(client) == {"finished": 5, "begun": 6}
+    with pytest.raises(StageError, match="1 stages failed, and 1 that need them were left out; the first: b: why"):
+        ran(FakeClient(Ends(b=[None, None, 0])))
+
+
+def test_a_failure_leaves_out_what_needs_it_and_nothing_else() -> None:
+    client = FakeClient(Ends(b=[2]))
+    with pytest.raises(StageError, match="left out; the first: b"):
+        ran(client)
+    assert sorted(parts(client)) == ["a", "b", "c", "e"]
+
+
+def test_a_second_run_takes_over_what_works_and_what_has_ended_well() -> None:
+    client = FakeClient(Ends())
+    for part, status in (("a", "SUCCEEDED"), ("e", "RUNNING"), ("b", "FAILED")):
+        client.submit_job("", DIAMOND.submission(1, part), {}, DIAMOND.metadata(part))
+        client.found[-1].end(status, 2 if status == "FAILED" else 0)
+    assert ran(client) == {"finished": 5, "begun": 3}
+    assert sorted(parts(client)) == ["a", "b", "b", "c", "d", "e"]
+    assert client.found[3].submission_id == DIAMOND.submission(2, "b")
+
+
+def test_asked_for_again_all_begin_anew() -> None:
+    client = FakeClient(Ends())
+    ran(client)
+    assert ran(client, again=True) == {"finished": 5, "begun": 5}
+
+
+def test_an_interrupted_run_stops_its_jobs() -> None:
+    def interrupted(client: FakeClient) -> None:
+        if len(client.found) == 2:
+            raise KeyboardInterrupt
+
+    client = FakeClient(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ran(client, order(a=None, b=None))
+    assert sorted(client.stopped) == [job.submission_id for job in client.found]
