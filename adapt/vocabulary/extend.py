@@ -145,8 +145,8 @@ def save_tokenizer(
     Raises:
         ModelError: it comes back as another.
     """
-    tokenizer._tokenizer = Tokenizer.from_str(backend.to_str())
     tokenizer.save_pretrained(folder)
+    backend.save(str(folder / "tokenizer.json"))
     found = read_tokenizer(folder, load_config(folder, trust_remote_code), trust_remote_code)
     newest = sorted(backend.get_vocab().items(), key=lambda item: -item[1])[:CHECKED]
     before, after = WordReader(backend), WordReader(found.backend_tokenizer)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertModel
+from transformers import BertModel, ConvBertConfig, ConvBertModel
 
 from adapt.errors import ModelError
 from adapt.model.base import load_base
@@ -36,4 +36,11 @@ def test_a_model_that_is_not_all_there_is_refused(tiny_bert: Path, tmp_path: Pat
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5", "is_encoder_decoder": True}))
     with pytest.raises(ModelError, match="has an encoder and a decoder"):
+        load_base(tmp_path)
+
+
+def test_a_model_whose_attention_is_its_own_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ConvBertModel(ConvBertConfig(vocab_size=50, embedding_size=16, **sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="ConvBertModel cannot keep documents apart"):
         load_base(tmp_path)

@@ -95,7 +95,9 @@ def _by_group(
         for part in group.split(settings.rows):
             with torch.autocast(part.device.type, settings.dtype, enabled=settings.dtype != torch.float32):
                 value = loss.loss(model, part) / len(group.targets)
-            torch._foreach_add_(sums, torch.autograd.grad(value, list(weights.values()), materialize_grads=True))
+            gradients = torch.autograd.grad(value, list(weights.values()), materialize_grads=True)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.add_(gradient)
         yield dict(zip(weights, sums, strict=True))
 
 

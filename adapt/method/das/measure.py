@@ -116,7 +116,8 @@ def _of_batch(
         value = _value(model, gates, loss, part, leaves, owner if by_row else None, settings.dtype)
         wanted = at_tokens.taken(owner) if at_tokens else []
         gradients = torch.autograd.grad(value, [*leaves.values(), *wanted])
-        torch._foreach_add_(sums, gradients[: len(sums)])
+        for total, gradient in zip(sums, gradients, strict=False):  # what follows is of tokens
+            total.add_(gradient)
         if at_tokens:
             at_tokens.add(gradients[len(sums) :])
 

@@ -123,8 +123,9 @@ def grown(model: Any, growth: Growth, is_silent: bool = True, noise: float = 0.0
     """
     config, draw = copy.deepcopy(model.config), torch.Generator().manual_seed(seed % 2**63)
     growth.resize(config)
+    config.dtype = torch.float32
     with torch.random.fork_rng([]):
-        larger: Any = type(model)._from_config(config, dtype=torch.float32).eval()
+        larger: Any = type(model)(config).eval()
     old, new, weights = layers_of(model), layers_of(larger), model.state_dict()
     axes, sources = _Axes.between(model, larger, draw), growth.layer_sources(len(old))
     with torch.no_grad():

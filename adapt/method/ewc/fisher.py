@@ -39,6 +39,7 @@ def squared_gradients(
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                 loss = objective.loss(model, row) / len(row.targets)
             gradients = torch.autograd.grad(loss, list(weights.values()), materialize_grads=True)
-            torch._foreach_addcmul_(sums, gradients, gradients)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.addcmul_(gradient, gradient)
             examples += 1
     return AddedUp(dict(zip(weights, sums, strict=True)), examples, tokens)

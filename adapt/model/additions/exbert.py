@@ -10,6 +10,7 @@ does, and its attention goes through the same interface: it keeps packed documen
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -118,13 +119,27 @@ def draw_exbert(model: Any, seed: int) -> None:
         model: with the module.
         seed: of the weights.
     """
-    with torch.random.fork_rng([]):
+    with torch.random.fork_rng([]), torch.no_grad():
         torch.manual_seed(seed)
         for part in _parts(model):
-            for module in part.modules():
-                for name, parameter in list(module.named_parameters(recurse=False)):
-                    setattr(module, name, nn.Parameter(torch.zeros_like(parameter)))  # what was copied counts as filled
-            part.apply(model._init_weights)
+            part.apply(lambda module: _draw(module, model.config))
+
+
+def _draw(module: nn.Module, config: Any) -> None:
+    """Fills the weights of a module whose parts were filled before."""
+    std = config.initializer_range or 0.02
+    if isinstance(module, nn.Linear):
+        module.weight.normal_(std=std)
+        if module.bias is not None:
+            module.bias.zero_()
+    elif isinstance(module, nn.LayerNorm):
+        module.reset_parameters()
+    elif hasattr(config, "initializer_cutoff_factor"):  # ModernBERT draws its blocks again, without large weights
+        cutoff = 3 if config.initializer_cutoff_factor is None else config.initializer_cutoff_factor
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                width = std / math.sqrt(2 * config.num_hidden_layers) if name == "Wo" else std
+                nn.init.trunc_normal_(child.weight, std=width, a=-cutoff * width, b=cutoff * width)
 
 
 def _parts(model: Any) -> Iterator[nn.Module]:

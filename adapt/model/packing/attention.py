@@ -5,6 +5,8 @@ and where a model has dropout on its attention weights (which that kernel lacks)
 documents of about one length at a time. So nothing is computed between documents, and next to nothing for filling.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -208,6 +210,22 @@ class _TakeBack(torch.autograd.Function):
         if context.documents.filling is not None:
             placed.index_fill_(0, context.documents.filling, 0.0)
         return placed, None
+
+
+@contextmanager
+def noting_calls() -> Iterator[list[str]]:
+    """In the block, notes which layers call this attention. A model of which none does has attention of its own."""
+    callers: list[str] = []
+
+    def noted(module: nn.Module, *given: Any, **options: Any) -> tuple[Tensor, None]:
+        callers.append(type(module).__name__)
+        return attention(module, *given, **options)
+
+    AttentionInterface.register(NAME, noted)
+    try:
+        yield callers
+    finally:
+        AttentionInterface.register(NAME, attention)
 
 
 AttentionInterface.register(NAME, attention)

@@ -123,6 +123,21 @@ def test_weights_are_those_of_the_seed_and_begin_as_the_architectures_do() -> No
     assert not extension.output.dense.bias.any()
 
 
+@pytest.mark.parametrize("family", ENCODERS)
+def test_weights_are_drawn_as_transformers_draws_them(family: str) -> None:
+    model, other = plain(family), plain(family)
+    for each in (model, other):
+        attach_exbert(each, 1, 12, VOCABULARY)
+    draw_exbert(model, 3)
+    torch.manual_seed(3)
+    for layer in layers_of(other):
+        for name in ("extension", "gate"):
+            for parameter in layer.part(name).parameters():
+                vars(parameter).pop("_is_hf_initialized", None)
+            layer.part(name).apply(other._init_weights)
+    assert all(torch.equal(*pair) for pair in zip(trained_parts(model), trained_parts(other), strict=True))
+
+
 def test_it_goes_with_its_folder(tiny_bert: Path, tmp_path: Path) -> None:
     model = load_model(tiny_bert)
     options = {"heads": 1, "inner": 5, "first_new": 20}
