@@ -1,5 +1,7 @@
 """A name that another version of DeepSpeed lacks ends the run before its first step, and is never just assigned."""
 
+import runpy
+import sys
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -88,3 +90,9 @@ def test_a_switch_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepspeed.ops, "__compatible_ops__", {"cpu_adam": True})
     with pytest.raises(TrainingError, match="deepspeed_shm_comm"):
         deepspeed_parts.compile_no_collective()
+
+
+def test_a_module_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed.utils.tensor_fragment", None)
+    with pytest.raises(TrainingError, match=f"DeepSpeed {VERSION} has no .*tensor_fragment"):
+        runpy.run_path(deepspeed_parts.__file__)
