@@ -18,7 +18,7 @@ COUNTS = frozenset(
     {
         *("parts", "bytes", "empty_files", "documents", "in_other_splits", "duplicates", "clusters"),
         *("on_the_other_side", "heldout_documents", "heldout_tokens", "train_documents", "train_tokens", "characters"),
-        *("repeated_ids", "dimension", "vectors", "lists", "tokens", "pool", "near_copies", "passed", "steps"),
+        *("dimension", "vectors", "lists", "tokens", "pool", "near_copies", "passed", "steps"),
         *("vocabulary", "words", "rows", "candidates", "left_out", "before", "used", "tensors", "new_tokens"),
         *("seed", "seeds", "examples", "examples_without_leaks", "epochs", "best_epoch", "max_length"),
         *("groups", "domains", "best", "stages", "shared", "device_hours", "apparent", "gained", "selection"),

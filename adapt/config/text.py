@@ -55,8 +55,6 @@ class SourceConfig:
     """Like corpus.text_field; null inherits it."""
     text_unit: Literal["line", "paragraph"] | None = None
     """Like corpus.text_unit; null inherits it."""
-    id_field: str | None = None
-    """Like corpus.id_field; null inherits it."""
     decontaminate: list[EvaluationSet] = how_list()
     """Evaluation sets for this source alone, besides those of corpus.decontaminate."""
     weight: NonNegativeFloat | None = None
@@ -90,8 +88,6 @@ class CorpusConfig:
     """Field (jsonl) or column (csv, parquet, Arrow) that holds the text."""
     text_unit: Literal["line", "paragraph"] = "line"
     """What one document of plain text is: a `line`, or a `paragraph`, the lines up to a blank one."""
-    id_field: str | None = None
-    """Field that holds a document's id. Repeated ids are counted and reported; their documents are kept."""
     max_record_mib: PositiveInt = 32
     """Largest record (line, paragraph, cell) that is read [MiB]; larger ones are skipped and counted as unreadable."""
     cleaning: list[str | dict[str, Any]] = field(

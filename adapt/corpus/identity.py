@@ -19,6 +19,7 @@ def reading_identity(corpus: CorpusConfig, digests: Digests) -> dict[str, Any]:
         DataError: a file of an evaluation set is missing.
     """
     settings = {name: value for name, value in what(corpus).items() if name not in (*_LATER, *_EVALUATION, "cleaning")}
+    settings["id_field"] = None  # a field of earlier versions: corpora that they prepared keep their keys
     settings["cleaning"] = catalogue.identity(corpus.cleaning)
     if corpus.decontaminate:
         from adapt.corpus.screening.evaluation import evaluation_manifests  # numpy, which other plans do not need

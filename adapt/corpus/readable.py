@@ -31,8 +31,6 @@ def check_readable(manifest: Manifest, corpus: CorpusConfig, entity_field: str |
     fields = {corpus.text_field: TEXT_FIX}
     if entity_field is not None:
         fields[entity_field] = "set objective.entity_field"
-    if corpus.id_field is not None:
-        fields[corpus.id_field] = "set corpus.id_field"
     if corpus.source == "dataset":
         for name, fix in fields.items():
             check_dataset(corpus, manifest.parts[0].stamp, name, fix)

@@ -6,7 +6,7 @@ from typing import Any
 from adapt.config import Config, CorpusConfig
 from adapt.corpus.files.sources import sources_of
 
-FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "id_field": None, "streaming": False}
+FILES: dict[str, Any] = {"source": "files", "sources": [], "dataset": None, "streaming": False}
 """What a second corpus, which is always given as paths, does not take from the first."""
 MIXED_IN: dict[str, Any] = {**FILES, "deduplicate": "none"}
 """The same of one that is trained on beside it."""

@@ -1,7 +1,6 @@
 """Mistakes that show once text or model are read, with Ray running."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +60,13 @@ def test_a_file_that_changes_while_it_is_read(run_late: Run, tmp_path: Path, mon
     check(run_late(), 3, f"DataError: {tmp_path}/corpus.jsonl has changed since", "run the same command again")
 
 
-def test_ids_that_come_twice_are_counted_and_kept(run_late: Run, tmp_path: Path) -> None:
-    records = [json.dumps({"text": text, "key": number % 150}) + "\n" for number, text in enumerate(TEXTS)]
-    (tmp_path / "corpus.jsonl").write_text("".join(records))
+def test_empty_files_are_left_out_and_counted(run_late: Run, tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_bytes(b"".join(map(line, TEXTS)))
     (tmp_path / "empty.jsonl").touch()
-    ran = run_late(
-        corpus__paths="[corpus.jsonl,empty.jsonl]",
-        corpus__id_field="key",
-        **LATER,
-    )
+    ran = run_late(corpus__paths="[corpus.jsonl,empty.jsonl]", **LATER)
     check(ran, 2, "training.warmup_steps 100 is longer")
-    assert "50 documents have an id that came before; they are kept" in ran.err
     assert "left out 1 files of 0 bytes" in ran.err
     metrics = record(tmp_path, "prepare")["metrics"]
-    assert metrics["repeated_ids"] == 50
     assert metrics["train_documents"] + metrics["heldout_documents"] == len(TEXTS)
     assert record(tmp_path, "manifest")["metrics"]["empty_files"] == 1
 

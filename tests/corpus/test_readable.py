@@ -30,7 +30,6 @@ def look(folder: Path, entity_field: str | None = None, **fields: str) -> None:
 
 def test_good_files_of_several_formats(folder: Path) -> None:
     look(folder)
-    look(folder, id_field="id")
 
 
 def test_one_file_lacks_the_column(folder: Path) -> None:
@@ -53,16 +52,13 @@ def test_the_first_of_several_is_named(folder: Path) -> None:
         look(folder)
 
 
-def test_ids_and_entities_must_be_there(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.jsonl has no field 'key'; it has 'text', 'id'") as caught:
-        look(folder, id_field="key")
-    assert caught.value.fix == "set corpus.id_field"
+def test_entities_must_be_there(folder: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl has no field 'names'") as caught:
         look(folder, entity_field="names")
     assert caught.value.fix == "set objective.entity_field"
     (folder / "0.txt").write_text("plain\n")
     with pytest.raises(DataError, match="is plain text, which has no field 'id'"):
-        look(folder, id_field="id")
+        look(folder, entity_field="id")
 
 
 def test_empty_files_are_left_out_unless_all_are(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,6 @@ WHAT: dict[str, tuple[Any, set[str]]] = {
     "corpus.source": ("docstrings", {"domain.listing", *DOMAIN}),
     "corpus.text_field": ("body", DOMAIN),
     "corpus.text_unit": ("paragraph", {"general", *DOMAIN}),
-    "corpus.id_field": ("id", DOMAIN),
     "corpus.max_record_mib": (1, {"general", *DOMAIN}),
     "corpus.cleaning": (["fix_unicode"], {"general", *DOMAIN}),
     "corpus.deduplicate": ("exact", DOMAIN),

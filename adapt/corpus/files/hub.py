@@ -13,7 +13,7 @@ from adapt.corpus.files.lines import lines
 from adapt.corpus.files.location import is_url
 from adapt.corpus.files.opened import broken_files, opened
 from adapt.corpus.files.quotes import are_enclosing
-from adapt.corpus.files.records import OnId, Reading, texts
+from adapt.corpus.files.records import Reading, texts
 from adapt.corpus.files.retry import retried
 from adapt.errors import AdaptError, ConfigError, DataError, StorageError
 
@@ -77,7 +77,7 @@ def dataset_shards(corpus: CorpusConfig, commit: str) -> int:
     return int(_opened(corpus, commit).num_shards)
 
 
-def read_shard(corpus: CorpusConfig, commit: str, reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+def read_shard(corpus: CorpusConfig, commit: str, reading: Reading) -> Iterator[str | Bad]:
     """The texts of shard `reading.start`, in order; for a record without text, the reason.
 
     Raises:
@@ -90,7 +90,7 @@ def read_shard(corpus: CorpusConfig, commit: str, reading: Reading, on_id: OnId 
         _check_quotes(corpus, commit, reading, count)
     records = records.shard(num_shards=count, index=reading.start)
     with _in_words(corpus):
-        yield from texts(iter(records), reading, on_id)
+        yield from texts(iter(records), reading)
 
 
 def check_dataset(corpus: CorpusConfig, commit: str, name: str, fix: str = TEXT_FIX) -> None:

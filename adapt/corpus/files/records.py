@@ -1,7 +1,7 @@
 """The records of a corpus file in any format, each with its text or the reason why it has none."""
 
 import io
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,6 @@ from adapt.errors import DataError
 
 Record = Mapping[str, Any] | Bad
 T = TypeVar("T")
-OnId = Callable[[Any], None]
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,6 @@ class Reading:
     """What a document of plain text is: `line` or `paragraph`."""
     entity_field: str | None = None
     """For texts that are `Tagged` with their entities."""
-    id_field: str | None = None
-    """For `on_id` of `read_records`."""
     max_bytes: int = 32 * MIB
     """Longer records are passed over."""
     start: int = 0
@@ -43,35 +40,27 @@ class Reading:
     """What `adapt.corpus.files.storage.state` said of the file."""
 
 
-def read_records(path: str | Path, reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+def read_records(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
     """The texts of a file or of a range of it, in order; for a record without text, the reason.
 
     Args:
         path: the file or URL.
         reading: what to take.
-        on_id: called with the id of each record that has one.
 
     Raises:
         DataError: the file as a whole is broken (cut short, not what its name says, no such column), or changed.
         StorageError: the store failed, again and again.
     """
     with broken_files(path):
-        if format_of(path)[0] == "text":
-            found = _plain(path, reading)
-        else:
-            found = texts(_records(path, reading), reading, on_id)
+        is_plain = format_of(path)[0] == "text"
+        found = _plain(path, reading) if is_plain else texts(_records(path, reading), reading)
         yield from found if reading.start else _some_readable(found, path, reading.stop is None)
 
 
-def texts(records: Iterator[Record], reading: Reading, on_id: OnId | None = None) -> Iterator[str | Bad]:
+def texts(records: Iterator[Record], reading: Reading) -> Iterator[str | Bad]:
     """The text of each record, with its entities where they are wanted, or the reason why there is none."""
     for record in records:
-        if isinstance(record, Bad):
-            yield record
-            continue
-        if on_id and reading.id_field and (identifier := record.get(reading.id_field)) is not None:
-            on_id(identifier)
-        yield _text(record, reading)
+        yield record if isinstance(record, Bad) else _text(record, reading)
 
 
 def read_objects(path: str | Path, checks_quotes: bool = True) -> Iterator[tuple[int, Record]]:
@@ -205,7 +194,7 @@ def _plain(path: str | Path, reading: Reading) -> Iterator[str | Bad]:
 
 def _table(path: str | Path, kind: str, reading: Reading) -> Iterator[Record]:
     check_field(path, reading.text_field)
-    for record in _rows(path, kind, reading, (reading.text_field, reading.entity_field, reading.id_field)):
+    for record in _rows(path, kind, reading, (reading.text_field, reading.entity_field)):
         text = None if isinstance(record, Bad) else record[reading.text_field]
         yield TOO_LONG if isinstance(text, str) and len(text) > reading.max_bytes else record
 

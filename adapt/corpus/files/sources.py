@@ -12,7 +12,7 @@ from adapt.corpus.files.docstrings import package_sources, read_docstrings
 from adapt.corpus.files.formats import MIB, Bad, is_divisible
 from adapt.corpus.files.hub import dataset_shards, read_shard
 from adapt.corpus.files.manifest import Manifest, Part
-from adapt.corpus.files.records import OnId, Reading, read_records
+from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.storage import check_unchanged
 from adapt.redact import redact
 
@@ -33,7 +33,7 @@ def sources_of(corpus: CorpusConfig) -> list[tuple[str, CorpusConfig]]:
 
 def _given(source: SourceConfig, corpus: CorpusConfig) -> dict[str, Any]:
     shared = {field.name for field in fields(CorpusConfig)}
-    inherited = {"text_field", "text_unit", "id_field"}
+    inherited = {"text_field", "text_unit"}
     own = {name: value for name, value in vars(source).items() if name in shared}
     given = {name: value for name, value in own.items() if not (name in inherited and value is None)}
     return {**given, "decontaminate": [*corpus.decontaminate, *source.decontaminate]}
@@ -108,16 +108,13 @@ def _items(part: Part, corpus: CorpusConfig) -> Iterator[list[Slice]]:
             yield [Slice(part.path, start, stop if stop < part.size else None, part.stamp)]
 
 
-def read_slice(
-    slice: Slice, corpus: CorpusConfig, entity_field: str | None = None, on_id: OnId | None = None
-) -> Iterator[str | Bad]:
+def read_slice(slice: Slice, corpus: CorpusConfig, entity_field: str | None = None) -> Iterator[str | Bad]:
     """The records of a slice, in order.
 
     Args:
         slice: what to read.
         corpus: how.
         entity_field: of the records, for texts with their entities.
-        on_id: called with the id of each record that has one.
 
     Raises:
         DataError: a file is broken, lacks the field, or has changed since it was listed.
@@ -130,14 +127,13 @@ def read_slice(
         corpus.text_field,
         corpus.text_unit,
         entity_field,
-        corpus.id_field,
         corpus.max_record_mib * MIB,
         slice.start,
         slice.stop,
         slice.stamp,
     )
     if corpus.source == "dataset":
-        yield from read_shard(corpus, slice.stamp, reading, on_id)
+        yield from read_shard(corpus, slice.stamp, reading)
         return
-    yield from read_records(slice.path, reading, on_id)
+    yield from read_records(slice.path, reading)
     check_unchanged(slice.path, slice.stamp)

@@ -8,7 +8,6 @@ it. So ids rise along a corpus, and neither cleaning, nor what is held out, nor 
 from collections.abc import Iterator
 
 from adapt.config import CorpusConfig
-from adapt.corpus.files.records import OnId
 from adapt.corpus.files.sources import read_slice, slices_of
 from adapt.corpus.screening.clean import OPEN, Sieve, clean_numbered
 from adapt.corpus.screening.tally import Tally
@@ -40,7 +39,6 @@ def item_texts(
     tally: Tally,
     sieve: Sieve = OPEN,
     entity_field: str | None = None,
-    on_id: OnId | None = None,
 ) -> Iterator[tuple[int, str]]:
     """Id and text of each document of an item that passes, in order.
 
@@ -51,7 +49,6 @@ def item_texts(
         tally: new; counted into.
         sieve: what documents must pass besides.
         entity_field: of the records, for texts with their entities.
-        on_id: called with the id that a record itself has (`corpus.id_field`).
 
     Raises:
         DataError: a file is broken, lacks the field, has changed since it was listed, or has too many records.
@@ -59,7 +56,7 @@ def item_texts(
     """
     for piece in slices_of(sources):
         before = tally.seen
-        records = read_slice(piece, corpus, entity_field, on_id)
+        records = read_slice(piece, corpus, entity_field)
         for number, text in clean_numbered(records, corpus, tally, piece.place, sieve):
             record = before + number - 1
             if record >= ITEM_IDS:

@@ -5,7 +5,6 @@
 - `tokens`: shards, read back as one stream cut into rows.
 - `legible`: how well the tokenizer reads the text, on a sample.
 - `encode`: a chunk of texts in, its shards out.
-- `ids`: ids of documents that come more than once.
 - `prepare`: the stage, over all parts of a manifest.
 - `gather`: several prepared sources as one, to measure on.
 """

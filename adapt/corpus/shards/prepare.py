@@ -27,7 +27,6 @@ from adapt.corpus.screening.screen import PASS, Screen, screen_of
 from adapt.corpus.screening.tally import Tally, check_few_bad
 from adapt.corpus.shards.encode import Encode, EncodedChunk, share_tokenizer
 from adapt.corpus.shards.form import PLAIN, Form
-from adapt.corpus.shards.ids import IdWriter, count_repeats
 from adapt.corpus.shards.legible import Legibility
 from adapt.corpus.watch import Pace, Piece, watched
 from adapt.errors import DataError
@@ -71,7 +70,6 @@ def prepare(
     """
     for leftover in folder.iterdir():
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    ids = folder / "ids" if corpus.id_field else None
     screen = screen_of(corpus, folder, duplicates, measured)
     is_large = sum(part.size for part in manifest.parts) >= WORTH_BYTES
     tokenizer = share_tokenizer(pretrained, bool(form.marks), is_large)  # all wait for it: it begins first
@@ -85,7 +83,7 @@ def prepare(
         encoded = (
             ray.data.from_items(items)
             .map_batches(
-                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen, ids),
+                Read(corpus, CHUNK_CHARACTERS, form.entity_field, screen),
                 batch_size=1,
                 batch_format="numpy",
                 num_cpus=0.05,
@@ -101,8 +99,7 @@ def prepare(
         )
         pace = Pace.of(items, manifest, corpus)
         chunks = watched(map(_encoded, encoded.iter_rows()), pace, "prepare", _piece)
-    metrics = {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
-    return {**metrics, "repeated_ids": _repeated(ids)} if ids else metrics
+    return {**_summary(chunks, corpus, manifest), "evaluation_texts": screen.evaluation_texts}
 
 
 @dataclass(frozen=True)
@@ -127,14 +124,6 @@ def _piece(chunk: EncodedChunk) -> Piece:
     return Piece(chunk.item, documents, chunk.text_bytes, bool(chunk.tally))
 
 
-def _repeated(ids: Path) -> int:
-    repeats = count_repeats(ids)
-    shutil.rmtree(ids, ignore_errors=True)
-    if repeats:
-        log(f"{repeats} documents have an id that came before; they are kept")
-    return repeats
-
-
 def numbered_items(manifest: Manifest, corpus: CorpusConfig) -> list[dict[str, Any]]:
     """Units of reading in stream order, numbered."""
     return [{"item": i, "sources": item} for i, item in enumerate(items_of(manifest, corpus))]
@@ -153,8 +142,6 @@ class Read:
     chunk_characters: int
     entity_field: str | None = None
     screen: Screen = PASS
-    ids: Path | None = None
-    """Where hashes of ids are written."""
 
     def __call__(self, batch: dict[str, Any]) -> Iterator[pa.Table]:
         """One table of one row for each chunk; the last carries the item's counts."""
@@ -170,13 +157,9 @@ class Read:
         yield _row(item, chunk, texts, tally)
 
     def _texts(self, item: int, sources: str, tally: Tally) -> Iterator[str]:
-        writer = IdWriter(self.ids, item) if self.ids else None
-        on_id = writer.add if writer else None
         with self.screen.of(item) as sieve:
-            for _, text in item_texts(item, sources, self.corpus, tally, sieve, self.entity_field, on_id):
+            for _, text in item_texts(item, sources, self.corpus, tally, sieve, self.entity_field):
                 yield text
-        if writer:
-            writer.close()
 
 
 def _row(item: int, chunk: int, texts: list[str], tally: Tally | None) -> pa.Table:

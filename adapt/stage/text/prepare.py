@@ -37,7 +37,6 @@ class Prepared:
     """Records that cannot be read, by reason."""
     evaluation_texts: dict[str, Any] | None = None
     """How many texts of each file of an evaluation set were looked for."""
-    repeated_ids: int | None = None
     legibility: Legibility | None = None
     """How the tokenizer breaks words, measured on a sample; None where an older version prepared the text."""
 

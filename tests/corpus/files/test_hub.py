@@ -55,9 +55,6 @@ def test_what_is_not_there_is_named(corpus: CorpusConfig, tmp_path: Path) -> Non
     check(corpus, tmp_path)
     with pytest.raises(DataError, match="has no field 'body'; it has 'text', 'id'"):
         check(corpus, tmp_path, text_field="body")
-    with pytest.raises(DataError, match="has no field 'key'") as caught:
-        check(corpus, tmp_path, id_field="key")
-    assert "corpus.id_field" in caught.value.fix
     with pytest.raises(ConfigError, match=r"Bad split: test\. Available splits: \['train'\]"):
         check(corpus, tmp_path, dataset_split="test")
     with pytest.raises(ConfigError, match="'other' not found"):

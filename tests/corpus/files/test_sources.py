@@ -12,7 +12,6 @@ import pytest
 from adapt.config import CorpusConfig, SourceConfig
 from adapt.corpus.files import sources
 from adapt.corpus.files.manifest import Manifest, build_manifest
-from adapt.corpus.files.records import Reading, read_records
 from adapt.corpus.files.sources import items_of, read_slice, slices_of, sources_of
 from adapt.errors import DataError
 from adapt.runner.digest import Digests
@@ -62,13 +61,6 @@ def test_items_follow_the_manifest_and_leave_out_empty_files(folder: Path) -> No
     items = items_of(manifest_of(corpus, folder), corpus)
     assert items == items_of(manifest_of(corpus, folder), corpus)
     assert read(items, corpus) == TEXTS * 2
-
-
-def test_ids_are_told(folder: Path) -> None:
-    ids: list[int] = []
-    for name in ("a.jsonl", "b.jsonl.gz"):
-        assert len(list(read_records(folder / name, Reading(id_field="id"), ids.append))) == len(TEXTS)
-    assert ids == [*range(len(TEXTS))] * 2
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.jsonl.gz", "e.parquet"])
