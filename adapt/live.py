@@ -13,7 +13,6 @@ from adapt.console import log, logs_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Text
 
 _BAR = 24
 _REDRAW_S = 0.1
@@ -174,14 +173,15 @@ class _LiveLine:
 
     def _draw(self, parts: Mapping[str, str], done: int, total: int) -> None:
         self._live.transient = False
-        bar = "-" if self._console.options.ascii_only else "━"
         width = self._console.width - 3  # leaves room for the ^C that a terminal shows
-        self._live.update(line(parts, done, total, self._least, width, bar), refresh=True)
+        self._live.update(line(parts, done, total, self._least, width), refresh=True)
         self._drawn_at, self._undrawn = time.monotonic(), None
 
 
-def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int, bar: str) -> "Text":
+def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], width: int) -> "RenderableType":
     """The first part, a bar and the rest in a line of at most `width` characters."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
     kept = dict(parts)
@@ -191,9 +191,11 @@ def line(parts: Mapping[str, str], done: int, total: int, least: Sequence[str], 
         kept.pop(name, None)
     first, *rest = kept.values()
     text = "  ".join(["", *rest])
-    if not total:
-        return Text.assemble(first, text, no_wrap=True, overflow="crop")
-    length = max(0, min(_BAR, width - len(first) - len(text) - 1))
-    filled = length * done // total
-    colored = (bar * filled, "green"), (bar * (length - filled), "bright_black")
-    return Text.assemble(first, " ", *colored, text, no_wrap=True, overflow="crop")
+    length = max(0, min(_BAR, width - len(first) - len(text) - 1)) if total else 0
+    bar: list[RenderableType] = [" ", ProgressBar(total, done, width=length)] if length else []
+    cells = [Text(first), *bar, *([Text(text)] if text else [])]
+    shown = Table.grid()
+    for _ in cells:
+        shown.add_column(no_wrap=True, overflow="crop")
+    shown.add_row(*cells)
+    return shown

@@ -1,6 +1,7 @@
 """A terminal for tests: what a program sends to it, and what can be seen there."""
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -9,6 +10,9 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +65,11 @@ def screens(sent: str, columns: int = 100) -> list[list[str]]:
             continue
         seen.append(list(screen))
     return seen
+
+
+def drawn(shown: RenderableType, **console: Any) -> str:
+    """The signs of one line, without its colours."""
+    plain = Console(file=io.StringIO(), width=200, force_terminal=True, **console)
+    with plain.capture() as capture:
+        plain.print(shown)
+    return re.sub(r"\x1b\[[\d;]*m", "", capture.get()).rstrip("\n")

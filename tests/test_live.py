@@ -1,11 +1,12 @@
 """The display of progress: when a plain line is written, and who gets the terminal's one live line."""
 
 import sys
+from typing import Any
 
 import pytest
 
 from adapt.live import display, line, live_table
-from tests.terminal import screens, sent_to_terminal
+from tests.terminal import drawn, screens, sent_to_terminal
 
 
 class Clock:
@@ -47,10 +48,18 @@ def test_no_report_is_said_twice(clock: Clock, capsys: pytest.CaptureFixture[str
     assert said(clock, capsys, [1, 2], period_s=0) == ["report 0  rest", "report 1  rest"]
 
 
-def test_no_bar_where_the_end_is_not_known() -> None:
-    parts = {"documents": "5 documents", "speed": "1.0 MB/s"}
-    assert line(parts, 0, 0, (), 80, "━").plain == "5 documents  1.0 MB/s"
-    assert line(parts, 1, 2, (), 80, "━").plain == f"5 documents {'━' * 24}  1.0 MB/s"
+@pytest.mark.parametrize(
+    ("console", "bar"),
+    [
+        ({"color_system": "standard"}, f"{'━' * 12}╺{'━' * 11}"),
+        ({"no_color": True, "color_system": "standard"}, f"{'━' * 12}{' ' * 12}"),
+        ({"color_system": None}, f"{'━' * 12}{' ' * 12}"),
+    ],
+)
+def test_a_bar_shows_how_far_it_is_with_colours_and_without(console: dict[str, Any], bar: str) -> None:
+    parts = {"documents": "[5] documents", "speed": "1.0 MB/s"}
+    assert drawn(line(parts, 1, 2, (), 80), **console) == f"[5] documents {bar}  1.0 MB/s"
+    assert drawn(line(parts, 0, 0, (), 80), **console) == "[5] documents  1.0 MB/s"  # the end is not known
 
 
 TWO_AT_ONCE = """
