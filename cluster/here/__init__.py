@@ -1,8 +1,8 @@
 """A cluster on this machine, brought up, used and taken down.
 
-- `keeper`, `processes`: what a node has started is kept together, found, and ended.
-- `node`, `nodes`: the head and other nodes of Ray, each a group of processes.
-- `story`, `submission`, `training`: what a demonstration tells, and what it looks at.
-- `demo`, `head`: a node is lost, and the head.
-- `autoscaler`, `provider`, `growing`: nodes come and go.
+- `processes`: what a node has started is kept together, found, and ended.
+- `nodes`: the head and other nodes of Ray, each a group of processes.
+- `autoscaler`: Ray's autoscaler brings such nodes and takes them away.
+- `submission`: what a demonstration submits, looks at and tells.
+- `demonstrations`: a node is lost, the head is lost, nodes come and go.
 """

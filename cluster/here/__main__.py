@@ -9,10 +9,8 @@ from typing import Any
 from adapt.console import finish, run_job
 from adapt.errors import Interrupted
 from adapt.model.demo import NAME, demo_checkpoint
-from cluster.here.demo import lose_a_node
-from cluster.here.growing import grow_and_shrink
-from cluster.here.head import restart_the_head
-from cluster.here.story import Story
+from cluster.here.demonstrations import grow_and_shrink, lose_a_node, restart_the_head
+from cluster.here.submission import Story
 
 Demonstration = Callable[[Path, Path, Story], dict[str, Any]]
 """Is given a folder and the demo's model; tells what it sees; gives back what is worth a program's while."""

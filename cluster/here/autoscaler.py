@@ -1,15 +1,19 @@
 """Ray's own autoscaler on this machine: a node that it starts is a group of processes here, and not a machine."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from cluster.here.node import STORE_BYTES
+from ray.autoscaler._private.fake_multi_node.node_provider import FakeMultiNodeProvider
+from ray.autoscaler.tags import STATUS_UP_TO_DATE, TAG_RAY_NODE_STATUS, TAG_RAY_USER_NODE_TYPE
+
+from cluster.here.nodes import STORE_BYTES, Node
 from cluster.here.processes import free_port
 
 HEAD = "f" * 51 + "00000"
 """The head's name to the autoscaler; it names those that it starts by the numbers that follow."""
-PROVIDER = "cluster.here.provider.GroupsOfProcesses"
+PROVIDER = "cluster.here.autoscaler.GroupsOfProcesses"
 IDLE_S = 10.0
 """How long a node has nothing to do before it is taken away."""
 _HEAD_TYPE = "ray.head.default"
@@ -67,3 +71,31 @@ def _content(address: str, cpus: int, most: int) -> dict[str, Any]:
         "rsync_filter": [],
         **{name: [] for name in (*lists, *further)},
     }
+
+
+FIRST = 100
+"""The number of the first, so that addresses are not those of nodes that are started by hand."""
+
+
+class GroupsOfProcesses(FakeMultiNodeProvider):
+    """Ray's own provider for trying out the autoscaler, but that nodes have folders and addresses of their own."""
+
+    def _create_node_with_resources_and_labels(
+        self, node_config: Any, tags: dict[str, str], count: int, resources: dict[str, float], labels: Any
+    ) -> None:
+        with self.lock:
+            name = self._next_hex_node_id()  # type: ignore[no-untyped-call]
+            number = FIRST + self._next_node_id
+            known = {
+                "RAY_OVERRIDE_NODE_ID_FOR_TESTING": name,
+                "RAY_CLOUD_INSTANCE_ID": name,
+                "RAY_NODE_TYPE_NAME": tags[TAG_RAY_USER_NODE_TYPE],
+            }
+            arguments = ["--address", str(self._gcs_address), "--num-cpus", str(int(resources["CPU"]))]
+            node = Node(number, Path(os.environ["RAY_TMPDIR"]) / str(number), arguments, {**os.environ, **known})
+            node.start()
+            started: dict[str, Any] = {"tags": {**tags, TAG_RAY_NODE_STATUS: STATUS_UP_TO_DATE}, "node": node}
+            self._nodes[name] = started
+
+    def _terminate_node(self, node: dict[str, Any]) -> None:
+        node["node"].lose()

@@ -1,5 +1,6 @@
-"""A command of jobs/chain.py as a user gives it to a cluster, followed while it runs."""
+"""A command of dontstop chain as a user gives it to a cluster, followed while it runs, with its reports."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from adapt.console import log
+from adapt.console import duration, log
 from adapt.errors import ClusterError
-from cluster.here.keeper import MODULE
+from cluster.here.nodes import Nodes, nodes
+from cluster.here.processes import MODULE
 
 ROOT = Path(__file__).resolve().parents[2]
 _LOOK_S = 0.1
@@ -98,3 +102,76 @@ def submitted(arguments: Sequence[str], environment: Mapping[str, str], name: st
         yield submission
     finally:
         submission.stop()
+
+
+class Reports:
+    """What the only training below a storage root has reported."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def steps(self) -> list[int]:
+        """The steps that have been reported, as the file has them now."""
+        text = "".join(file.read_text() for file in self._files())
+        return [int(json.loads(line)["step"]) for line in text.rpartition("\n")[0].splitlines()]
+
+    def beginning_again(self) -> Callable[[], int | None]:
+        """What tells, from now on, at which step the training has begun again; None until it has, and has gone on."""
+        (file,) = self._files()
+        before, kept = file.stat().st_ino, list[int]()
+
+        def resumed() -> int | None:
+            if file.stat().st_ino == before:  # it is written anew, without the steps that are lost
+                return None
+            steps = self.steps()
+            kept.append(len(steps))
+            return steps[kept[0] - 1] if len(steps) > kept[0] else None
+
+        return resumed
+
+    def _files(self) -> list[Path]:
+        return list(self._root.glob("train/*/metrics.jsonl"))
+
+
+def exported(root: Path, name: str = "demo") -> dict[str, Any]:
+    """What the record of the only model of this name says: above all, losses before and after.
+
+    The log of the job is no place to look: Ray does not find it where nodes of one machine have folders of their own.
+    """
+    (record,) = root.glob(f"export/{name}-*/stage.json")
+    found: dict[str, Any] = json.loads(record.read_text())["metrics"]
+    return found
+
+
+@dataclass
+class Story:
+    """Sentences, with the time at which each became true."""
+
+    began: float = field(default_factory=time.monotonic)
+    told: list[str] = field(default_factory=list)
+
+    def tell(self, sentence: str) -> None:
+        """Says what has been seen."""
+        self.told.append(f"after {duration(time.monotonic() - self.began):>12}: {sentence}")
+        log(f"== {sentence}")
+
+    def retell(self) -> None:
+        """Says all of it again."""
+        log("What was seen:")
+        for line in self.told:
+            log(f"  {line}")
+
+
+@contextmanager
+def told_cluster(story: Story, folder: Path, further: Mapping[str, str] | None = None) -> Iterator[Nodes]:
+    """A cluster that takes jobs, and whose end is told too.
+
+    Args:
+        story: of what is seen.
+        folder: for the token.
+        further: what else the environment of all nodes says.
+    """
+    with nodes(folder, with_jobs=True, further=further) as cluster:
+        yield cluster
+    left = cluster.processes()
+    story.tell(f"the cluster is down; {left or 'none'} of its processes {'are' if left > 1 else 'is'} left")

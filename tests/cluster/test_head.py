@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adapt.ray.runtime import NODE_ADDRESS
-from cluster.here.head import kept_in
+from cluster.here.demonstrations import kept_in
 from tests.forks.nodes import forked_nodes
 from tests.train.elastic.watched import Run
 

@@ -18,13 +18,10 @@ from adapt.runner.record import Record
 from adapt.submit.cluster_check import limits_in
 from adapt.submit.submit_order import order_of
 from cluster.here import autoscaler
-from cluster.here.demo import STEPS, arguments
-from cluster.here.node import FOLDER, Node
-from cluster.here.nodes import Nodes
+from cluster.here.demonstrations import STEPS, arguments
+from cluster.here.nodes import FOLDER, Node, Nodes
 from cluster.here.processes import end_all, free_port, processes, wait_for_line
-from cluster.here.story import Story
-from cluster.here.submission import Submission
-from cluster.here.training import Reports, exported
+from cluster.here.submission import Reports, Story, Submission, exported
 
 pytestmark = pytest.mark.heavy
 
@@ -70,7 +67,7 @@ time.sleep(600)
 STARTER = """
 import sys, time
 from pathlib import Path
-from cluster.here.node import Node
+from cluster.here.nodes import Node
 Node.command = [sys.executable, "-c", sys.argv[2], sys.argv[1] + "/pid"]
 Node(1, Path(sys.argv[1]) / "1", [], {}).start()
 print("up", flush=True)

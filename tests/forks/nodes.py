@@ -11,9 +11,8 @@ import pytest
 import ray.scripts.scripts
 from ray._private import ray_constants
 
-import cluster.here.node
-from cluster.here.node import FOLDER, Node
-from cluster.here.nodes import Nodes, nodes
+import cluster.here.nodes
+from cluster.here.nodes import FOLDER, Node, Nodes, nodes
 from tests.forks.process import become_job
 from tests.forks.server import Forked
 
@@ -41,7 +40,7 @@ def forked_nodes(folder: Path, **given: Any) -> Iterator[Nodes]:
 
     with pytest.MonkeyPatch.context() as patch:
         kept = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT")}
-        patch.setattr(cluster.here.node, "subprocess", SimpleNamespace(Popen=start, **kept))
+        patch.setattr(cluster.here.nodes, "subprocess", SimpleNamespace(Popen=start, **kept))
         patch.setattr(Node, "lose", lose)
         with nodes(folder, **given) as found:
             yield found

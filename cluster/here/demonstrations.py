@@ -1,0 +1,183 @@
+"""The demo on a cluster: a node is lost, the head is lost and starts again, or nodes come and go."""
+
+import json
+import time
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+from cluster.here.nodes import Nodes
+from cluster.here.submission import Reports, Story, Submission, exported, submitted, told_cluster
+
+STEPS, INTERVAL = 60, 10
+NODE_CPUS = 3
+"""Cores that a node says it has, whatever the machine has. A worker takes all but one, which is left for readers."""
+
+
+def arguments(folder: Path, model: Path, workers: str, *further: str, steps: int = STEPS) -> list[str]:
+    """What `jobs/chain.py submit` is given: the demo with less text and few steps, each with a report.
+
+    Args:
+        folder: for the text, and as `runs` for the results.
+        model: the demo's checkpoint, by its place: jobs on a cluster keep their cache elsewhere.
+        workers: `resources.workers`.
+        further: arguments.
+        steps: of the training.
+    """
+    where = [f"--storage.root={folder / 'runs'}", f"--model.path={model}"]
+    read = ["--corpus.source=files", "--corpus.packages=[]", f"--corpus.paths={text_in(folder)}"]
+    length = [f"--training.max_steps={steps}", "--training.global_batch_size=16", "--training.log_interval_steps=1"]
+    saved = [f"--training.checkpoint_interval_steps={INTERVAL}"]
+    places = [f"--resources.workers={workers}", f"--resources.cpus_per_worker={NODE_CPUS - 1}"]
+    return ["--job", "dapt", "--config", "jobs/recipes/demo.yaml", *where, *read, *length, *saved, *places, *further]
+
+
+def text_in(folder: Path) -> Path:
+    """A file with the paragraphs of Python's own reference, written once."""
+    file = folder / "text.jsonl"
+    if not file.exists():
+        paragraphs = (" ".join(part.split()) for topic in topics.values() for part in topic.split("\n\n"))
+        file.write_text("".join(json.dumps({"text": paragraph}) + "\n" for paragraph in paragraphs))
+    return file
+
+
+def lose_a_node(folder: Path, model: Path, story: Story) -> dict[str, Any]:
+    """Submits the demo for one or two workers, and ends the node of one of them.
+
+    Returns:
+        The metrics of the job.
+    """
+    with told_cluster(story, folder) as cluster:
+        cluster.start_head()
+        cluster.add(NODE_CPUS)
+        lost = cluster.add(NODE_CPUS)
+        story.tell(f"a head and two nodes of {NODE_CPUS} cores are up; jobs go to {cluster.dashboard}, with a token")
+        command = [*arguments(folder, model, "[1,2]"), "--address", cluster.dashboard]
+        with submitted(command, cluster.environment, "submit") as submission:
+            submission.wait(lambda: submission.has_said("with 2 of 1 to 2 workers"), "two workers train")
+            story.tell("two workers start, one on each node")
+            reports = train_until(submission, folder / "runs", INTERVAL + 2, story)
+            resumed, said = reports.beginning_again(), len(submission.said)
+            lost.lose()
+            story.tell(
+                f"all processes of node {lost.number} ({lost.host}) were killed after step {reports.steps()[-1]}"
+            )
+            submission.wait(lambda: submission.has_said("with 1 of 1 to 2 workers", said), "one worker trains")
+            submission.wait(resumed, "the training goes on")
+            story.tell(f"the training goes on with one worker, from the checkpoint of step {resumed()}")
+            submission.end()
+        tell_end(found := exported(folder / "runs"), story)
+    return found
+
+
+def train_until(submission: Submission, root: Path, steps: int, story: Story) -> Reports:
+    """Waits until a training has made so many steps.
+
+    Returns:
+        Its reports.
+    """
+    reports = Reports(root)
+    submission.wait(lambda: len(reports.steps()) >= steps, f"{steps} steps are made")
+    story.tell(f"the job trains; {reports.steps()[-1]} steps are made")
+    return reports
+
+
+def tell_end(found: dict[str, Any], story: Story) -> None:
+    """Says what the record of the model says."""
+    losses = found["losses"]["domain"]
+    before, after = losses["before"]["value"], losses["after"]["value"]
+    story.tell(f"the job has ended well: held-out loss {before:.2f} before, {after:.2f} after")
+
+
+DRIVER = "driver"
+"""The resource of the node on which the job drives itself."""
+STEPS_WITH_HEAD_LOST = 200
+"""Some of them are made while the head is away, and some when it is back."""
+AWAY_S = 5.0
+
+
+def kept_in(folder: Path) -> dict[str, str]:
+    """What the environment of a head says that keeps its state in a folder, in place of its memory alone."""
+    return {"RAY_gcs_storage": "rocksdb", "RAY_gcs_storage_path": str(folder)}
+
+
+def restart_the_head(folder: Path, model: Path, story: Story) -> dict[str, Any]:
+    """Submits the demo to drive itself on a node, ends the head while it trains, and starts the head again.
+
+    Returns:
+        The metrics of the job.
+    """
+    with told_cluster(story, folder, kept_in(folder / "state")) as cluster:
+        head = cluster.start_head()
+        cluster.add(NODE_CPUS, "--resources", f'{{"{DRIVER}": 1}}')
+        story.tell(f"a head that keeps its state and a node of {NODE_CPUS} cores are up")
+        where = ["--address", cluster.dashboard, "--drive-on", DRIVER]
+        with submitted(
+            arguments(folder, model, "1", *where, steps=STEPS_WITH_HEAD_LOST), cluster.environment, "submit"
+        ) as submission:
+            reports = train_until(submission, folder / "runs", INTERVAL + 2, story)
+            head.lose()
+            story.tell(f"all processes of the head were killed after step {(before := reports.steps()[-1])}")
+            time.sleep(AWAY_S)
+            away = reports.steps()[-1]
+            story.tell(f"meanwhile the training has come to step {away} of {STEPS}")
+            head.start()
+            story.tell(f"the head is up again, with its state; the training is at step {reports.steps()[-1]}")
+            submission.end()
+        tell_end(found := exported(folder / "runs"), story)
+    return {**found, "steps_without_head": away - before}
+
+
+MOST_NODES = 3
+NAMES = "one", "two"
+_LOOK_S = 0.5
+_GONE_S = 180.0
+
+
+def grow_and_shrink(folder: Path, model: Path, story: Story) -> dict[str, Any]:
+    """Submits two trainings to a cluster without workers, and waits until both have ended and all nodes are gone.
+
+    Returns:
+        The metrics of each job by its name.
+    """
+    from cluster.here.autoscaler import IDLE_S, environment, head_arguments  # its provider loads Ray
+
+    with told_cluster(story, folder, environment()) as cluster, ExitStack() as stack:
+        cluster.start_head(*head_arguments(folder, cluster.address, NODE_CPUS, MOST_NODES))
+        story.tell(f"the head is up, with Ray's autoscaler and {cluster.nodes_alive() - 1} nodes beside it")
+        submissions = {name: stack.enter_context(_job(cluster, folder, model, name)) for name in NAMES}
+        most = _watch(cluster, submissions, story)
+        for submission in submissions.values():
+            submission.end()
+        found = {name: exported(folder / "runs", name) for name in NAMES}
+        story.tell(f"both jobs have ended well, on {most} nodes at most")
+        began = time.monotonic()
+        while (left := cluster.nodes_alive() - 1) and time.monotonic() - began < _GONE_S:
+            time.sleep(_LOOK_S)
+        story.tell(f"{left} nodes are left {time.monotonic() - began:.0f} s later (idle ones go after {IDLE_S:g} s)")
+    return found
+
+
+def _job(cluster: Nodes, folder: Path, model: Path, name: str) -> AbstractContextManager[Submission]:
+    own = ["--name", name, "--seed", str(NAMES.index(name)), "--address", cluster.dashboard]
+    return submitted(arguments(folder, model, "1", *own), cluster.environment, name)
+
+
+def _watch(cluster: Nodes, submissions: dict[str, Submission], story: Story) -> int:
+    """Tells of nodes and trainings that come and go until both submissions are over.
+
+    Returns:
+        The most nodes that there were.
+    """
+    before, most, trains = 0, 0, set[str]()
+    while not all(each.is_over for each in submissions.values()):
+        if (now := cluster.nodes_alive() - 1) != before:
+            story.tell(f"{now} nodes are up" if now != 1 else "1 node is up")
+            before, most = now, max(most, now)
+        for name, each in submissions.items():
+            if name not in trains and each.has_said("step 1/"):
+                trains.add(name)
+                story.tell(f"job {name} trains")
+        time.sleep(_LOOK_S)
+    return most
