@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapt.config import out_of_range
+from adapt.config.reading import read_fields
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
 
@@ -75,28 +75,17 @@ def read_options(place: str, kind: type[T], given: Mapping[str, Any]) -> T:
     """Options as a configuration gives them.
 
     Args:
-        place: for messages.
+        place: what messages call them: the name of the kind.
         kind: a dataclass.
         given: its fields by name.
 
     Raises:
         ConfigError: a field is not known, of another type, or out of the range that its annotation names.
     """
-    from pydantic import TypeAdapter, ValidationError
-
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             fix = nearest(name, known) if known else "remove it: there is nothing to set"
             raise ConfigError(f"unknown key {name} in {place}", fix)
-    try:
-        options = TypeAdapter(kind).validate_python(dict(given))
-    except ValidationError as error:
-        first = error.errors()[0]
-        at = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{place}: {at}: {first['msg']}", "correct the value") from error
-    for each in fields(kind):  # type: ignore[arg-type]
-        value = getattr(options, each.name)
-        if isinstance(each.type, str) and type(value) in (int, float) and (range_ := out_of_range(each.type, value)):
-            raise ConfigError(f"{place}: {each.name} is {value}", f"give a number {range_}")
+    options: T = read_fields(kind, dict(given), place)
     return options

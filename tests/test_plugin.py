@@ -110,8 +110,12 @@ def test_options_are_read_by_their_types() -> None:
     ("given", "what", "fix"),
     [
         ({"rat": 1}, "unknown key rat in options", "did you mean rate?"),
-        ({"rate": "high"}, "options: rate: ", "correct the value"),
-        ({"names": [1]}, "options: names.0: ", "correct the value"),
+        ({"rate": "high"}, "options.rate takes float, not high", "correct the value"),
+        (
+            {"names": [1]},
+            "options.names, entry 1 takes str, not 1",
+            "put the value in quotes, so that YAML reads it as text",
+        ),
     ],
 )
 def test_options_that_are_not_known_or_of_another_type_are_refused(given: dict[str, Any], what: str, fix: str) -> None:

@@ -13,8 +13,9 @@ from adapt.errors import ConfigError
 from adapt.job.job_run import Job
 from adapt.job.registry import JOBS, job_of
 from adapt.parse.blanks import refuse_blanks, takes_list
-from adapt.parse.keys import nested, note_repeated, place_in, unknown
-from adapt.parse.yaml_file import compose_yaml, load_yaml, node_at, read_yaml, yaml_text
+from adapt.parse.command_line import note_repeated
+from adapt.parse.keys import nested, unknown
+from adapt.parse.yaml_file import compose_yaml, load_yaml, node_at, place_in, read_yaml, yaml_text
 
 _KEYS = {"name", "baseline", "let", "common", "sets", "stages"}
 _NAME = r"(?!\.+$)[\w.+-][\w.+ -]*"

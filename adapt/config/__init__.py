@@ -5,7 +5,6 @@ Defaults are those of *Don't Stop Pretraining* (arXiv 2004.10964, appendix B and
 
 from adapt.config.continual import MethodConfig, SequenceConfig, section_of
 from adapt.config.fields import (
-    RANGES,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
@@ -16,7 +15,6 @@ from adapt.config.fields import (
     ProperFraction,
     how,
     how_list,
-    out_of_range,
     what,
 )
 from adapt.config.job import Config, flat
@@ -31,7 +29,6 @@ from adapt.config.vocabulary import VocabularyConfig
 
 __all__ = [
     "OBJECTIVES",
-    "RANGES",
     "AdviceConfig",
     "ComparisonConfig",
     "Config",
@@ -71,7 +68,6 @@ __all__ = [
     "how",
     "how_list",
     "most_of",
-    "out_of_range",
     "section_of",
     "what",
 ]

@@ -1,4 +1,4 @@
-"""What the sections are made of: ranges, and the mark that tells how from what.
+"""What sections are made of: types with ranges, the mark that tells how from what, and reading them from plain values.
 
 A field made with `how(...)` says how the work is done, not what comes out; it never enters a stage's key, so changing
 it redoes nothing.
@@ -6,41 +6,21 @@ it redoes nothing.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import field, fields
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-# Ranges: to the type checker and the parser plain numbers; `out_of_range` holds values to RANGES by these names.
-PositiveInt = int
-NonNegativeInt = int
-PositiveFloat = float
-NonNegativeFloat = float
-Fraction = float
-ProperFraction = float
-PositiveFraction = float
-OpenFraction = float
+from annotated_types import Ge, Gt, Le, Lt
 
-RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "PositiveInt": (">0", lambda value: value > 0),
-    "NonNegativeInt": (">=0", lambda value: value >= 0),
-    "PositiveFloat": (">0", lambda value: value > 0),
-    "NonNegativeFloat": (">=0", lambda value: value >= 0),
-    "Fraction": (">=0 and <=1", lambda value: 0 <= value <= 1),
-    "ProperFraction": (">=0 and <1", lambda value: 0 <= value < 1),
-    "PositiveFraction": (">0 and <=1", lambda value: 0 < value <= 1),
-    "OpenFraction": (">0 and <1", lambda value: 0 < value < 1),
-}
+PositiveInt: TypeAlias = Annotated[int, Gt(0)]
+NonNegativeInt: TypeAlias = Annotated[int, Ge(0)]
+PositiveFloat: TypeAlias = Annotated[float, Gt(0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Ge(0)]
+Fraction: TypeAlias = Annotated[float, Ge(0), Le(1)]
+ProperFraction: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+PositiveFraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
+OpenFraction: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 
 T = TypeVar("T")
-
-
-def out_of_range(annotation: str, value: float) -> str | None:
-    """Says what a number should have been by the annotation of its field; None if it is."""
-    words, holds = RANGES.get(annotation.split(" ")[0], ("", math.isfinite))
-    if not math.isfinite(value):
-        return f"finite and {words}" if words else "finite"
-    return None if holds(value) else words
 
 
 def how(default: T) -> T:

@@ -37,4 +37,4 @@ def embedder_of(
         ConfigError: there is none of this name, it is no embedder, or an option is not known or of the wrong type.
     """
     found = embedder_class(kind, field)
-    return found(read_options(f"the options of {field} {kind}", found.Options, options), seed, pretrained)
+    return found(read_options(kind, found.Options, options), seed, pretrained)

@@ -81,7 +81,7 @@ class Method:
 
     Options: ClassVar[type | None] = None
     """A frozen dataclass of documented fields with defaults, in the style of `adapt.config`: the section that is called
-    like the method. Ranges are those of `adapt.config.RANGES`; a field made with `how` does not enter keys."""
+    like the method. Types with ranges are in `adapt.config`; a field made with `how` does not enter keys."""
     kind: ClassVar[str] = "plain"
     """The method's name in the table of methods."""
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)

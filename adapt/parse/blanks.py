@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 import yaml
 
 from adapt.config import Config
+from adapt.config.reading import hints_of, name_of, options_of, takes_null
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.yaml_file import Keys, node_at
@@ -41,11 +41,11 @@ def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yam
     kinds = _kinds(method, frozenset(given))
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
-            name = _name(keys)
+            name = name_of(keys)
             is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
             is_blank = value == "" and is_text and kind is not Any  # a path "" would be the current folder
             if value is None:
-                is_blank = _is_empty(root, keys) if kind is Any else not _takes_null(kind)
+                is_blank = _is_empty(root, keys) if kind is Any else not takes_null(kind)
             if is_blank:
                 raise ConfigError(
                     f"{name}{place(keys)} has no value",
@@ -58,35 +58,36 @@ def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yam
 
 def takes_list(name: str, method: str) -> bool:
     """Whether a field, by its dotted name, may be a list."""
+    return any(get_origin(option) is list for option in _options(name, method))
+
+
+def takes_text(name: str, method: str) -> bool:
+    """Whether a field, by its dotted name, may be any text, and is no number."""
+    options = _options(name, method)
+    return str in options and not {int, float} & {*options}
+
+
+def _options(name: str, method: str) -> tuple[Any, ...]:
+    """The types that a field may be of, by its dotted name."""
     section, _, field = name.partition(".")
     kind = _kinds(method, frozenset([section])).get(section, Any)
     if field:
-        kind = get_type_hints(kind).get(field, Any) if is_dataclass(kind) else Any
-    return any(get_origin(option) is list for option in _options(kind))
-
-
-def missing_values(section: Any) -> list[str]:
-    """The fields of a section that are None though they have no null."""
-    kinds = get_type_hints(type(section))
-    return [
-        each.name
-        for each in fields(section)
-        if getattr(section, each.name) is None and not _takes_null(kinds[each.name])
-    ]
+        kind = hints_of(kind).get(field, Any) if is_dataclass(kind) else Any
+    return options_of(kind)
 
 
 @cache
 def _kinds(method: str, sections: frozenset[str]) -> dict[str, Any]:
     """The types of the fields that stand in no section, and the classes of sections."""
-    return {**get_type_hints(Config), **option_sections(method or "plain", sections)}
+    return {**hints_of(Config), **option_sections(method or "plain", sections)}
 
 
 def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any, Any]]:
     """The single values in some content, each with the keys that lead to it, and its type; Any where that is open."""
-    options = [option for option in _options(kind) if option is not NoneType]
+    options = [option for option in options_of(kind) if option is not NoneType]
     if isinstance(value, Mapping):
         section = next((option for option in options if is_dataclass(option)), None)
-        inner = get_type_hints(section) if section else {}
+        inner = hints_of(section) if section else {}
         for name, content in value.items():
             yield from _leaves(content, inner.get(name, Any), (*keys, str(name)))
     elif isinstance(value, list | tuple):
@@ -95,14 +96,6 @@ def _leaves(value: Any, kind: Any, keys: tuple[str | int, ...]) -> Iterator[tupl
             yield from _leaves(content, inside[0] if inside else Any, (*keys, number))
     else:
         yield keys, kind, value
-
-
-def _options(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
-def _takes_null(kind: Any) -> bool:
-    return kind is Any or any(option in (NoneType, Any) for option in _options(kind))
 
 
 def _is_empty(root: yaml.Node | None, keys: Keys) -> bool:
@@ -125,12 +118,3 @@ def _default(keys: Keys) -> str:
     section = getattr(Config(), str(keys[0]), None)
     value = getattr(section, str(keys[1]), None) if len(keys) == 2 else section if len(keys) == 1 else None
     return f" ({value})" if isinstance(value, int | float | str) and len(str(value)) <= 40 else ""
-
-
-def _name(keys: Keys) -> str:
-    """A field as messages call it: `corpus.sources, entry 2, weight`."""
-    name = str(keys[0])
-    for before, key in pairwise(keys):
-        entry = f", entry {key + 1}" if isinstance(key, int) else f", {key}" if isinstance(before, int) else f".{key}"
-        name += entry
-    return name

@@ -2,25 +2,16 @@
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from adapt.config import Config, EvaluationSet, NamedModel, SourceConfig, TaskConfig, flat
-from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
-from adapt.parse.blanks import refuse_blanks, takes_list
-from adapt.parse.stray import SWITCHES, refuse_stray
-from adapt.parse.yaml_file import Keys, compose_yaml, load_yaml, node_at, read_yaml, yaml_text
 
-_NO_FIELDS = frozenset({"config", "help", "print_config"})
-"""Further options of a command line."""
 OPTIONS = "method_options"
 """The field that holds the section of the chosen method; users write that section."""
 _ENTRIES = {
@@ -36,92 +27,6 @@ SHOWN = 20
 """Names that a message lists in full."""
 _NESTED = {"decontaminate": EvaluationSet}
 """Fields of such sections that hold lists again."""
-
-
-def read_given(arguments: Sequence[str]) -> dict[str, Any]:
-    """What a command line and the files that it names give, by section, before types are looked at.
-
-    Raises:
-        ConfigError: a key is not known, or a file cannot be read.
-    """
-    given: dict[str, Any] = {}
-    method = _method_among(arguments)
-    options: dict[str, str] = {}
-    refuse_stray(arguments)
-    for position, argument in enumerate(arguments):
-        name, equals, value = argument[2:].partition("=")
-        following = next(iter(arguments[position + 1 :]), "")
-        if not argument.startswith("--"):
-            continue
-        _refuse_unknown_key(name.rstrip("+"), f"--{name}", method, _NO_FIELDS)
-        text = value if equals else following
-        if name == "config":
-            if not text or text.startswith("--"):
-                raise ConfigError("--config names no file", "write --config FILE")
-            given = _merged(given, _read_file(text, method))
-            continue
-        if not equals and (following.startswith("--") or not arguments[position + 1 :]):
-            if name in SWITCHES:
-                continue
-            raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
-        is_list, content = takes_list(name.rstrip("+"), method), {name.rstrip("+"): _read(text)}
-        note_repeated(name, text, options, is_list)
-        if is_list and name.endswith("+") and not isinstance(content[name[:-1]], list):
-            content[name[:-1]] = [content[name[:-1]]]
-        refuse_unknown_entries(content)
-        sections = nested(content)
-        refuse_sections_without_fields(sections, "the command line")
-        refuse_blanks(sections, method, lambda keys: " on the command line", compose_yaml(f"{name}: {text}"))
-        given = _merged(given, sections)
-    return given
-
-
-def _read_file(file: str, method: str) -> dict[str, Any]:
-    """The sections of a file of fields."""
-    content = read_yaml(file)
-    refuse_sections_without_fields(content, file)
-    _refuse_unknown(content, file, method)
-    sections = nested(content)
-    refuse_blanks(sections, method, place_in(file), compose_yaml(yaml_text(file)))
-    return sections
-
-
-def place_in(file: str, *above: str) -> Callable[[Keys], str]:
-    """Says in which line of a YAML file a value is written, for messages.
-
-    Args:
-        file: path of the file.
-        above: keys below which the values are found.
-    """
-
-    def place(keys: Keys) -> str:
-        return f" in {file}, line {node_at(compose_yaml(yaml_text(file)), (*above, *keys))[1]},"
-
-    return place
-
-
-def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
-    """Says which value holds where an option is given twice. Refuses that for lists: the values may all be meant.
-
-    Args:
-        name: of the option, without dashes.
-        value: what is given now.
-        before: the options so far, by name; this one is added.
-        is_list: whether the option takes a list.
-
-    Raises:
-        ConfigError: a list is given twice.
-    """
-    earlier = before.get(name)
-    before[name] = value
-    if earlier is None or earlier == value or name.endswith("+"):
-        return
-    if is_list and value != "[]":
-        raise ConfigError(
-            f"--{name} is given twice, as {earlier} and as {value}",
-            f"give all values in one list: --{name} '[{earlier.strip('[]')}, {value.strip('[]')}]'; or leave one out",
-        )
-    log(f"--{name} is given twice: {value or 'an empty value'} holds, and not {earlier}")
 
 
 def known_keys(method: str = "", among: frozenset[str] | None = None) -> set[str]:
@@ -152,27 +57,7 @@ def method_in(given: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _method_among(arguments: Sequence[str]) -> str:
-    """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
-    method = ""
-    for position, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        value = value if equals else next(iter(arguments[position + 1 :]), "")
-        if name == "--method.kind":
-            method = "" if _read(value) is None else value  # which is refused as a value, and not as a method
-        elif name == "--config":
-            with suppress(ConfigError):
-                method = method_in(nested(read_yaml(value))) or method
-    return method
-
-
-def _read(text: str) -> Any:
-    with suppress(yaml.YAMLError):  # the parser will say so
-        return load_yaml(text)
-    return text
-
-
-def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Joins the sections of both; where both give a field, the second holds."""
     merged = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
@@ -181,18 +66,22 @@ def _merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def refuse_unknown_values(content: Mapping[str, Any], place: str) -> None:
-    """Refuses unknown keys in sections with fields, or in fields by dotted name."""
-    _refuse_unknown(content, place, method_in(nested(content)))
+def refuse_unknown_values(content: Mapping[str, Any], place: str, method: str = "") -> None:
+    """Refuses unknown keys in sections with fields, or in fields by dotted name.
 
-
-def _refuse_unknown(content: Mapping[str, Any], place: str, method: str) -> None:
+    Args:
+        content: sections or fields.
+        place: where they stand, for messages.
+        method: whose options are known too; empty for the one that the content names.
+    """
+    method = method or method_in(nested(content))
     for key in _keys(content):
-        _refuse_unknown_key(key, f"{key} in {place}", method)
+        refuse_unknown_key(key, f"{key} in {place}", method)
     refuse_unknown_entries(content)
 
 
-def _refuse_unknown_key(key: str, shown: str, method: str, further: frozenset[str] = frozenset()) -> None:
+def refuse_unknown_key(key: str, shown: str, method: str, further: frozenset[str] = frozenset()) -> None:
+    """Refuses a key that is no section, field by dotted name, or one of `further`; `shown` is what messages call it."""
     if key not in known_keys(method, frozenset([key.partition(".")[0]])) | further:
         raise unknown(shown, key, known_keys(method) | further)
 
@@ -227,7 +116,7 @@ def _refuse_entries(entries: Any, kind: type, name: str) -> None:
         raise ConfigError(f"{name} is no list, but fields", form)
     for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
         place = f"entry {number} of {name}"
-        if not isinstance(entry, Mapping):  # which jsonargparse would take for a class to be imported
+        if not isinstance(entry, Mapping):  # such as the name of a file
             raise ConfigError(f"{place} is {entry!r}, and not fields with values", form)
         for key in entry:
             if key not in known:

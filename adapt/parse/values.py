@@ -1,8 +1,7 @@
 """Values out of their range, and fields that contradict each other."""
 
 import re
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import asdict, is_dataclass
 
 from adapt.config import (
     OBJECTIVES,
@@ -12,28 +11,40 @@ from adapt.config import (
     SourceConfig,
     fewest_of,
     most_of,
-    out_of_range,
     section_of,
 )
 from adapt.config.kinds import DAPT, Kind
+from adapt.config.reading import check_fields, hints_of, read_fields
 from adapt.errors import ConfigError
-from adapt.parse.blanks import missing_values
+from adapt.parse.keys import OPTIONS
 
 
 def check_config(config: Config, kind: Kind = DAPT) -> None:
-    """Refuses values out of their range, and fields that contradict each other.
+    """Refuses values of another type or out of their range, and fields that contradict each other.
 
     Args:
-        config: what was given.
+        config: made in Python.
         kind: of the job that is to use it.
 
     Raises:
         ConfigError: names them.
     """
-    _check_ranges(config)
-    _check_size("seed", config.seed)
-    for name in missing_values(config):
-        raise ConfigError(f"{name} has no value", "give it one, or leave the field out to keep its default")
+    names, defaults, hints = {OPTIONS: section_of(config.method.kind)}, vars(Config()), hints_of(Config)
+    for name, value in vars(config).items():
+        if is_dataclass(value) and value != defaults[name]:
+            check_fields(value, names.get(name, name))
+        elif not is_dataclass(value):
+            plain = [asdict(each) for each in value] if isinstance(value, list) else value
+            read_fields(hints[name], plain, name)
+    refuse_contradictions(config, kind)
+
+
+def refuse_contradictions(config: Config, kind: Kind) -> None:
+    """Refuses fields that contradict each other, and lists that are empty or have a name twice.
+
+    Raises:
+        ConfigError: names them.
+    """
     _check_workers(config.resources)
     objective = config.objective.kind
     if ":" not in objective and objective not in OBJECTIVES:
@@ -105,7 +116,6 @@ def _check_sources(corpus: CorpusConfig) -> None:
         if names.count(source.name) > 1:
             raise ConfigError(f"two of corpus.sources are called {source.name!r}", "give each a name of its own")
         _check_source(f"corpus.sources, {source.name}: ", source)
-        check_section(f"corpus.sources, {source.name}", source)
     weights = {source.name: source.weight for source in corpus.sources}
     without = [name for name, weight in weights.items() if weight is None]
     if without and len(without) < len(weights):
@@ -207,38 +217,9 @@ def _check_entities(config: Config) -> None:
         raise ConfigError("objective.entity_field is set but docstrings have no fields", "set objective.tagger instead")
 
 
-def _check_ranges(config: Config) -> None:
-    """Holds all sections to the ranges that their annotations name."""
-    options = {"method_options": section_of(config.method.kind)}
-    for name, section in vars(config).items():
-        if is_dataclass(section):
-            check_section(options.get(name, name), section)
-
-
 def _check_workers(resources: ResourcesConfig) -> None:
     """Refuses a range of workers that begins below 1 or runs backwards."""
     fewest, most = fewest_of(resources.workers), most_of(resources.workers)
     if not 1 <= fewest <= most:
         fix = f"write it as [{most}, {fewest}]" if 1 <= most < fewest else "use [1, 4] or the like, or a single number"
         raise ConfigError(f"resources.workers is [{fewest}, {most}], but must be [fewest, most], from 1 on", fix)
-
-
-def check_section(name: str, section: Any) -> None:
-    """Holds the numbers of a section to the ranges that the annotations of its fields name.
-
-    Raises:
-        ConfigError: one is out of its range, not finite, or None in a field that has no null.
-    """
-    for missing in missing_values(section):
-        raise ConfigError(f"{name}.{missing} has no value", "give it one, or leave the field out to keep its default")
-    for field in fields(section):
-        value = getattr(section, field.name)
-        _check_size(f"{name}.{field.name}", value)
-        if isinstance(value, int | float) and (wanted := out_of_range(str(field.type), value)):
-            raise ConfigError(f"{name}.{field.name} is {value}, but must be {wanted}", "choose a value in that range")
-
-
-def _check_size(name: str, value: Any) -> None:
-    """Refuses whole numbers of more than 64 bits, which generators of random numbers do not take."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ConfigError(f"{name} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1")

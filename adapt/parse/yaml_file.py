@@ -1,7 +1,7 @@
 """Reads YAML as configurations need it: numbers as people write them, no key twice, and the line of every key."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,21 @@ def node_at(node: yaml.Node | None, keys: Keys) -> tuple[yaml.Node | None, int]:
                     found, below = node_at(value, keys[count:])
                     return found, below if keys[count:] else key.start_mark.line + 1
     return None, line
+
+
+def place_in(file: str, *above: str, below: int = 0) -> Callable[[Keys], str]:
+    """Says in which line of a YAML file a value is written, for messages.
+
+    Args:
+        file: path of the file.
+        above: keys below which the values are found.
+        below: so many of a value's first keys are not written in the file.
+    """
+
+    def place(keys: Keys) -> str:
+        return f" in {file}, line {node_at(compose_yaml(yaml_text(file)), (*above, *keys[below:]))[1]},"
+
+    return place
 
 
 def _refuse_repeated(node: yaml.Node | None, path: str) -> None:

@@ -29,7 +29,7 @@ def selection_of(kind: str, options: dict[str, Any], seed: int) -> Selection:
         ConfigError: there is none of this name, it is no selection, or an option is not known or of the wrong type.
     """
     selection: type[Selection] = plugged("select.kind", kind, SELECTIONS, Selection)  # type: ignore[type-abstract]
-    return selection(read_options(f"select.options of {kind}", selection.Options, options), seed)
+    return selection(read_options(kind, selection.Options, options), seed)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from adapt.job.job_run import Job
 from adapt.job.registry import JOBS, job_of
 from adapt.nearest import nearest
 from adapt.parse import parse
-from adapt.parse.keys import read_given
+from adapt.parse.command_line import read_given
 from adapt.runner.digest import Digests
 from adapt.runner.key import canonical
 from adapt.shipped import space_file, spaces

@@ -9,8 +9,7 @@ from typing import Any
 
 from adapt.errors import AdaptError, ConfigError
 from adapt.nearest import nearest
-from adapt.parse.keys import place_in
-from adapt.parse.yaml_file import read_yaml
+from adapt.parse.yaml_file import place_in, read_yaml
 
 Space = Mapping[str, Any]
 """Domains of Ray Tune (`ray.tune.search.sample.Domain`), by the dotted names of fields."""

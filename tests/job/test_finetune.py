@@ -119,7 +119,7 @@ def test_a_model_that_another_stage_makes_is_an_input_and_makes_another_run(conf
         ({"finetune": FinetuneConfig(seeds=[])}, r"finetune.seeds is \[\]"),
         ({"finetune": FinetuneConfig(seeds=[1, 1])}, r"finetune.seeds is \[1, 1\]"),
         ({"finetune": FinetuneConfig(seeds=[-1])}, r"finetune.seeds is \[-1\]"),
-        ({"finetune": FinetuneConfig(seeds=[2**64])}, "finetune.seeds is"),
+        ({"finetune": FinetuneConfig(seeds=[2**64])}, "finetune.seeds, entry 1 is"),
     ],
 )
 def test_a_task_that_cannot_be_taught_is_refused(config: Config, wrong: dict[str, Any], words: str) -> None:

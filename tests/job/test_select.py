@@ -192,8 +192,8 @@ NONE = {"documents": None}
         ({"pool_paths": []}, "select.pool_paths is empty", "--select.pool_paths"),
         ({"kind": "dsri"}, "select.kind: there is no 'dsri'", "did you mean dsir?"),
         ({"kind": ["dsir", "randm"]}, "select.kind: there is no 'randm'", "did you mean random?"),
-        ({"options": {"ngrams": 1}}, "unknown key ngrams in select.options of dsir", "did you mean ngram?"),
-        ({"options": {"smoothing": "much"}}, "select.options of dsir: smoothing:", "correct the value"),
+        ({"options": {"ngrams": 1}}, "unknown key ngrams in dsir", "did you mean ngram?"),
+        ({"options": {"smoothing": "much"}}, "dsir.smoothing takes float, not much", "correct the value"),
     ],
 )
 def test_what_cannot_be_selected_is_refused_before_anything_runs(

@@ -157,7 +157,10 @@ def test_options_may_be_null_where_that_is_written_out(write: Callable[..., str]
 def test_a_file_of_a_section(write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     write("learning_rate:\n", "training.yaml")
-    assert refused(PATHS, "--training", "training.yaml").what == "training.learning_rate has no value"
+    assert (
+        refused(PATHS, "--training", "training.yaml").what
+        == "training.learning_rate in training.yaml, line 1, has no value"
+    )
 
 
 def test_a_placeholder_that_stands_for_nothing(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 """From files and the command line to a configuration."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import yaml
 
-from adapt import parse as parsing
 from adapt.config import Config, CorpusConfig, ResourcesConfig, TrainingConfig, flat
 from adapt.job.registry import JOBS
 from adapt.parse import parse, parse_values
@@ -87,11 +85,10 @@ def test_what_is_added_comes_after_the_default() -> None:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_defaults_are_those_that_jsonargparse_fills_in(name: str) -> None:
-    """To the type, as 3 and 3.0 are two keys. Where something is added to a field, it fills in all others itself."""
+def test_adding_to_an_empty_list_is_the_same_as_giving_it(name: str) -> None:
     task, sources = "--task={train: a, dev: b, test: c}", "[{name: a, paths: a}, {name: b, paths: b}]"
-    ours, theirs = (parse([task, f"--corpus.sources{how}{sources}"], "x", JOBS[name].kind) for how in ("=", "+="))
-    assert repr(ours) == repr(theirs)
+    given, added = (parse([task, f"--corpus.sources{how}{sources}"], "x", JOBS[name].kind) for how in ("=", "+="))
+    assert repr(given) == repr(added)
 
 
 def test_paths_on_the_command_line_replace_those_of_a_file(write: Callable[..., str]) -> None:
@@ -108,36 +105,12 @@ def test_debug_is_no_field_of_the_job() -> None:
     assert parsed(PATHS, "--debug") == parsed(PATHS)
 
 
-GIVEN: list[list[str]] = [
-    [],
-    ["--training.epochs=3", "--resources", '{"workers": 2}'],
-    ["--das.contrast_temperature=0.5", "--l2sp.alpha=0.1"],
-    ["--method.kind=das", "--seed=7", "--debug"],
-    ["--tasks=[{name: a, train: a, dev: b, test: c}]", "--finetune.seeds=[3]"],
-]
-
-
-@pytest.mark.parametrize("given", GIVEN, ids=" ".join)
-@pytest.mark.parametrize("name", ["dapt", "tapt", "finetune"])
-def test_a_parser_of_what_is_given_reads_the_same_as_one_of_all_sections(
-    monkeypatch: pytest.MonkeyPatch, name: str, given: list[str]
-) -> None:
-    task = [f"--task.{split}={split}.jsonl" for split in ("train", "dev", "test")]
-    arguments = [PATHS, *task, *given]
-    read = parse(arguments, f"jobs/{name}.py", JOBS[name].kind)
-    made = parsing._parser
-    monkeypatch.setattr(parsing, "_parser", lambda *known: made(*known[:-1], None))
-    whole = parse(arguments, f"jobs/{name}.py", JOBS[name].kind)
-    assert flat(read) == flat(whole)
-    assert replace(read, method_options=None) == replace(whole, method_options=None)
-
-
 WRONG = [
     ("training.learning_rate", "abc", "float"),
     ("training.max_steps", "1.5", "int or null"),
     ("training.max_steps", "many", "int or null"),
     ("seed", "1.5", "int"),
-    ("resources.workers", "[1]", "int"),
+    ("resources.workers", "[1]", "int or [int, int]"),
     ("resources.workers", "few", "int or [int, int]"),
     ("resources.zero_stage", "4", "0, 1, 2, 3"),
     ("training.precision", "fp8", "auto, fp32, bf16, fp16"),
@@ -159,7 +132,7 @@ def test_a_wrong_type_names_field_kind_and_value(write: Callable[..., str], fiel
         (["job.yaml"], "unrecognized arguments: job.yaml"),
         (["-x"], "unrecognized arguments: -x"),
         (["--training.learning_rate"], "--training.learning_rate: expected one argument"),
-        (["--training", '{"learning_rat": 1}'], "'training' does not accept option 'learning_rat'"),
+        (["--training", '{"learning_rat": 1}'], "unknown key training.learning_rat in the command line"),
     ],
 )
 def test_arguments_that_mean_nothing(arguments: list[str], message: str) -> None:
@@ -189,7 +162,7 @@ def test_negative_numbers_are_values() -> None:
 def test_a_wrong_type_in_a_list_names_the_entry_s_field(write: Callable[..., str]) -> None:
     task = "tasks: [{name: a, kind: single, train: a, dev: b, test: c}]\n"
     error = refused(PATHS, "--config", write(task))
-    assert error.what == "tasks, in an entry: kind takes single_label, multi_label, tokens, not single"
+    assert error.what == "tasks, entry 1, kind takes single_label, multi_label, tokens, not single"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ CONTRADICTIONS = [
     ),
     (sources("{name: a, paths: b}", "{name: a, paths: c}"), "two of corpus.sources are called 'a'"),
     (sources("{name: a/b, paths: b}"), "the name 'a/b' cannot name a folder"),
-    (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, a.weight is -1"),
+    (sources("{name: a, paths: b, weight: -1}"), "corpus.sources, entry 1, weight is -1"),
     (sources("{name: a, paths: b, weight: 0}"), "all weights are 0"),
     (sources("{name: a, paths: b, weight: 1}", "{name: b, paths: c}"), "corpus.sources: no weight for b"),
     ([PATHS, "--corpus.heldout_fraction=1"], "corpus.heldout_fraction 1 leaves nothing to train on"),

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from adapt.config import RANGES, out_of_range
 from adapt.corpus.cleaning.block import Block
 from adapt.corpus.cleaning.boilerplate import Boilerplate
 from adapt.corpus.cleaning.language import Language
@@ -18,7 +17,7 @@ from adapt.corpus.cleaning.symbols import Symbols
 from adapt.corpus.cleaning.unicode import FixUnicode
 from adapt.errors import ConfigError
 from adapt.nearest import nearest
-from adapt.plugin import plugged, source_digest
+from adapt.plugin import plugged, read_options, source_digest
 from adapt.runner.packages import deciding
 
 BLOCKS: dict[str, type[Block]] = {
@@ -87,28 +86,4 @@ def _block(name: str, options: Mapping[str, Any]) -> Block:
     if name not in BLOCKS and ":" not in name:
         raise ConfigError(f"corpus.cleaning has no block {name}", nearest(name, list(BLOCKS)))
     block = BLOCKS[name] if name in BLOCKS else plugged("corpus.cleaning", name, {}, Block)
-    kinds = {field.name: str(field.type) for field in fields(block)}
-    for option, value in options.items():
-        if option not in kinds:
-            raise ConfigError(f"the block {name} of corpus.cleaning has no option {option}", nearest(option, [*kinds]))
-        if fault := _fault(value, kinds[option]):
-            raise ConfigError(
-                f"corpus.cleaning: {name}.{option} is {json.dumps(value)}, but must be {fault}", "change it"
-            )
-    return block(**options)
-
-
-def _fault(value: Any, kind: str) -> str | None:
-    """What a value of an option should have been; None if it is."""
-    names = kind.split(" | ")
-    if value is None:
-        return None if "None" in names else "a value"
-    if names[0] == "list[str]":
-        well = isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
-        return None if well else "a list of words"
-    if names[0] == "bool":
-        return None if isinstance(value, bool) else "true or false"
-    whole = names[0].endswith("Int")
-    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    well = number and not out_of_range(kind, value)
-    return None if well else f"a {'whole ' if whole else ''}number {RANGES[names[0]][0]}"
+    return read_options(f"corpus.cleaning, {name}", block, options)

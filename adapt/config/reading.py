@@ -1,0 +1,245 @@
+"""Plain values, as YAML and command lines give them, become dataclasses: pydantic checks types and ranges."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from adapt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+T = TypeVar("T")
+_SIGNS = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_BY_NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?|inf|nan|True|False")
+_WORDS = {str: "str", int: "int", float: "float", bool: "bool", list: "list", dict: "dict", NoneType: "null"}
+_WORDS |= {Mapping: "dict", Sequence: "list"}
+
+
+def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
+    """Values as a type has them: a dataclass of fields, a list of these, or a field's own type.
+
+    Args:
+        kind: the type. Whole numbers are taken for real ones, and the text of a number (which placeholders of chains
+            leave) for the number; nothing else is converted.
+        values: plain values.
+        name: what is read, as messages begin it: a section, or a field.
+        see: where to look further, for messages; may be empty.
+
+    Raises:
+        ConfigError: names the first field that is of another type, out of its range or not finite.
+    """
+    from pydantic import ValidationError
+
+    _check_numbers(values, name)
+    try:
+        return _validated(kind, values)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        try:
+            return _validated(kind, _with_numbers(kind, values, errors))
+        except ValidationError:
+            raise _in_words(kind, values, errors, name, see) from error
+
+
+def check_fields(section: Any, name: str = "") -> None:
+    """Checks a dataclass that was made in Python.
+
+    Raises:
+        ConfigError: as `read_fields`.
+    """
+    read_fields(type(section), asdict(section), name)
+
+
+def hints_of(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, with their ranges."""
+    return _hints(kind)
+
+
+def options_of(kind: Any) -> tuple[Any, ...]:
+    """The types of a union; the type itself if it is none."""
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(option for each in get_args(kind) for option in options_of(each))
+    return (kind,)
+
+
+def takes_null(kind: Any) -> bool:
+    """Whether a field of a type may be null."""
+    return any(option in (NoneType, Any) for option in options_of(kind))
+
+
+def name_of(keys: Sequence[str | int]) -> str:
+    """A field as messages call it: `corpus.sources, entry 2, weight`."""
+    name = str(keys[0])
+    for before, key in pairwise(keys):
+        name += f", entry {key + 1}" if isinstance(key, int) else f", {key}" if isinstance(before, int) else f".{key}"
+    return name
+
+
+def words_of(kind: Any, with_range: bool = False) -> list[str]:
+    """The types and values that a field takes, as messages call them."""
+    options = options_of(kind)
+    ranges = {option: f" {_limits(option)}" if with_range and _limits(option) else "" for option in options}
+    return list(dict.fromkeys(f"{word}{ranges[option]}" for option in options for word in _named(option)))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def _validated(kind: Any, values: Any) -> Any:
+    return _adapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+
+
+def _with_numbers(kind: Any, values: Any, errors: Sequence[Any]) -> Any:
+    """The values with numbers in place of their text, where errors say that numbers are wanted."""
+    values = deepcopy(values)
+    for error in errors:
+        keys, _, value = _place(kind, values, error["loc"])
+        if error["type"] in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
+            number = int(value) if _WHOLE.fullmatch(value) else float(value)
+            if not keys:
+                return number
+            holder = values
+            for key in keys[:-1]:
+                holder = holder[key]
+            holder[keys[-1]] = number
+    return values
+
+
+def _check_numbers(value: Any, *keys: str | int) -> None:
+    """Refuses numbers that are not finite, and whole ones that generators of random numbers do not take."""
+    if isinstance(value, Mapping):
+        for key, content in value.items():
+            _check_numbers(content, *([] if keys == ("",) else keys), str(key))
+    elif isinstance(value, list | tuple):
+        for number, content in enumerate(value):
+            _check_numbers(content, *keys, number)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name_of(keys)} is {value}, but must be finite", "choose a value in that range")
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(
+            f"{name_of(keys)} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1"
+        )
+
+
+def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str) -> ConfigError:
+    """What pydantic found, as one line: the field, what it takes, what it got; and how to mend it."""
+    keys, wanted, value = _place(kind, values, errors[0]["loc"])
+    shown = name_of([*filter(None, [name]), *keys]) if keys or name else "the value"
+    ours = [each for each in errors if _place(kind, values, each["loc"])[0] == keys]
+    further = f" ({see})" if see else ""
+    if missing := next((each for each in ours if each["type"] == "missing" and isinstance(each["loc"][-1], str)), None):
+        return ConfigError(f"{shown} has no {missing['loc'][-1]}", f"add `{missing['loc'][-1]}: …`")
+    if unexpected := next((each for each in ours if each["type"] == "unexpected_keyword_argument"), None):
+        return ConfigError(f"unknown key {unexpected['loc'][-1]} in {shown}", "remove it")
+    if value is None:
+        return ConfigError(f"{shown} has no value", "give it one, or leave the field out to keep its default")
+    if rule := _range(wanted, value):
+        return ConfigError(f"{shown} is {value}, but must be {rule}", f"choose a value in that range{further}")
+    words = words_of(wanted)
+    if not words:
+        return ConfigError(f"{shown}: {errors[0]['msg']}", see or "correct the value")
+    choices = [str(choice) for option in options_of(wanted) for choice in _choices(option)]
+    fix = _mended(words, choices, value)
+    return ConfigError(
+        f"{shown} takes {' or '.join(words)}, not {value}", f"{fix}{further}" if fix else see or "correct the value"
+    )
+
+
+def _place(kind: Any, values: Any, location: Sequence[Any]) -> tuple[list[str | int], Any, Any]:
+    """The keys of a location as far as they are fields and positions, with the type and the value found there."""
+    keys: list[str | int] = []
+    for key in location:
+        inner = next(_below(kind, values, key), None)
+        if inner is None:
+            break
+        kind, values = inner
+        keys.append(key)
+    return keys, kind, values
+
+
+def _below(kind: Any, values: Any, key: Any) -> Iterator[tuple[Any, Any]]:
+    for option in map(_bare, options_of(kind)):
+        hints = hints_of(option) if is_dataclass(option) and isinstance(values, Mapping) else {}
+        if key in hints and key in values:
+            yield hints[key], values[key]
+        elif get_origin(option) is list and isinstance(key, int) and isinstance(values, list):
+            yield get_args(option)[0], values[key]
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _range(kind: Any, value: Any) -> str:
+    """The range that a number is out of, as `>=0 and <=1`; empty if it is of no type with a range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    for option in options_of(kind):
+        if get_origin(option) is Annotated and (_bare(option) is float or isinstance(value, int)):
+            return _limits(option)
+    return ""
+
+
+def _limits(kind: Any) -> str:
+    """The range of a type, as `>=0 and <=1`; empty if it has none."""
+    marks = [mark for mark in getattr(kind, "__metadata__", ()) if type(mark) in _SIGNS]
+    return " and ".join(f"{_SIGNS[type(mark)][0]}{getattr(mark, _SIGNS[type(mark)][1])}" for mark in marks)
+
+
+def _named(option: Any) -> list[str]:
+    """A type as messages call it."""
+    bare = _bare(option)
+    if get_origin(bare) is Literal:
+        return [", ".join(map(str, get_args(bare)))]
+    if get_origin(bare) is tuple:
+        return [f"[{', '.join(_WORDS.get(_bare(each), 'value') for each in get_args(bare))}]"]
+    return [word] if (word := _WORDS.get(get_origin(bare) or bare)) else []
+
+
+def _choices(option: Any) -> tuple[Any, ...]:
+    return get_args(option) if get_origin(option) is Literal else ()
+
+
+def _mended(words: Sequence[str], choices: Sequence[str], value: Any) -> str:
+    """What a value of the wrong type was probably meant to be, or nothing."""
+    text = str(value)
+    same = [choice for choice in choices if choice.lower() == text.lower()]
+    if near := same or get_close_matches(text, choices, 1):
+        return f"did you mean {near[0]}?"
+    if words[0] == "str" and _BY_NUMBER.fullmatch(text):
+        return "put the value in quotes, so that YAML reads it as text"
+    if words[0] == "dict":
+        return "write {option: value}"
+    if "list" in words and not isinstance(value, list | Mapping):
+        return f"write a list: [{value}]"
+    if words[0] == "bool":
+        return "write true or false"
+    if "int" in words and re.fullmatch(r"[-+]?\d+\.0", text):
+        return f"write it as a whole number: {text[:-2]}"
+    if {"int", "float"} & {*words} and re.match(r"[-+]?[\d.]", text) and not _BY_NUMBER.fullmatch(text):
+        return "write the number in digits, without a unit and without commas, such as 10000 or 0.05"
+    return ""

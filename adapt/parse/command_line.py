@@ -1,0 +1,213 @@
+"""Reads a command line, and the files that it names, as sections with their fields."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adapt.config import Config
+from adapt.config.kinds import DAPT, Kind
+from adapt.config.reading import hints_of
+from adapt.console import log
+from adapt.errors import ConfigError
+from adapt.parse.blanks import refuse_blanks, takes_list, takes_text
+from adapt.parse.keys import (
+    merged,
+    method_in,
+    nested,
+    refuse_sections_without_fields,
+    refuse_unknown_entries,
+    refuse_unknown_key,
+    refuse_unknown_values,
+)
+from adapt.parse.yaml_file import compose_yaml, load_yaml, place_in, read_yaml, yaml_text
+
+SWITCHES = frozenset({"debug", "help", "print_config"})
+"""Options that take no value."""
+_NO_FIELDS = frozenset({"config", "help", "print_config", "log_format"})
+"""Further options of a command line. `adapt.console` reads log_format before all else."""
+
+
+def asks_for(arguments: Sequence[str], *options: str) -> bool:
+    """Whether one of some options is given."""
+    return any(argument in options for argument in arguments)
+
+
+def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
+    """What a command line and the files that it names give, by section, before types are looked at.
+
+    Args:
+        arguments: without the program's name.
+        kind: of the job; `--field+=VALUE` adds to its default.
+
+    Raises:
+        ConfigError: a key is not known, or a file cannot be read.
+    """
+    given: dict[str, Any] = {}
+    method = _method_among(arguments)
+    options: dict[str, str] = {}
+    refuse_stray([argument for argument in arguments if argument != "-h"])
+    for position, argument in enumerate(arguments):
+        if not argument.startswith("--"):
+            continue
+        name, equals, value = argument[2:].partition("=")
+        following = next(iter(arguments[position + 1 :]), "")
+        field, is_added = name.rstrip("+"), name.endswith("+")
+        refuse_unknown_key(field, f"--{name}", method, _NO_FIELDS)
+        text = value if equals else following
+        if name == "config":
+            if not text or text.startswith("--"):
+                raise ConfigError("--config names no file", "write --config FILE")
+            given = merged(given, read_file(text, method))
+            continue
+        if not equals and (following.startswith("--") or not arguments[position + 1 :]):
+            if name in SWITCHES:
+                continue
+            raise ConfigError(f"argument --{name}: expected one argument", f"write --{name} VALUE; see --help")
+        is_list = takes_list(field, method)
+        note_repeated(name, text, options, is_list)
+        if field in _NO_FIELDS | SWITCHES:
+            continue
+        content = _value(text, field, method)
+        if is_list and is_added:
+            content = [*_so_far(given, field, kind), *(content if isinstance(content, list) else [content])]
+        refuse_unknown_entries({field: content})
+        sections = nested({field: content})
+        refuse_sections_without_fields(sections, "the command line")
+        refuse_unknown_values(sections, "the command line", method)
+        refuse_blanks(sections, method, lambda keys: " on the command line", compose_yaml(f"{field}: {text}"))
+        given = merged(given, _with_files(sections, Path(), method))
+    return given
+
+
+def read_file(file: str, method: str) -> dict[str, Any]:
+    """The sections of a file of fields.
+
+    Raises:
+        ConfigError: it cannot be read, or a key or value in it is wrong.
+    """
+    content = read_yaml(file)
+    refuse_sections_without_fields(content, file)
+    refuse_unknown_values(content, file, method)
+    sections = nested(content)
+    refuse_blanks(sections, method, place_in(file), compose_yaml(yaml_text(file)))
+    return _with_files(sections, Path(file).expanduser().parent, method)
+
+
+def _with_files(sections: Mapping[str, Any], folder: Path, method: str) -> dict[str, Any]:
+    """Sections that are given as the name of a file, read from it; relative to the file that names it, or to here."""
+    read = dict(sections)
+    for name, value in sections.items():
+        if is_dataclass(hints_of(Config).get(name)) and isinstance(value, str):
+            places = (folder / Path(value).expanduser(), Path(value).expanduser())
+            file = str(next(place for place in places if place.is_file()))
+            inside = {f"{name}.{key}": content for key, content in read_yaml(file).items()}
+            refuse_unknown_values(inside, file, method)
+            read[name] = nested(inside)[name]
+            refuse_blanks({name: read[name]}, method, place_in(file, below=1), compose_yaml(yaml_text(file)))
+    return read
+
+
+def _so_far(given: Mapping[str, Any], field: str, kind: Kind) -> list[Any]:
+    """The list that a field has so far, by what was given before, the job's defaults or those of the field."""
+    section, _, name = field.partition(".")
+    inside = given.get(section)
+    if name and isinstance(inside, Mapping) and name in inside:
+        so_far = inside[name]
+    elif not name and section in given:
+        so_far = inside
+    else:
+        default = getattr(Config(), section, None)
+        so_far = kind.defaults.get(field, getattr(default, name, []) if name else default)
+    return list(so_far) if isinstance(so_far, list | tuple) else [so_far]
+
+
+def note_repeated(name: str, value: str, before: dict[str, str], is_list: bool) -> None:
+    """Says which value holds where an option is given twice. Refuses that for lists: the values may all be meant.
+
+    Args:
+        name: of the option, without dashes.
+        value: what is given now.
+        before: the options so far, by name; this one is added.
+        is_list: whether the option takes a list.
+
+    Raises:
+        ConfigError: a list is given twice.
+    """
+    earlier = before.get(name)
+    before[name] = value
+    if earlier is None or earlier == value or name.endswith("+"):
+        return
+    if is_list and value != "[]":
+        raise ConfigError(
+            f"--{name} is given twice, as {earlier} and as {value}",
+            f"give all values in one list: --{name} '[{earlier.strip('[]')}, {value.strip('[]')}]'; or leave one out",
+        )
+    log(f"--{name} is given twice: {value or 'an empty value'} holds, and not {earlier}")
+
+
+def _method_among(arguments: Sequence[str]) -> str:
+    """The method.kind that a command line and its files name last; errors in them are left to `read_given`."""
+    method = ""
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        value = value if equals else next(iter(arguments[position + 1 :]), "")
+        if name == "--method.kind":
+            method = "" if _read(value) is None else value  # which is refused as a value, and not as a method
+        elif name == "--config":
+            with suppress(ConfigError):
+                method = method_in(nested(read_yaml(value))) or method
+    return method
+
+
+def _value(text: str, field: str, method: str) -> Any:
+    """The value of an option. A field of text takes numbers and the like as they are written."""
+    value = _read(text)
+    return text if "\n" in text or (takes_text(field, method) and isinstance(value, int | float)) else value
+
+
+def _read(text: str) -> Any:
+    """The value of a text; of one that is no YAML, such as `*.jsonl`, the text itself."""
+    with suppress(yaml.YAMLError):
+        return load_yaml(text)
+    return text
+
+
+def refuse_stray(arguments: Sequence[str]) -> None:
+    """Refuses values that belong to no option, as the shell makes them of a pattern without quotes.
+
+    Args:
+        arguments: of a command line, without the program's name.
+
+    Raises:
+        ConfigError: there are such values; names the option before them.
+    """
+    option, takes_value, stray = "", False, list[str]()
+    for argument in arguments:
+        if argument.startswith("--") and not stray:
+            name, equals, _ = argument.partition("=")
+            option, takes_value = name, not equals and name[2:] not in SWITCHES
+        elif argument.startswith("--"):
+            break
+        elif takes_value:
+            takes_value = False
+        else:
+            stray.append(argument)
+    if not stray:
+        return
+    named = ", ".join(stray[:3]) + (f" and {len(stray) - 3} more" if len(stray) > 3 else "")
+    if stray[0].startswith(("\u2013", "\u2014")):
+        fix = "write two hyphens before the name: this is the dash that word processors put in their place"
+    elif not option or stray[0].startswith("-"):
+        fix = "write --section.field VALUE; or for a file of fields, --config FILE"
+    elif option[2:] in SWITCHES:
+        fix = f"{option} takes no value"
+    else:
+        fix = (
+            f"{option} takes one value: quote a pattern, so that the shell does not expand it"
+            f" ({option} 'FOLDER/*.jsonl'), or write several values as a list: {option} '[FIRST, SECOND]'"
+        )
+    raise ConfigError(f"unrecognized arguments: {named}", fix)
