@@ -220,7 +220,7 @@ FOLLOWING = {
         "xxhash",
         "model2vec",
     ),  # calculate what is asked for, up to rounding
-    *("ray", "rich", "pydantic", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
+    *("ray", "rich", "annotated_types", "yaml", "huggingface_hub", "mlflow", "wandb"),  # how it is done, or shown
     *("threadpoolctl", "psutil"),  # the same
     *("pyarrow", "datasets", "fsspec", "safetensors", "pydantic"),  # read and write formats
     *("jinja2", "markupsafe", "matplotlib", "tensorboardX"),  # reports

@@ -56,7 +56,7 @@ def read_fields(kind: Any, values: Any, name: str = "", see: str = "") -> Any:
             raise _in_words(kind, values, errors, name, see) from error
 
 
-def check_fields(section: Any, name: str = "") -> None:
+def check_dataclass(section: Any, name: str = "") -> None:
     """Checks a dataclass that was made in Python.
 
     Raises:
@@ -82,7 +82,7 @@ def takes_null(kind: Any) -> bool:
     return any(option in (NoneType, Any) for option in options_of(kind))
 
 
-def name_of(keys: Sequence[str | int]) -> str:
+def field_name(keys: Sequence[str | int]) -> str:
     """A field as messages call it: `corpus.sources, entry 2, weight`."""
     name = str(keys[0])
     for before, key in pairwise(keys):
@@ -90,7 +90,7 @@ def name_of(keys: Sequence[str | int]) -> str:
     return name
 
 
-def words_of(kind: Any, with_range: bool = False) -> list[str]:
+def type_words(kind: Any, with_range: bool = False) -> list[str]:
     """The types and values that a field takes, as messages call them."""
     options = options_of(kind)
     ranges = {option: f" {_limits(option)}" if with_range and _limits(option) else "" for option in options}
@@ -138,17 +138,17 @@ def _check_numbers(value: Any, *keys: str | int) -> None:
         for number, content in enumerate(value):
             _check_numbers(content, *keys, number)
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{name_of(keys)} is {value}, but must be finite", "choose a value in that range")
+        raise ConfigError(f"{field_name(keys)} is {value}, but must be finite", "choose a value in that range")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(
-            f"{name_of(keys)} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1"
+            f"{field_name(keys)} is {value}, but must be within 64 bits", "choose a number from -2^63 to 2^63 - 1"
         )
 
 
 def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str) -> ConfigError:
     """What pydantic found, as one line: the field, what it takes, what it got; and how to mend it."""
     keys, wanted, value = _place(kind, values, errors[0]["loc"])
-    shown = name_of([*filter(None, [name]), *keys]) if keys or name else "the value"
+    shown = field_name([*filter(None, [name]), *keys]) if keys or name else "the value"
     ours = [each for each in errors if _place(kind, values, each["loc"])[0] == keys]
     further = f" ({see})" if see else ""
     if missing := next((each for each in ours if each["type"] == "missing" and isinstance(each["loc"][-1], str)), None):
@@ -159,7 +159,7 @@ def _in_words(kind: Any, values: Any, errors: Sequence[Any], name: str, see: str
         return ConfigError(f"{shown} has no value", "give it one, or leave the field out to keep its default")
     if rule := _range(wanted, value):
         return ConfigError(f"{shown} is {value}, but must be {rule}", f"choose a value in that range{further}")
-    words = words_of(wanted)
+    words = type_words(wanted)
     if not words:
         return ConfigError(f"{shown}: {errors[0]['msg']}", see or "correct the value")
     choices = [str(choice) for option in options_of(wanted) for choice in _choices(option)]

@@ -12,7 +12,7 @@ from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.blanks import refuse_blanks
 from adapt.parse.command_line import asks_for, read_given
-from adapt.parse.keys import OPTIONS, merged, method_in, nested, refuse_sections_without_fields, refuse_unknown_values
+from adapt.parse.keys import OPTIONS, method_in, nested, overlaid, refuse_sections_without_fields, refuse_unknown_values
 from adapt.parse.shown import configuration_text, help_text
 from adapt.parse.values import check_config, refuse_contradictions
 
@@ -75,7 +75,7 @@ def _with_defaults(given: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     training = given.get("training")
     has_length = isinstance(training, Mapping) and any(map(training.get, ("epochs", "max_tokens", "max_flops")))
     own = {name: value for name, value in kind.defaults.items() if not (has_length and name == "training.max_steps")}
-    return merged(nested(own), given)
+    return overlaid(nested(own), given)
 
 
 def _read(values: Mapping[str, Any], method: str, see: str) -> dict[str, Any]:

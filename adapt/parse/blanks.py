@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from adapt.config import Config
-from adapt.config.reading import hints_of, name_of, options_of, takes_null
+from adapt.config.reading import field_name, hints_of, options_of, takes_null
 from adapt.errors import ConfigError
 from adapt.method.table import option_sections
 from adapt.parse.yaml_file import Keys, node_at
@@ -41,7 +41,7 @@ def refuse_blanks(given: Mapping[str, Any], method: str, place: Place, root: yam
     kinds = _kinds(method, frozenset(given))
     for section, content in given.items():
         for keys, kind, value in _leaves(content, kinds.get(section, Any), (section,)):
-            name = name_of(keys)
+            name = field_name(keys)
             is_text = isinstance(keys[-1], int) or str(keys[-1]).endswith("_field")
             is_blank = value == "" and is_text and kind is not Any  # a path "" would be the current folder
             if value is None:

@@ -15,9 +15,9 @@ from adapt.console import log
 from adapt.errors import ConfigError
 from adapt.parse.blanks import refuse_blanks, takes_list, takes_text
 from adapt.parse.keys import (
-    merged,
     method_in,
     nested,
+    overlaid,
     refuse_sections_without_fields,
     refuse_unknown_entries,
     refuse_unknown_key,
@@ -61,7 +61,7 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
         if name == "config":
             if not text or text.startswith("--"):
                 raise ConfigError("--config names no file", "write --config FILE")
-            given = merged(given, read_file(text, method))
+            given = overlaid(given, read_config_file(text, method))
             continue
         if not equals and (following.startswith("--") or not arguments[position + 1 :]):
             if name in SWITCHES:
@@ -79,11 +79,11 @@ def read_given(arguments: Sequence[str], kind: Kind = DAPT) -> dict[str, Any]:
         refuse_sections_without_fields(sections, "the command line")
         refuse_unknown_values(sections, "the command line", method)
         refuse_blanks(sections, method, lambda keys: " on the command line", compose_yaml(f"{field}: {text}"))
-        given = merged(given, _with_files(sections, Path(), method))
+        given = overlaid(given, _with_files(sections, Path(), method))
     return given
 
 
-def read_file(file: str, method: str) -> dict[str, Any]:
+def read_config_file(file: str, method: str) -> dict[str, Any]:
     """The sections of a file of fields.
 
     Raises:

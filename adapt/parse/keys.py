@@ -57,13 +57,13 @@ def method_in(given: Mapping[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Joins the sections of both; where both give a field, the second holds."""
-    merged = {name: value for name, value in first.items() if name not in second}
+    overlaid = {name: value for name, value in first.items() if name not in second}
     for name, value in second.items():
         before = first.get(name)
-        merged[name] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
-    return merged
+        overlaid[name] = {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return overlaid
 
 
 def refuse_unknown_values(content: Mapping[str, Any], place: str, method: str = "") -> None:

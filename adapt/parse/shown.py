@@ -13,7 +13,7 @@ import yaml
 
 from adapt.config import Config
 from adapt.config.kinds import Kind
-from adapt.config.reading import hints_of, words_of
+from adapt.config.reading import hints_of, type_words
 from adapt.parse.keys import OPTIONS
 
 _OWN = (
@@ -72,7 +72,7 @@ def _documented(read: ast.stmt) -> Iterator[tuple[str, str]]:
 
 
 def _field(name: str, hint: Any, text: str, value: Any, width: int) -> list[str]:
-    words = " or ".join(words_of(hint, with_range=True)) or "value"
+    words = " or ".join(type_words(hint, with_range=True)) or "value"
     default = "null" if value is None else _plain(value)
     return _entry(f"--{name}", f"{text} ({words}; default: {default})", width)
 

@@ -14,7 +14,7 @@ from adapt.config import (
     section_of,
 )
 from adapt.config.kinds import DAPT, Kind
-from adapt.config.reading import check_fields, hints_of, read_fields
+from adapt.config.reading import check_dataclass, hints_of, read_fields
 from adapt.errors import ConfigError
 from adapt.parse.keys import OPTIONS
 
@@ -32,7 +32,7 @@ def check_config(config: Config, kind: Kind = DAPT) -> None:
     names, defaults, hints = {OPTIONS: section_of(config.method.kind)}, vars(Config()), hints_of(Config)
     for name, value in vars(config).items():
         if is_dataclass(value) and value != defaults[name]:
-            check_fields(value, names.get(name, name))
+            check_dataclass(value, names.get(name, name))
         elif not is_dataclass(value):
             plain = [asdict(each) for each in value] if isinstance(value, list) else value
             read_fields(hints[name], plain, name)
