@@ -9,12 +9,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAY = (
     "adapt/train/deepspeed_parts.py",
-    "adapt/ray/",
-    "adapt/submit/",
-    "adapt/train/elastic/",
-    "adapt/train/local.py",
+    "adapt/ray/private.py",
 )
-"""Modules and folders that may touch private names, of one library each."""
+"""Modules that may touch private names, of one library each."""
 OF_PYTHON = {"_exit", "_run_exitfuncs", "_replace", "_asdict", "_fields"}
 """Names with an underscore that Python documents, or that end the process (`adapt/console.py`)."""
 

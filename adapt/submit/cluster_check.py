@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +59,10 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
     """
     import ray
 
+    from adapt.ray.private import autoscaler_limits
+
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    limits = told_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
+    limits = autoscaler_limits() or limits_from(os.environ.get(NODE_GROUPS, "")) or limits_in(autoscaler_file())
     if not limits:
         return [NodeKind(resources, 1, 1) for resources in alive], False
     found = [NodeKind(resources, 1, 1) for resources in alive]
@@ -75,15 +76,6 @@ def kinds_of_nodes() -> tuple[list[NodeKind], bool]:
 def _fits(resources: Mapping[str, float], node: Mapping[str, float]) -> bool:
     named = ("CPU", "GPU")
     return all(resources.get(name, 0) == node.get(name, 0) for name in named)
-
-
-def told_limits() -> list[tuple[Mapping[str, float], int]]:
-    """What the autoscaler has told the cluster of its kinds of nodes: resources of one, and the most of them."""
-    from ray._private.state import state
-
-    told = state.get_cluster_config()
-    groups = told.node_group_configs if told else []
-    return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
 
 
 def limits_from(groups: str) -> list[tuple[Mapping[str, float], int]]:

@@ -61,13 +61,15 @@ def connected(address: str) -> "JobSubmissionClient":
     from ray.exceptions import AuthenticationError
     from ray.job_submission import JobSubmissionClient
 
+    from adapt.ray.private import send_in_silence, version_at
+
     hush()
     for name in ("dashboard_sdk", "job.sdk"):  # they tell of each package and each end of a log
         logging.getLogger(f"ray.dashboard.modules.{name}").setLevel(logging.WARNING)
-    logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
+    send_in_silence()
     try:
         client = JobSubmissionClient(address)
-        there = client._do_request("GET", "/api/version").json()["ray_version"]  # get_version has the API's alone
+        there = version_at(client)
     except AuthenticationError as error:
         raise ClusterError(f"the cluster at {address} does not let us in: {_first(error)}", _TOKEN) from error
     except (RuntimeError, ValueError, KeyError, OSError) as error:

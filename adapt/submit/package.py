@@ -1,6 +1,5 @@
 """What goes to a cluster with a job: the working directory, held to Ray's limit before it is sent."""
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,18 +54,13 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
     Raises:
         ConfigError: it is too much; names what is largest.
     """
-    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes  # what Ray itself goes by
+    from adapt.ray.private import files_sent
 
     root = Path(environment["working_dir"])
     sizes: Counter[str] = Counter()
-
-    def add(path: Path) -> None:
-        if path.is_file() and not path.is_symlink():
-            parts = path.relative_to(root).parts
-            sizes["/".join(parts[:2]) if len(parts) > 1 else parts[0]] += path.stat().st_size
-
-    follows_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
-    _dir_travel(root, [_get_excludes(root, list(environment.get("excludes", ())))], add, follows_git, _SILENT)
+    for path in files_sent(root, environment.get("excludes", ())):
+        parts = path.relative_to(root).parts
+        sizes["/".join(parts[:2]) if len(parts) > 1 else parts[0]] += path.stat().st_size
     total = sum(sizes.values())
     if total > most:
         largest = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in sizes.most_common(3))
@@ -77,17 +71,6 @@ def check_size(environment: dict[str, Any], most: int = MOST_BYTES) -> int:
             " own storage",
         )
     return total
-
-
-class _Silent:
-    """A logger that says nothing: Ray's tells of each file with names to leave out."""
-
-    def info(self, *_: object) -> None: ...
-
-    error = info
-
-
-_SILENT: Any = _Silent()
 
 
 def inside(arguments: Sequence[str], root: Path) -> list[str]:

@@ -107,10 +107,11 @@ class Loop:
         """
         batch = Batch.of(columns)
         corrupted = replace(self.objective.corrupt(batch).bound_for(self.engine.device), rows=batch.rows)
-        wished = torch.tensor(int(self.wishes.look()))
+        wished = torch.tensor(self.wishes.look())
         counts = torch.stack([corrupted.positions.sum(), batch.lengths.sum(), wished])
         dist.all_reduce(counts, group=among_hosts())
-        targets, tokens, self.wishes.heard = counts.tolist()
+        targets, tokens, said = counts.tolist()
+        self.wishes.hear(said)
         targets = max(targets, 1)  # one-token documents have no target if causal
 
         total, norm = torch.zeros((), device=self.engine.device), 0.0

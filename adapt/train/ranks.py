@@ -140,7 +140,8 @@ def _trainer(run: RankedRun, sealing: Sealing) -> Any:
     trainer = trainer if is_joined else in_idle_processes(trainer)
     if len(sizes) == 1:
         return trainer
-    from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
+    from adapt.ray.private import with_policy
+    from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
     told = ElasticRun(run.folder, run.run_folder, is_joined, run.resources.max_failures)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))

@@ -26,6 +26,7 @@ from adapt.model.start import MODEL_FOLDER
 from adapt.model.tokenizer import load_tokenizer
 from adapt.objective.base import Objective
 from adapt.objective.build import make
+from adapt.ray.runtime import is_own_ray
 from adapt.runner.files import folder_aside, share_with_group, write_atomically
 from adapt.runner.record import load_record
 from adapt.train.capacity.exhausted import memory_errors
@@ -136,7 +137,7 @@ class RankParts:
         zero_stage, offload = config.resources.zero_stage, config.resources.offload
         engine = Engine(model, training, zero_stage, precision, size, accumulation, offload)
         may_grow = len(worlds(training, config.resources.workers)) > 1
-        wishes = Wishes(context.get_world_rank() == 0, Path(job.folder) if may_grow else None)
+        wishes = Wishes(context.get_world_rank() == 0, Path(job.folder) if may_grow else None, not is_own_ray())
         loop = Loop(engine, objective, method, training, size, job.steps, config.seed, wishes, job.branch_step)
         resources = {
             "workers": world,

@@ -26,9 +26,6 @@ Asked = tuple[int, int]
 """The number of a trial, and that of its turn, from 0; a trial has several turns where it is judged on its way."""
 AS_IT_IS = 0
 """The number of the trial that changes no field. Proposals have the numbers after it."""
-WAITING = {"node:__internal_head__": 0.001}
-"""What a process takes that only waits: Tune refuses to give one nothing."""
-
 TURN = "turn"
 """What Tune's schedulers take for time: lengths of `Board`."""
 GOES_ON = "free memory on the machines, then run the same command: the search goes on where it was"
@@ -164,9 +161,16 @@ def _tune(board: Board, at_once: int, scheduler: Any, mailbox: Any, scratch: str
     again = tune.FailureConfig(max_failures=DEATHS)
     run = tune.RunConfig(storage_path=scratch, name="trials", verbose=0, failure_config=again)
     try:
-        tune.Tuner(tune.with_resources(asked, WAITING), tune_config=settings, run_config=run).fit()
+        tune.Tuner(tune.with_resources(asked, _resources_to_wait()), tune_config=settings, run_config=run).fit()
     except BaseException as error:
         errors.append(error)
+
+
+def _resources_to_wait() -> dict[str, float]:
+    """The resources of a process that only waits, which is on the driver's node. Tune refuses to give it nothing."""
+    here = ray.get_runtime_context().get_node_id()
+    (address,) = [node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == here]
+    return {f"node:{address}": 0.001}
 
 
 def _asks(config: dict[str, Any], mailbox: Any) -> None:

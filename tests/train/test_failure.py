@@ -107,7 +107,6 @@ def live(job: TrainingRun, phase: str, at_rank: int) -> list[Any]:
         patch.setattr("ray.train.get_context", lambda: context)
         patch.setattr("ray.train.report", store)
         patch.setattr(worker, "die_with_parent", lambda: None)
-        patch.setattr("adapt.train.elastic.policy.notice", lambda: None)
         patch.setattr(worker, "_columns", _columns, raising=False)
         patch.setattr(worker, "_feeding", feeding)
         if rank == at_rank:

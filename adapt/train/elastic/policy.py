@@ -1,7 +1,7 @@
-"""What Ray Train's controller asks about the number of workers. This module knows private parts of Ray Train 2.60.
+"""Decides how many workers an elastic training has, when Ray Train's controller asks.
 
-Ray's own policy counts what nodes have in all, whoever holds it: beside other jobs it starts groups that cannot be
-placed, and tears down healthy ones. This one counts places that are free, and those of the group itself.
+Ray's own policy counts all resources of a node, whoever holds them. Next to other jobs it asks for groups that cannot
+be placed, and replaces healthy ones. `ElasticPolicy` counts the places that are free, and those of the group itself.
 """
 
 import time
@@ -10,11 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ray.train.v2._internal.execution.context import TrainRunContext, get_train_context
-from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
-from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision, ScalingPolicy
-from ray.train.v2.api.exceptions import PreemptionError
-
+from adapt.ray.private import (
+    NoopDecision,
+    PreemptionError,
+    ReschedulingState,
+    ResizeDecision,
+    RestartingState,
+    ScalingDecision,
+    ScalingPolicy,
+    TrainRunContext,
+    worker_resources,
+)
 from adapt.train.checkpoints.retain import newest_whole
 from adapt.train.elastic.sizing import Sizing
 from adapt.train.elastic.slots import free_slots
@@ -133,7 +139,7 @@ class ElasticPolicy(ScalingPolicy):
 
     @property
     def _bundle(self) -> dict[str, float]:
-        return dict(self.scaling_config._resources_per_worker_not_none)
+        return worker_resources(self.scaling_config)
 
     def _range(self) -> str:
         return f"{self.scaling_config.min_workers} to {self.scaling_config.max_workers}"
@@ -144,18 +150,3 @@ class ElasticPolicy(ScalingPolicy):
 
     def _get_num_workers_for_resource_request(self) -> int:
         return int(self.scaling_config.max_workers)
-
-
-def with_policy(trainer: Any, policy: ElasticPolicy) -> Any:
-    """A `TorchTrainer` whose controller asks this policy, before it is fitted. In place."""
-    run_controller = trainer._initialize_and_run_controller
-    trainer._initialize_and_run_controller = lambda **given: run_controller(**{**given, "scaling_policy": policy})
-    return trainer
-
-
-def notice() -> Any:
-    """On a rank: what Ray Train was told of nodes of the group that are about to go; None for nothing.
-
-    Ray's public `get_preemption_info` makes all ranks wait for each other, too much for every step.
-    """
-    return get_train_context().preemption_context.preemption_info

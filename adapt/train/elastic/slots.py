@@ -4,6 +4,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+import ray
+
+from adapt.ray.private import free_resources, leaving_nodes
+
 _ANSWER_S = 2.0
 
 
@@ -15,10 +19,7 @@ def free_slots(bundle: Mapping[str, float]) -> dict[str, int]:
     Args:
         bundle: what a worker reserves.
     """
-    import ray
-
-    state: Any = ray._private.state
-    free, leaving = state.available_resources_per_node(), state.state.get_draining_nodes()
+    free, leaving = free_resources(), leaving_nodes()
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in leaving}
     return {name: _slots(free.get(name, {}), bundle) for name, node in nodes.items() if _answers(node)}
 

@@ -1,47 +1,23 @@
-"""What Ray Train's controller is told. Ray moves its private parts: the first tests say when."""
+"""What Ray Train's controller is told."""
 
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from ray.train import ScalingConfig
-from ray.train.v2._internal.execution.context import TrainContext
-from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState, RunningState
-from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
-from ray.train.v2.api.exceptions import PreemptionError, WorkerGroupError
+from ray.train import ScalingConfig, WorkerGroupError
+from ray.train.v2._internal.execution.controller.state import RunningState
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from adapt.errors import TrainingError
+from adapt.ray.private import NoopDecision, PreemptionError, ReschedulingState, ResizeDecision, RestartingState
 from adapt.train.checkpoints.retain import folder_name
 from adapt.train.elastic import policy as module
-from adapt.train.elastic.policy import ElasticPolicy, ElasticRun, with_policy
+from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 from adapt.train.elastic.sizing import Patience, Sizing
 from adapt.train.elastic.wish import WishFile
 from adapt.train.job import NOTICE_FILE
 from tests.train.checkpoints.sealed import seal
-
-
-def test_ray_train_has_what_the_policy_knows() -> None:
-    """If this fails, Ray has moved it: see `adapt.train.elastic.policy`."""
-    asked = {"make_decision_for_non_running_worker_group", "make_decision_for_running_worker_group"}
-    assert ScalingPolicy.__abstractmethods__ == {*asked, "_get_num_workers_for_resource_request"}
-    own = {name for name in vars(ElasticPolicy) if name.startswith(("after_", "make_", "_maybe"))}
-    assert own >= asked
-    assert all(hasattr(ScalingPolicy, name) for name in {*own, "_maybe_send_resource_request"})
-    assert "preemption_context" in TrainContext.__dataclass_fields__
-    assert callable(DataParallelTrainer._initialize_and_run_controller)
-    decision = ResizeDecision(num_workers=2, resources_per_worker={"CPU": 1.0})
-    assert decision.num_workers == 2
-
-
-def test_ray_trains_own_policy_is_replaced() -> None:
-    trainer = SimpleNamespace(_initialize_and_run_controller=lambda **given: given)
-    policy: Any = object()
-    given = with_policy(trainer, policy)._initialize_and_run_controller(scaling_policy="Ray's", callbacks=[])
-    assert given == {"scaling_policy": policy, "callbacks": []}
 
 
 class World:

@@ -3,13 +3,13 @@
 import socket
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 from ray.util import placement_group, remove_placement_group
 
+from adapt.train.elastic import slots
 from adapt.train.elastic.slots import free_slots
 
 
@@ -36,11 +36,8 @@ def test_what_counts(monkeypatch: pytest.MonkeyPatch, listener: int) -> None:
         "gone": {"CPU": 8.0, "GPU": 8.0},
     }
     nodes = [node(name, dead if name == "cut off" else listener, name != "gone") for name in free]
-    state = SimpleNamespace(
-        available_resources_per_node=lambda: free,
-        state=SimpleNamespace(get_draining_nodes=lambda: {"leaving": 0}),
-    )
-    monkeypatch.setattr(ray._private, "state", state)
+    monkeypatch.setattr(slots, "free_resources", lambda: free)
+    monkeypatch.setattr(slots, "leaving_nodes", lambda: {"leaving"})
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     assert free_slots({"CPU": 2.0, "GPU": 1.0}) == {"large": 3, "thirds": 0, "full": 0}
     assert free_slots({"GPU": 0.1}) == {"large": 30, "thirds": 3, "full": 40}

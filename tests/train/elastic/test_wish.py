@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from adapt.train.elastic import policy, wish
+from adapt.train.elastic import wish
 from adapt.train.elastic.wish import Wishes, WishFile
 from adapt.train.tracking.progress import Progress
 from tests.train.toy import Case, build, feed
@@ -27,16 +27,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(wish, "time", Clock())
-    monkeypatch.setattr(policy, "notice", lambda: None)
     return wish.time  # type: ignore[return-value]
 
 
 def looks(wishes: Wishes, clock: Clock, seconds: int = 3) -> list[bool]:
-    """What each look gives, one a second."""
+    """Whether a checkpoint is wished for after each look, one a second."""
     found = []
     for _ in range(seconds):
         clock.now += 1
-        found.append(wishes.look())
+        wishes.hear(wishes.look())
+        found.append(wishes.heard)
     return found
 
 
@@ -54,15 +54,29 @@ def test_a_wish_is_seen_once(tmp_path: Path, clock: Clock) -> None:
     assert looks(wishes, clock) == [True, False, False]
 
 
-def test_it_looks_once_a_second(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[float] = []
-    monkeypatch.setattr(policy, "notice", lambda: seen.append(clock.now))
-    wishes = Wishes(looks=True, folder=tmp_path)
-    for _ in range(1000):
-        wishes.look()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
+    """When Ray Train was asked about nodes that go. It knows of none."""
+    asked: list[float] = []
+    monkeypatch.setattr("ray.train.get_preemption_info", lambda: asked.append(clock.now))
+    return asked
+
+
+def test_ray_train_is_asked_every_five_seconds_by_all_ranks_at_once(clock: Clock, asked: list[float]) -> None:
+    ranks = Wishes(looks=True, nodes_may_go=True), Wishes(nodes_may_go=True)
+    for _ in range(2000):
+        said = sum(each.look() for each in ranks)
+        before = len(asked)
+        for each in ranks:
+            each.hear(said)
+        assert len(asked) - before in (0, 2)
         clock.now += 0.01
-    assert len(seen) == 10
-    assert not Wishes(folder=tmp_path).look()  # of another rank
+    assert len(asked) == 2 * 4
+
+
+def test_on_one_machine_it_is_not_asked(clock: Clock, asked: list[float]) -> None:
+    assert not any(looks(Wishes(looks=True), clock, 20))
+    assert asked == []
 
 
 @pytest.mark.parametrize(("deadline", "second"), [(1100.0, 70), (None, 91), (1010.0, None)])
@@ -70,9 +84,9 @@ def test_a_notice_is_answered_at_once_and_shortly_before_the_end(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, deadline: float | None, second: int | None
 ) -> None:
     noticed: Any = SimpleNamespace(deadline_ms=deadline and deadline * 1000)
-    monkeypatch.setattr(policy, "notice", lambda: noticed)
-    found = looks(Wishes(looks=True), clock, 150)
-    assert [number for number, saved in enumerate(found, 1) if saved] == [1, *([second] if second else [])]
+    monkeypatch.setattr("ray.train.get_preemption_info", lambda: noticed)
+    found = looks(Wishes(looks=True, nodes_may_go=True), clock, 150)
+    assert [number for number, saved in enumerate(found, 1) if saved] == [2, *([second] if second else [])]
 
 
 def saved_at(wished_in: set[int]) -> list[int]:
@@ -81,9 +95,9 @@ def saved_at(wished_in: set[int]) -> list[int]:
     class Made(Wishes):
         step = 0
 
-        def look(self) -> bool:
+        def look(self) -> int:
             self.step += 1
-            return dist.get_rank() == 0 and self.step in wished_in
+            return int(dist.get_rank() == 0 and self.step in wished_in)
 
     case = Case(steps=6, training={"checkpoint_interval_steps": 4, "log_interval_steps": 100})
     loop, saved = replace(build(case), wishes=Made()), list[int]()

@@ -1,0 +1,138 @@
+"""All private parts of Ray that dontstop uses. No other module imports private parts of Ray.
+
+Ray has no public way to do these things:
+
+- replace the policy that decides how many workers an elastic training has (`with_policy`, `ScalingPolicy`);
+- see which resources of each node are free, and which nodes are about to go (`free_resources`, `leaving_nodes`);
+- read which nodes the autoscaler may add (`autoscaler_limits`);
+- list which files of a working directory Ray would send to a cluster (`files_sent`), and send them in silence;
+- ask a cluster for its version of Ray (`version_at`).
+
+This module works with Ray 2.60 and refuses other minor versions, which `adapt.versions` tells apart.
+`tests/ray/test_private.py` tests each part against the installed Ray. Training with a fixed number of workers does not
+import this module.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapt.errors import ClusterError
+from adapt.versions import TRIED, named, untried
+
+TESTED = TRIED["ray"]
+"""The version of Ray that this module was tested with. Others with the same major and minor number will do."""
+
+
+def _refusal(why: str) -> ClusterError:
+    """The error for a version of Ray that this module does not know."""
+    return ClusterError(
+        f"{named('ray')} is not Ray {TESTED}, which a range of resources.workers and submitting jobs need: {why}",
+        f'run: pip install "ray[data,default,train,tune]=={TESTED}"; or set resources.workers to one number',
+    )
+
+
+if untried("ray"):
+    raise _refusal(untried("ray")[0])
+
+try:
+    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
+    from ray._private.state import state
+    from ray.train.v2._internal.execution.context import TrainRunContext
+    from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
+    from ray.train.v2._internal.execution.scaling_policy import (
+        NoopDecision,
+        ResizeDecision,
+        ScalingDecision,
+        ScalingPolicy,
+    )
+    from ray.train.v2.api.exceptions import PreemptionError
+except ImportError as error:
+    raise _refusal(str(error)) from error
+
+__all__ = [
+    "NoopDecision",
+    "PreemptionError",
+    "ReschedulingState",
+    "ResizeDecision",
+    "RestartingState",
+    "ScalingDecision",
+    "ScalingPolicy",
+    "TrainRunContext",
+    "autoscaler_limits",
+    "files_sent",
+    "free_resources",
+    "leaving_nodes",
+    "send_in_silence",
+    "version_at",
+    "with_policy",
+    "worker_resources",
+]
+
+
+def with_policy(trainer: Any, policy: ScalingPolicy) -> Any:
+    """A `TorchTrainer`, changed in place before it is fitted, whose controller asks this policy for its size."""
+    run_controller = trainer._initialize_and_run_controller
+    trainer._initialize_and_run_controller = lambda **given: run_controller(**{**given, "scaling_policy": policy})
+    return trainer
+
+
+def worker_resources(scaling_config: Any) -> dict[str, float]:
+    """The resources that a `ScalingConfig` reserves for each worker."""
+    return dict(scaling_config._resources_per_worker_not_none)
+
+
+def free_resources() -> dict[str, dict[str, float]]:
+    """The free resources of each live node, by the node's id."""
+    return dict(state.available_resources_per_node())
+
+
+def leaving_nodes() -> set[str]:
+    """The ids of the nodes that are being drained, such as those that a cloud takes back."""
+    return set(state.get_draining_nodes())
+
+
+def autoscaler_limits() -> list[tuple[Mapping[str, float], int]]:
+    """The kinds of nodes that the autoscaler has told the cluster: resources of a node, and the largest number."""
+    told = state.get_cluster_config()
+    groups = told.node_group_configs if told else []
+    return [(dict(group.resources), sys.maxsize if group.max_count < 0 else group.max_count) for group in groups]
+
+
+def files_sent(root: Path, excludes: Sequence[str]) -> Iterator[Path]:
+    """The files of a working directory that Ray sends to a cluster.
+
+    Args:
+        root: the working directory.
+        excludes: patterns of `excludes` in the runtime environment. Ray also reads `.rayignore` and `.gitignore`.
+    """
+    found: list[Path] = []
+    follows_git = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") != "1"
+    silent: Any = _Silent()
+    _dir_travel(root, [_get_excludes(root, list(excludes))], found.append, follows_git, silent)
+    return (path for path in found if path.is_file() and not path.is_symlink())
+
+
+def send_in_silence() -> None:
+    """Keeps Ray from logging each package that it sends to a cluster."""
+    logging.getLogger(_dir_travel.__module__).setLevel(logging.WARNING)
+
+
+def version_at(client: Any) -> str:
+    """The version of Ray of the cluster of a `JobSubmissionClient`, whose `get_version` knows only the interface's.
+
+    Raises:
+        AuthenticationError, RuntimeError, ValueError, KeyError, OSError: no dashboard of Ray answers.
+    """
+    return str(client._do_request("GET", "/api/version").json()["ray_version"])
+
+
+class _Silent:
+    """A logger that says nothing: Ray's names each file of patterns."""
+
+    def info(self, *_: object) -> None: ...
+
+    error = info
