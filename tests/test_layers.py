@@ -15,7 +15,7 @@ FOLDERS = ("adapt", "cluster", "jobs", "tune_spaces")
 BASE = frozenset(
     {"better", "library", "errors", "schema", "config", "console", "live", "redact", "splitmix", "streams", "versions"}
 )
-GROUND = BASE | {"runner", "nearest", "plugin", "without", "show", "shipped"}
+GROUND = BASE | {"runner", "nearest", "plugin", "show", "shipped"}
 
 # Parts of `adapt` by name, each with the parts it may import besides itself.
 ALLOWED: dict[str, frozenset[str]] = {
@@ -26,7 +26,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "library": frozenset(),  # asked by what logs or would end the process
     "streams": frozenset(),
     "versions": frozenset(),  # of installed packages, which the last message of a job names
-    "without": frozenset(),
     "schema": frozenset({"errors"}),
     "config": BASE,
     "console": BASE,
@@ -34,9 +33,8 @@ ALLOWED: dict[str, frozenset[str]] = {
     "nearest": frozenset(),
     "shipped": frozenset(),
     "plugin": BASE | {"nearest"},
-    "parse": BASE | {"nearest", "plugin", "method", "without"},  # options of methods are sections
+    "parse": BASE | {"nearest", "plugin", "method"},  # options of methods are sections
     "runner": BASE,
-    "ahead": frozenset(),
     "ray": BASE,
     "corpus": GROUND | {"ray", "model"},  # the tokenizer
     "objective": GROUND | {"model"},  # the head, run at the predicted positions only
@@ -47,7 +45,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "evaluate": GROUND | {"train", "model", "objective", "corpus", "ray", "task", "statistics"},
     "statistics": BASE,
     "task": GROUND | {"corpus", "model", "ray"},
-    "finetune": GROUND | {"task", "train", "model", "ray", "ahead", "statistics"},  # the entities in labelled words
+    "finetune": GROUND | {"task", "train", "model", "ray", "statistics"},  # the entities in labelled words
     "advise": GROUND | {"evaluate", "task", "corpus", "model", "train", "method", "ray", "vocabulary"},
     "merge": GROUND | {"model"},
     "vocabulary": GROUND | {"corpus", "model", "objective", "train"},  # of train, FLOPs

@@ -7,7 +7,6 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from adapt.ahead import await_idle_processes
 from adapt.config import Config, FinetuneConfig, ResourcesConfig
 from adapt.errors import ClusterError
 from adapt.finetune.found import RunFound
@@ -58,7 +57,6 @@ def run_finetuning(run: FinetuneRun, folder: Path) -> dict[str, Any]:
     cpus, gpus = run.config.finetune.cpus_per_seed, gpus_per_seed(run.config.finetune)
     _await_room(run.config.resources, cpus, gpus)
     task = ray.remote(num_cpus=cpus, num_gpus=gpus)(_work)
-    await_idle_processes()
     with user_errors(*fits_with_less(run.config.finetune), MICRO_BATCH):
         found: RunFound = ray.get(task.remote(run, folder.absolute()))
     found.write(folder)

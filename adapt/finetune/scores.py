@@ -8,7 +8,6 @@ import numpy as np
 from adapt.finetune.calibration import calibration
 from adapt.finetune.entities import EntityCounts
 from adapt.task.data import IGNORED, Facts
-from adapt.without import absent
 
 Labels: TypeAlias = Sequence[Any]
 """The true labels, as in `adapt.task.data.Split`: for each example the index of its class, or a list of indices."""
@@ -84,9 +83,8 @@ def metric_of(facts: Facts, truth: Labels, predicted: Labels) -> float:
 
 
 def _sklearn_metrics() -> Any:
-    """Imported only here, as it takes a second, which the first training step need not wait for; pandas is no use."""
-    with absent("pandas"):
-        from sklearn import metrics
+    """Imported only here, as it takes a second, which the first training step need not wait for."""
+    from sklearn import metrics
 
     return metrics
 

@@ -11,8 +11,8 @@ import psutil
 
 from adapt.console import log
 from adapt.errors import ClusterError
-from adapt.ray.data import FOLDER_PREFIX
 from adapt.ray.guard import heeding_signals, watch_address, watch_processes
+from adapt.ray.own import FOLDER_PREFIX
 
 _FLAG, _SOCKET = "--gcs-address=", "--raylet_socket_name="
 """By which a raylet's command line names its control store and its socket."""

@@ -1,4 +1,4 @@
-"""Starts a Ray of our own: on this machine alone, in a private folder, without what a job there has no use for."""
+"""Starts a Ray of our own: on this machine alone, in a private folder, and without a dashboard."""
 
 import atexit
 import fcntl
@@ -13,15 +13,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from adapt.console import log
 from adapt.errors import ClusterError
-from adapt.ray.data import FOLDER_PREFIX, OWN_RAY
-from adapt.ray.guard import heeding_signals, processes_of, watch_processes
+from adapt.ray.guard import heeding_signals, watch_processes
 
+OWN_RAY = "DONTSTOP_OWN_RAY"
+"""The variable of processes of a Ray of our own: the folder of that Ray, which only this user may enter."""
+FOLDER_PREFIX = "dontstop-"
+"""How the names of these folders begin."""
+_NO_DASHBOARD = "http://127.0.0.1:1"
+"""An address where nobody answers. Ray Train asks a dashboard whether its controller lives. Without this address it
+looks for a dashboard for 40 s, which delays the end of a short training, or it asks another Ray on this machine."""
 _RAYS = "r"
 """Name of Ray's folder in ours. Ray lets everybody enter and write it; ours, around it, does not."""
 _SOCKET = f"/{_RAYS}/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store"
@@ -53,9 +58,7 @@ def start_ray() -> None:
             _start(folder)
         except Exception as error:
             lasted, reason = time.monotonic() - began, " ".join(str(error).split()) or type(error).__name__
-            for process in processes_of(folder):
-                with suppress(psutil.Error):
-                    process.kill()
+            _kill_processes(folder)
             if lasted < _SLOW_S or attempt == _ATTEMPTS - 1:
                 raise ClusterError(
                     f"Ray did not start on this machine within {lasted:.0f} s: {reason}",
@@ -76,10 +79,14 @@ def _start(folder: Path) -> None:
         os.environ["HOME"] = str(folder)
     # A Ray that chose a port itself would wait for it without heeding signals. If its mode is unset, it takes a token,
     # also where Ray was imported before.
-    settings = {"RAY_AUTH_TOKEN": _token(), "RAY_AUTH_MODE": None, "RAY_GCS_SERVER_PORT": str(_free_port())}
+    settings = {
+        "RAY_AUTH_TOKEN": _token(),
+        "RAY_AUTH_MODE": None,
+        "RAY_GCS_SERVER_PORT": str(_free_port()),
+        "RAY_API_SERVER_ADDRESS": _NO_DASHBOARD,
+    }
     atexit.register(_end, folder)  # before Ray's own, which waits half a second for output that is not shown here
     with (
-        _needless_left_out(),
         _environment(settings),
         heeding_signals("starting Ray on this machine", _FIX.format(folder)),
     ):
@@ -179,6 +186,14 @@ def _token() -> str:
     return secrets.token_hex(32)
 
 
+def _kill_processes(folder: Path) -> None:
+    """Kills all processes of a Ray that did not start."""
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or ()):
+            with suppress(psutil.Error):
+                process.kill()
+
+
 def _end(folder: Path) -> None:
     import ray
 
@@ -193,31 +208,3 @@ def remove(folder: Path) -> None:
         if not folder.exists():
             return
         time.sleep(0.1)
-
-
-@contextmanager
-def _needless_left_out() -> Iterator[None]:
-    """Lets Ray start without what a Ray of our own has no use for, though it has no switch for it here.
-
-    Three processes of Python: one reads along with all log files, to show them here; one looks for nodes to start; one
-    is what a dashboard is without its modules. And the server of a fourth, which the dashboard asks: where a second Ray
-    runs on this machine it waits 3 s for a port. Ray leaves the server out where it cannot import what that needs.
-    """
-    from ray._private import utils
-    from ray._private.node import Node
-
-    def nothing(*_: Any, **__: Any) -> None:
-        pass
-
-    left_out: dict[tuple[Any, str], Any] = {
-        **{(Node, name): nothing for name in ("start_log_monitor", "start_monitor", "start_api_server")},
-        (utils, "get_dashboard_dependency_error"): lambda: ImportError("not needed"),
-    }
-    usual = {place: getattr(*place) for place in left_out}
-    try:
-        for (owner, name), value in left_out.items():
-            setattr(owner, name, value)
-        yield
-    finally:
-        for (owner, name), value in usual.items():
-            setattr(owner, name, value)

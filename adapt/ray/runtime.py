@@ -14,8 +14,7 @@ from adapt.config import ResourcesConfig, fewest_of, most_of
 from adapt.console import log
 from adapt.errors import AdaptError, ClusterError, DeviceMemoryError
 from adapt.ray.address import endpoint, join
-from adapt.ray.data import OWN_RAY, keep_data_here
-from adapt.ray.own import start_ray
+from adapt.ray.own import OWN_RAY, start_ray
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -45,8 +44,6 @@ LOCAL_ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_worker_niceness": "0",  # added to the parent's; Ray's 15 starves training beside anything else that runs
 }
-WARM_PROCESSES = 4
-"""Idle processes beyond one a core that a Ray of our own keeps: a stage that finds one need not import torch again."""
 NODE_ADDRESS = "DONTSTOP_NODE_ADDRESS"
 """The variable that tells a job on which node it is, where several share a machine; Ray takes it to be on the head."""
 QUIET_LOGGERS = ("ray", "ray.train", "ray.tune")
@@ -109,7 +106,7 @@ _made: dict[str, str] = {}
 
 def _set_environment(address: str | None) -> None:
     """Sets what Ray, and the processes that it starts, read when they start."""
-    for name, value in {**ENVIRONMENT, **({} if address else _local_environment())}.items():
+    for name, value in {**ENVIRONMENT, **({} if address else LOCAL_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
     if address:
         os.environ.pop(OWN_RAY, None)  # of a Ray of our own that this process was started from
@@ -149,10 +146,6 @@ def disconnect() -> None:
 
 DISCONNECT_S = 30.0
 """Seconds that Ray has to end."""
-
-
-def _local_environment() -> dict[str, str]:
-    return {**LOCAL_ENVIRONMENT, "RAY_num_workers_soft_limit": str((os.cpu_count() or 1) + WARM_PROCESSES)}
 
 
 def hush() -> None:
@@ -254,7 +247,6 @@ def data_settings(object_store_bytes: int | None = None, **settings: Any) -> Ite
     """
     from ray.data import DataContext, ExecutionResources
 
-    keep_data_here()
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.enable_operator_progress_bars = False

@@ -42,10 +42,6 @@ class Stage(ABC, Generic[R]):
     """Raised by hand whenever the code of this kind begins to make other results from the same ingredients."""
     model_place: ClassVar[str] = "."
     """Where in its folder the model lies, if it makes one."""
-    imports: ClassVar[tuple[str, ...]] = ()
-    """Modules that take `run` seconds to import: some are imported while Ray starts."""
-    imports_there: ClassVar[tuple[str, ...]] = ()
-    """Modules that its processes of Ray import: those that wait idle do it ahead."""
     name: str
     """A name for people. It is part of the folder's name, and does not enter the key."""
 

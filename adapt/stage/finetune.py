@@ -79,7 +79,6 @@ class Finetune(Stage[Finetuned]):
     """One run of fine-tuning. The task's own name is not in its record: a name determines nothing."""
 
     kind = "finetune"
-    imports_there = ("adapt.finetune.work",)
 
     name: str
     config: Config

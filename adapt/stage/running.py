@@ -1,11 +1,8 @@
 """Runs the stages of a chain, connected to Ray where there is something to run."""
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapt.ahead import import_in_idle_processes, import_meanwhile
 from adapt.config import ResourcesConfig
 from adapt.runner import Record, Stage, Store, ensure_all
 from adapt.runner.run import check_ahead, unfinished
@@ -24,17 +21,7 @@ def run_stages(stages: Sequence[Stage[Any]], store: Store, resources: ResourcesC
     if not waiting:
         return ensure_all(stages, store, None, 1)
     check_ahead(waiting, store)
-    from adapt.ray.runtime import address_of
-
-    import_meanwhile(_modules(stage.imports for stage in waiting))
-    most = room(resources, len(stages))
-    there = [stage.imports_there for stage in waiting if stage.imports_there and address_of(resources) is None]
-    import_in_idle_processes(_modules(there), min(len(there), os.cpu_count() or 1))
-    return ensure_all(stages, store, *most)
-
-
-def _modules(named: Iterable[tuple[str, ...]]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(named)))
+    return ensure_all(stages, store, *room(resources, len(stages)))
 
 
 def room(resources: ResourcesConfig, stages: int) -> tuple[Mapping[str, float] | None, int]:

@@ -63,7 +63,6 @@ class Scores(Stage[Scored]):
     """Mean, deviation and interval of the scores of several seeds."""
 
     kind = "scores"
-    imports = ("scipy.stats",)
 
     name: str
     runs: Mapping[str, Finetune]

@@ -54,7 +54,6 @@ class PrepareTask(Stage[TaskPrepared]):
     """The examples of a task as tokens."""
 
     kind = "task"
-    imports = ("adapt.model.literal",)
 
     name: str
     task: TaskConfig

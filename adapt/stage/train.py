@@ -71,8 +71,6 @@ class Train(Stage[Trained]):
     """A model, trained on the text of some sources."""
 
     kind = "train"
-    imports = ("ray.train.torch",)
-    imports_there = ("adapt.train.worker",)
     model_place = MODEL_FOLDER
 
     name: str

@@ -2,7 +2,7 @@
 
 - `job`: what the driver tells the workers, and the files through which they answer.
 - `ranks`: hands a function to Ray Train; `launch`: hands it a job.
-- `local`: Ray Train's controller on a Ray of our own; `local_group`: the process group of ranks there.
+- `local_group`: the process group of ranks on a Ray of our own.
 - `worker`: one rank, from its first line to the model that it hands over.
 - `loop`: the steps of a rank.
 - `engine`: one optimizer step at any ZeRO stage.

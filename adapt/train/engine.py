@@ -9,23 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe_set_local_grad
 
 from adapt.config import TrainingConfig
 from adapt.errors import TrainingError
+from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
 from adapt.train.checkpoints.retain import STATE_FILE
+from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
 from adapt.train.optimizer import build_optimizer
 from adapt.train.precision import LossScale, Precision
 from adapt.train.zero import Offload, zero_config
-from adapt.without import absent
-
-with absent("mlflow"):  # DeepSpeed's autotuner, which nothing here uses, would load it
-    import deepspeed
-    from deepspeed.utils import safe_get_local_fp32_param, safe_get_local_grad, safe_set_local_grad
-
-    from adapt.train.checkpoints.reshape import TAG, only_numbers, read_parameter, taken_apart
-    from adapt.train.deepspeed_parts import EngineParts, compile_no_collective
 
 compile_no_collective()
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)  # several a step

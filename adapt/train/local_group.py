@@ -1,6 +1,8 @@
 """The process group of ranks that all run on this machine: a store in a private file, and sockets on loopback alone.
 
-Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token.
+Ray Train's own backend lets rank 0 open PyTorch's TCPStore, which listens on all interfaces and asks for no token. The
+ranks also write down what they reserved, so that the driver can free it where Ray Train's controller was killed. Ray
+Train does this by asking a dashboard, and a Ray of our own has none.
 """
 
 import os
@@ -14,7 +16,10 @@ from typing import Any
 import ray
 from ray.train.backend import Backend
 from ray.train.torch import TorchConfig
+from ray.util import get_current_placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
+_RESERVED = "placement_group"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -23,7 +28,7 @@ class LocalTorchConfig(TorchConfig):
     """Settings of a process group whose ranks all run on this machine.
 
     Attributes:
-        folder: an existing folder that only this user may enter. The ranks' store is made there.
+        folder: an existing folder of this training, which only this user may enter. The ranks' store is made there.
     """
 
     folder: str = ""
@@ -54,10 +59,22 @@ class LocalBackend(Backend):
         TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
 
 
+def free_reserved(folder: Path) -> None:
+    """Frees the cores and GPUs of a training whose controller died. Ray would hold them until the driver ends.
+
+    Args:
+        folder: the training's `LocalTorchConfig.folder`.
+    """
+    for file in folder.glob(f"*/{_RESERVED}"):
+        remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(file.read_text())))
+
+
 def _begin(rank: int, world: int, backend: str, store: str, timeout_s: int) -> None:
     """Joins the process group, on a rank."""
     import torch.distributed as dist
 
+    if rank == 0 and (reserved := get_current_placement_group()):
+        Path(store).with_name(_RESERVED).write_text(reserved.id.hex())
     context = ray.train.get_context()
     os.environ.update(
         RANK=str(rank),

@@ -1,6 +1,7 @@
 """Hands a function to Ray Train, which calls it on every rank; shows what they report, and says what went wrong."""
 
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from adapt import library
 from adapt.config import ResourcesConfig
 from adapt.console import log
 from adapt.errors import CheckpointError
-from adapt.ray.data import OWN_RAY
+from adapt.ray.own import OWN_RAY
 from adapt.ray.runtime import PROCESS_ENVIRONMENT, await_resources, bundle_of, disconnect, hush, is_own_ray
 from adapt.runner.secret import secret_of
 from adapt.train.checkpoints.retain import mend_run, newest_whole, prune, step_of
@@ -69,11 +70,12 @@ def on_all_ranks(run: RankedRun) -> None:
     """
     await_resources(run.resources)
     sealing, is_done = run.sealing(), False
+    local = Path(tempfile.mkdtemp(prefix="train-", dir=os.environ[OWN_RAY])) if is_own_ray() else None
     while not is_done:
         mend_run(run.run_folder, sealing)
         try:
             with following(run.folder / METRICS_FILE, run.folder / NOTICE_FILE):
-                _fit(_trainer(run, sealing), run.folder)
+                _fit(_trainer(run, sealing, local), run.folder, local)
             is_done = True
         except CheckpointError as error:  # its checkpoint is gone, so this ends
             newest = newest_whole(run.run_folder)
@@ -83,8 +85,16 @@ def on_all_ranks(run: RankedRun) -> None:
         (run.folder / name).unlink(missing_ok=True)
 
 
-def _fit(trainer: Any, folder: Path) -> None:
-    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process."""
+def _fit(trainer: Any, folder: Path, local: Path | None) -> None:
+    """Trains in a thread of its own: in the main thread, Ray Train would take over the signals and end the process.
+
+    Args:
+        trainer: of Ray Train.
+        folder: the stage's, for messages.
+        local: the private folder of a training on a Ray of our own.
+    """
+    from adapt.train.local_group import free_reserved
+
     errors: list[BaseException] = []
 
     def fit() -> None:
@@ -103,30 +113,31 @@ def _fit(trainer: Any, folder: Path) -> None:
             disconnect()
         raise
     if errors:
+        if local:
+            free_reserved(local)
         raise as_ours(errors[0], folder) from errors[0]
 
 
-def _trainer(run: RankedRun, sealing: Sealing) -> Any:
+def _trainer(run: RankedRun, sealing: Sealing, local: Path | None) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from adapt.train.local import in_idle_processes
     from adapt.train.local_group import LocalTorchConfig
     from adapt.train.verdict import EndAtOnce
 
     hush()
-    is_joined, sizes, bundle = not is_own_ray(), run.sizes, bundle_of(run.resources)
+    sizes, bundle = run.sizes, bundle_of(run.resources)
     # typed as anything, since Ray declares what its first version took
     callbacks: list[Any] = [EndAtOnce(run.folder)]
     environment: dict[str, Any] = {}
     workers: Any = sizes[0] if len(sizes) == 1 else (sizes[0], sizes[-1])
-    if is_joined:  # on a Ray of our own all processes have it, and one that waits idle can be taken
+    if not local:  # all processes of a Ray of our own have it
         environment["worker_runtime_env"] = {"env_vars": PROCESS_ENVIRONMENT}
     scaling = ScalingConfig(num_workers=workers, use_gpu="GPU" in bundle, resources_per_worker=bundle)
     trainer: Any = TorchTrainer(
         run.function,
         train_loop_config={**run.told, "sealing": sealing},
-        torch_config=None if is_joined else LocalTorchConfig(folder=os.environ[OWN_RAY]),
+        torch_config=LocalTorchConfig(folder=str(local)) if local else None,
         scaling_config=scaling,
         run_config=RunConfig(
             name=run.name,
@@ -137,11 +148,10 @@ def _trainer(run: RankedRun, sealing: Sealing) -> Any:
             **environment,
         ),
     )
-    trainer = trainer if is_joined else in_idle_processes(trainer)
     if len(sizes) == 1:
         return trainer
     from adapt.ray.private import with_policy
     from adapt.train.elastic.policy import ElasticPolicy, ElasticRun
 
-    told = ElasticRun(run.folder, run.run_folder, is_joined, run.resources.max_failures)
+    told = ElasticRun(run.folder, run.run_folder, not local, run.resources.max_failures)
     return with_policy(trainer, ElasticPolicy(scaling, Sizing(sizes, PATIENCE), told))

@@ -168,7 +168,6 @@ def test_a_run_that_runs_out_of_memory_names_the_field(monkeypatch: pytest.Monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("adapt.finetune.run._await_room", lambda *_: None)
-    monkeypatch.setattr("adapt.finetune.run.await_idle_processes", lambda: None)
     monkeypatch.setattr("ray.cluster_resources", dict)
     monkeypatch.setattr("ray.remote", lambda **_: lambda task: SimpleNamespace(remote=lambda *given: None))
     monkeypatch.setattr("ray.get", lacks)

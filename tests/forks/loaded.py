@@ -16,7 +16,6 @@ MODULES = [
     "ray.train.torch",
     "ray.train.v2._internal.execution.controller",
     "adapt.job.job_run",
-    "adapt.train.local",
     "adapt.train.worker",
     "tests.forks.process",
     "tests.train.toy",

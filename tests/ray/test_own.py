@@ -1,11 +1,13 @@
 """A Ray of our own: what it consists of, that it is private, and that it starts where others do not."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,41 +17,15 @@ import pytest
 import adapt.ray.own
 from adapt.config import ResourcesConfig
 from adapt.errors import ClusterError
-from adapt.ray.data import OWN_RAY
 from adapt.ray.guard import processes_of
-from adapt.ray.own import private_folder, start_ray
-from adapt.ray.runtime import connect, data_settings
+from adapt.ray.own import OWN_RAY, private_folder, start_ray
+from adapt.ray.runtime import connect
 
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_a_ray_of_our_own_has_no_process_without_a_use_for_it() -> None:
-    from ray._private.worker import _global_node
-
-    processes = {*_global_node.all_processes}
-    assert {"gcs_server", "raylet"} <= processes
-    assert {"log_monitor", "monitor", "dashboard"} & processes == set()
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_data_of_a_ray_of_our_own_start_no_actor() -> None:
-    import ray
-    from ray.util import list_named_actors
-
-    actors = {"AutoscalingCoordinator", "datasets_stats_actor"}
-
-    def found() -> list[dict[str, str]]:
-        return [each for each in list_named_actors(all_namespaces=True) if each["name"] in actors]
-
-    for each in found():  # of data without our settings
-        ray.kill(ray.get_actor(each["name"], each["namespace"]))
-    with data_settings(2**20):
-        rows = ray.data.from_items(list(range(100)), override_num_blocks=10).map(lambda row: {"half": row["item"] / 2})
-        assert [row["half"] for row in rows.iter_rows()] == [number / 2 for number in range(100)]
-    assert found() == []
+PATIENCE_S = 300
 
 
 def test_a_cluster_that_is_joined_is_none_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by a process that one of our own has started: there, data ask for nodes."""
+    """Also by a process that one of our own has started."""
     monkeypatch.setenv(OWN_RAY, "/tmp/dontstop-1")
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("adapt.ray.runtime._made", {})
@@ -112,6 +88,60 @@ def test_while_two_ranks_train_nothing_listens_beyond_this_machine(tmp_path: Pat
     assert (world, summed) == ("2", "2.0")
     assert len(addresses) > 8  # those of gloo are among them
     assert set(addresses) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+# --- how it ends
+
+WORK = """
+import os, sys, time, ray
+from pathlib import Path
+from adapt.config import ResourcesConfig
+from adapt.console import run_job
+from adapt.ray.runtime import connect
+
+def job():
+    connect(ResourcesConfig())
+    ray.get([ray.remote(num_cpus=0)(lambda: os.getpid()).remote() for _ in range(2)])
+    print(os.environ["DONTSTOP_OWN_RAY"], flush=True)
+    time.sleep(0 if sys.argv[1] == "0" else 600)
+
+run_job(job)
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_of_it_is_left(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the end of its driver, however it comes."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    driver = subprocess.Popen([sys.executable, "-c", WORK, str(int(number))], stdout=subprocess.PIPE, text=True)
+    assert driver.stdout
+    folder = Path(driver.stdout.readline().strip())
+    if number:
+        started = belonging_to(folder)
+        assert len(started) > 4
+        driver.send_signal(number)
+        code = driver.wait(PATIENCE_S)
+        assert code == (-number if number == signal.SIGKILL else 130)
+    else:
+        assert driver.wait(PATIENCE_S) == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while (left := belonging_to(folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == []
+    if number == signal.SIGKILL:  # its logs stay for a day
+        adapt.ray.own.remove(folder)
+    assert not folder.exists()
+
+
+def belonging_to(folder: Path) -> list[str]:
+    """Command lines of all processes of a Ray of our own and of its driver: the folder is in their environment."""
+    found: list[str] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(OWN_RAY) == str(folder):
+                found.append(" ".join(process.cmdline()))
+    return found
 
 
 # --- where it starts
