@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from adapt.console import log
-from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, filled
+from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Table, TextBlock, filled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,13 +29,6 @@ def show_blocks(blocks: Sequence[Block]) -> None:
                 _show_table(block)
             case Figures() | Folded():
                 pass
-
-
-def show_sections(sections: Sequence[Section]) -> None:
-    """Prints sections, each below its title."""
-    for section in sections:
-        log(section.title)
-        show_blocks(section.blocks)
 
 
 def _show_table(table: Table) -> None:

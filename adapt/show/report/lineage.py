@@ -5,12 +5,9 @@ from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from html import escape
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeAlias
 
-from adapt.errors import StageError
-from adapt.runner.record import Record, load_record
-from adapt.show.report.study import Entry, Study
+from adapt.show.report.study import Entry, Study, record_at
 
 
 @dataclass(eq=False)
@@ -76,15 +73,8 @@ def _walk(study: Study) -> dict[str, _Stage]:
         for reference in inputs:
             if reference["key"] not in stages:
                 stages[reference["key"]] = _Stage(reference["stage"], "", [])
-                waiting += [input_record] if (input_record := _load(Path(reference["path"]))) else []
+                waiting += [found] if (found := record_at(reference["path"])) else []
     return stages
-
-
-def _load(folder: Path) -> Record | None:
-    try:
-        return load_record(folder)
-    except StageError:
-        return None
 
 
 def _through_exports(entries: list[Entry], stages: dict[str, _Stage]) -> None:

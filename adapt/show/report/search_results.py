@@ -1,16 +1,14 @@
 """What finished searches have measured: their trials, and how these went."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from adapt.runner.record import Record
 from adapt.runner.store import Store
-from adapt.show.report.study import Study
-from adapt.show.report.task_runs import upstream
+from adapt.show.drawing import json_lines
+from adapt.show.report.study import Study, upstream
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def loss_curves(found: FoundSearch) -> dict[int, Curve]:
         record = _record(found, trial)
         final = upstream(record, "final") if record else None
         training = upstream(final, "training") if final else None
-        lines = _lines(training.path / "metrics.jsonl") if training else []
+        lines = json_lines(training.path / "metrics.jsonl") if training else []
         points = [(float(line["step"]), float(line["loss"])) for line in lines if line.get("loss") is not None]
         if len(points) > 1:
             curves[trial.number] = points
@@ -133,7 +131,7 @@ def score_curves(found: FoundSearch) -> dict[int, Curve]:
         record = _record(found, trial)
         names = [name for name in record.inputs if name.startswith("runs.")] if record else []
         runs = [run for name in names if record and (run := upstream(record, name))]
-        points = [point for run in runs for line in _lines(run.path / "curve.json") for point in line]
+        points = [point for run in runs for line in json_lines(run.path / "curve.json") for point in line]
         scores: dict[float, list[float]] = {}
         for point in points:
             if point.get("dev") is not None:
@@ -156,10 +154,3 @@ def turn_curves(found: FoundSearch) -> dict[int, Curve]:
 
 def _record(found: FoundSearch, trial: FoundTrial) -> Record | None:
     return Store(found.record.path.parents[1]).known("trial", found.record.name, trial.key)
-
-
-def _lines(file: Path) -> list[Any]:
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError):
-        return []

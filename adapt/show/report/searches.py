@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, TextBlock, interval
 from adapt.show.drawing import INK, LINE, WIDTH, canvas, color, short, style, svg
 from adapt.show.report.search_results import Curve, FoundSearch, FoundTrial, loss_curves, score_curves, turn_curves
 from adapt.show.report.task_comparison import hours
@@ -54,9 +54,8 @@ def _are_few(seeds: int) -> bool:
 
 
 def _difference(figure: Mapping[str, float | None]) -> str:
-    low, high = figure["low"], figure["high"]
-    interval = "" if low is None or high is None else f" ({low:+.4f} to {high:+.4f})"
-    return f"by {figure['value']:+.4f}{interval}"
+    ends = interval(figure["low"], figure["high"], "+.4f")
+    return f"by {figure['value']:+.4f}" + (f" ({ends})" if ends else "")
 
 
 def _tone(found: FoundSearch) -> str:
@@ -176,7 +175,7 @@ def _row(found: FoundSearch, place: int, several: bool) -> list[Cell | str]:
 
 def _interval(figure: Mapping[str, float | None]) -> str:
     low, high = figure.get("low"), figure.get("high")
-    return "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+    return interval(low, high, ".4f")
 
 
 def _outcome(row: Mapping[str, Any]) -> str:

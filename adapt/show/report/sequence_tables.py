@@ -3,15 +3,14 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
-from adapt.errors import StageError
-from adapt.runner.record import Record, load_record
-from adapt.show.blocks import NONE, Cell, Table, darkness
+from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Cell, Table, between, darkness
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
+from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import hours, stars
 from adapt.show.report.task_runs import METRICS
 from adapt.show.report.task_tables import MARKS
@@ -63,8 +62,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
     small = "one seed"
     if over_seeds.deviation is not None:
         small = f"± {over_seeds.deviation:.3f}" if measure.is_loss else f"± {100 * over_seeds.deviation:.1f}"
-    if over_seeds.low is not None and over_seeds.high is not None:
-        small += f", {measure.text(over_seeds.low)} to {measure.text(over_seeds.high)}"
+    small += between(over_seeds.low, over_seeds.high, measure.text, ", ")
     return Cell(measure.text(over_seeds.mean), small, stars(paired))
 
 
@@ -89,16 +87,11 @@ def sequence_differences(sequences: Sequences, compared: Mapping[str, Mapping[st
 
 def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]:
     comparison = paired.comparison
-    interval = (
-        NONE
-        if comparison.low is None or comparison.high is None
-        else f"{measure.change(comparison.low)} to {measure.change(comparison.high)}"
-    )
     ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, paired.adjusted)]
     return [
         name,
         Cell(measure.change(comparison.difference), strong=paired.significant),
-        interval,
+        between(comparison.low, comparison.high, measure.change) or NONE,
         *ps,
         f"{paired.pairs}",
     ]
@@ -216,16 +209,9 @@ def run_costs(run: SequenceRun) -> RunCosts | None:
 
 def _records(folders: Iterable[str]) -> list[Record] | None:
     """The records of folders; None where one is gone or cannot be read."""
-    found = []
-    for folder in dict.fromkeys(folders):  # what is known of the past may be an input of every step
-        try:
-            record = load_record(Path(folder))
-        except StageError:
-            return None
-        if record is None:
-            return None
-        found.append(record)
-    return found
+    found = [record_at(folder) for folder in dict.fromkeys(folders)]  # the past may be an input of every step
+    known = [record for record in found if record]
+    return known if len(known) == len(found) else None
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,7 @@ SHARE = 0.2
 
 @dataclass
 class FollowedPage:
-    """A page that is up to date whenever it is asked for; any number of threads may ask.
-
-    A look that fails (a record that cannot be read, storage that is gone) is told on the page, with what was seen last.
-    """
+    """A page that is up to date whenever a thread asks for it. It tells of looks that fail, with what was seen last."""
 
     name: str
     look: Callable[[], tuple[Study, ChainNow]]
@@ -66,8 +63,6 @@ LOOPBACK = "127.0.0.1"
 OWN_HOSTS = {LOOPBACK, "localhost", "[::1]"}
 """What a browser may call this machine. A page of another site whose name leads to 127.0.0.1 calls it by that name."""
 SCRIPT = "/follow.js"
-_LOOK_S = 0.1
-"""How often it looks whether it is to end."""
 PROTECTION = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline';"
     " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -98,7 +93,7 @@ def serving(page: Callable[[], str], port: int) -> Iterator[str]:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"port {port} of {LOOPBACK} cannot be used: {why}", "name another: --port 8301") from error
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
         yield f"http://{LOOPBACK}:{server.server_port}/"

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from adapt.errors import StageError
 from adapt.runner import Finished
-from adapt.runner.record import Record
+from adapt.runner.record import Record, load_record
 
 HTML = "report.html"
 """The name of a report's page."""
@@ -69,3 +71,16 @@ class Study:
     def name_of(self, record: Record) -> str:
         """What a stage is called."""
         return self.names.get(record.key, record.name)
+
+
+def record_at(folder: str | Path) -> Record | None:
+    """The record of a stage by its folder; None where it is not there any more, or cannot be read."""
+    try:
+        return load_record(Path(folder))
+    except StageError:
+        return None
+
+
+def upstream(record: Record, name: str) -> Record | None:
+    """The record of one of a stage's inputs; None where there is no such input, or its record is gone."""
+    return record_at(record.inputs[name]["path"]) if name in record.inputs else None

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adapt.errors import StageError
-from adapt.runner.record import Record, load_record
-from adapt.show.report.study import Entry, Study
+from adapt.runner.record import Record
+from adapt.show.report.study import Entry, Study, upstream
 from adapt.statistics.outcomes import Tested, entities, multi_label, single_label
 
 FILE = "predictions.jsonl"
@@ -203,13 +201,3 @@ def _knows(group: RunGroup) -> bool:
     """Whether the training's own record says that it saw dev and test: its export may be missing, or have failed."""
     training = upstream(group.entries[0].record, "start.training")
     return bool(training and training.metrics.get("transductive"))
-
-
-def upstream(record: Record, name: str) -> Record | None:
-    """The record of one of a stage's inputs; None where it is not there any more, or cannot be read."""
-    if name not in record.inputs:
-        return None
-    try:
-        return load_record(Path(record.inputs[name]["path"]))
-    except StageError:
-        return None

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table
+from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table, between
 from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
 from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
@@ -81,11 +81,6 @@ def score_differences(results: Results, compared: Compared) -> Table:
 
 def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
     comparison = compared.comparison
-    interval = (
-        NONE
-        if comparison.low is None or comparison.high is None
-        else f"{points(comparison.low)} to {points(comparison.high)}"
-    )
     ps = [NONE if p is None else p_value(p, bare=True) for p in (comparison.p, compared.adjusted)]
     known = None if out_of_reach(comparison, compared.recipes) else comparison.detectable
     detectable = NONE if known is None else f"{100 * known:.1f}"
@@ -93,7 +88,7 @@ def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
     return [
         name,
         Cell(points(comparison.difference), strong=compared.significant),
-        interval,
+        between(comparison.low, comparison.high, points) or NONE,
         *ps,
         detectable,
         over,

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from adapt.errors import StageError
 from adapt.runner.key import canonical
-from adapt.runner.record import Record, load_record
-from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table
+from adapt.runner.record import Record
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, between
 from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
-from adapt.show.report.study import Entry, Study
+from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import hours, nats
 from adapt.statistics.mixture_law import LARGEST, MixtureLaw, fit_law, share_that_keeps
 
@@ -108,7 +106,7 @@ def _exported(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     inputs, losses = entry.record.inputs, entry.result.losses
     if not {"domain", GENERAL} <= inputs.keys() or not {"domain", GENERAL} <= losses.keys():
         return
-    texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), _load(inputs["training"])
+    texts, training = (inputs["domain"]["key"], inputs[GENERAL]["key"]), upstream(entry.record, "training")
     is_first = training is None or START not in training.inputs  # else it was compared with another training's model
     both = losses["domain"], losses[GENERAL]
     if is_first:
@@ -136,11 +134,11 @@ def _mixed(export: Entry, training: Record) -> Mixed | None:
 
 def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
     """Each model of a comparison on one domain and general text."""
-    compared, inputs = entry.result, entry.record.inputs
+    compared = entry.result
     names, domains = compared.models, compared.domains
     if len(domains) != 2 or domains[1] != GENERAL or compared.unit == "byte":  # others are losses of tokens
         return
-    looks = {name: look for name in names if (look := _load(inputs.get(f"models.{name}.losses")))}
+    looks = {name: look for name in names if (look := upstream(entry.record, f"models.{name}.losses"))}
     has_base = names[0] in looks and START not in looks[names[0]].inputs
     for name, look in looks.items():
         place = names.index(name)
@@ -160,7 +158,7 @@ def _compared(entry: Entry) -> Iterator[tuple[Texts, TradeOff]]:
             yield texts, TradeOff(BASE, {}, domain, general, 0.0)
         elif place:
             values = entry.values if len(names) == 2 else {**entry.values, "model": name}
-            yield texts, TradeOff(_label(values, name), values, domain, general, _hours(_load(look.inputs.get(START))))
+            yield texts, TradeOff(_label(values, name), values, domain, general, _hours(upstream(look, START)))
 
 
 def _hours(maker: Record | None) -> float | None:
@@ -172,24 +170,15 @@ def _hours(maker: Record | None) -> float | None:
             return None
         if record.stage == "train":
             costs[record.key] = record.cost.get("device_hours")
-        waiting += [_load(made) for made in _makers(record)]
+        waiting += [upstream(record, name) for name in _makers(record)]
     known = [hours for hours in costs.values() if hours is not None]
     return sum(known) if len(known) == len(costs) else None
 
 
-def _makers(record: Record) -> Sequence[Mapping[str, str]]:
-    return [
-        made
-        for name, made in record.inputs.items()
-        if name == START or (record.stage == "merge" and name.startswith("models."))
-    ]
-
-
-def _load(made: Mapping[str, str] | None) -> Record | None:
-    try:
-        return load_record(Path(made["path"])) if made else None
-    except StageError:
-        return None
+def _makers(record: Record) -> list[str]:
+    """The inputs that made the model a stage begins with."""
+    is_merge = record.stage == "merge"
+    return [name for name in record.inputs if name == START or (is_merge and name.startswith("models."))]
 
 
 FEWEST = 3
@@ -303,7 +292,7 @@ def _change(loss: LossOn) -> str:
 
 
 def _interval(loss: LossOn, before: str = "") -> str:
-    return "" if loss.low is None or loss.high is None else f"{before}{nats(loss.low)} to {nats(loss.high)}"
+    return between(loss.low, loss.high, nats, before)
 
 
 def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:

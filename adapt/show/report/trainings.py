@@ -2,10 +2,10 @@
 
 from adapt.evaluate.results import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, Table
-from adapt.show.report.study import Entry, Study
+from adapt.show.blocks import NONE, Cell, Table, between
+from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
-from adapt.show.report.task_runs import Results, upstream
+from adapt.show.report.task_runs import Results
 from adapt.stage.export import Adapted
 
 
@@ -53,9 +53,9 @@ def _corpus(study: Study, record: Record) -> Cell:
 def _loss(of: LossChange | None) -> Cell:
     if of is None:
         return Cell(NONE)
-    low, high = of.change.low, of.change.high
-    interval = "" if low is None or high is None else f" ({nats(low)} to {nats(high)})"
-    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", nats(of.change.value) + interval)
+    ends = between(of.change.low, of.change.high, nats)
+    change = nats(of.change.value) + (f" ({ends})" if ends else "")
+    return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", change)
 
 
 def _per_byte(of: LossChange | None) -> str:
