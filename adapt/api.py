@@ -23,9 +23,8 @@ from adapt.parse.values import check_config
 from adapt.runner import Record
 from adapt.shipped import recipe_file
 from adapt.show.blocks import Block
-from adapt.show.pages import render_notebook
+from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow
-from adapt.show.terminal import render_text
 from adapt.stage.context import Context
 from adapt.tuning.command import search_asked
 from adapt.tuning.search_run import SearchRun, run_search
@@ -47,7 +46,7 @@ Source = str | PathLike[str] | Mapping[str, Any] | Config | Sequence[str | PathL
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Generic[R]):
+class Run(SelfShown, Generic[R]):
     """A job that has run. `print(run)` shows what the command shows; a notebook shows tables and plots."""
 
     _run: JobRun
@@ -107,12 +106,6 @@ class Run(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<dontstop run of {self.job}: {self.path}>"
-
-    def __str__(self) -> str:
-        return render_text(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
 
 
 def dapt(config: Source = None, /, **fields: Any) -> Run[Adapted]:

@@ -11,7 +11,7 @@ from adapt.chain.chain_file import ChainFile, read_chain
 from adapt.chain.chain_nodes import expand_chain
 from adapt.chain.chain_stages import Chain, ahead, build_chain, check_chain, study, trainings_ahead
 from adapt.show.blocks import Block, Section, TextBlock
-from adapt.show.pages import render_notebook
+from adapt.show.pages import SelfShown
 from adapt.show.progress.chain_now import ChainNow, chain_now
 from adapt.show.progress.goals import goal_states, goals_table, trainings_table
 from adapt.show.report.study import Study
@@ -21,7 +21,7 @@ from adapt.tuning.ahead import SearchAhead, check_search
 
 
 @dataclass(frozen=True)
-class ChainPlan:
+class ChainPlan(SelfShown):
     """What a chain would run, and what it takes. `print(plan)` shows it."""
 
     states: Mapping[str, int]
@@ -36,15 +36,9 @@ class ChainPlan:
         """The goals, searches and trainings ahead, and how many stages are to run."""
         return [*self.tables, *(TextBlock(line) for line in ahead_lines(self.to_run, len(self.later)))]
 
-    def __str__(self) -> str:
-        return render_text(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
-
 
 @dataclass(frozen=True)
-class Report:
+class Report(SelfShown):
     """What a chain has found, as a page on disk and as sections of blocks."""
 
     path: Path
@@ -59,9 +53,6 @@ class Report:
     def __str__(self) -> str:
         verdict = next((section for section in self.sections if section.title == "Verdict"), None)
         return render_text([*(verdict.blocks if verdict else []), TextBlock(f"report: {self.path}")])
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from adapt.parse import parse
 from adapt.runner import Finished, Stage, ensure, plan_stages
 from adapt.runner.run import Planned, check_ahead, unfinished
 from adapt.show.blocks import Block, Table, TextBlock, shown_by
-from adapt.show.pages import render_notebook
+from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import trainings_table
-from adapt.show.terminal import render_text
 from adapt.stage.context import Context
 from adapt.stage.running import run_stages
 from adapt.stage.selecting.select import Select
@@ -170,7 +169,7 @@ def run_and_show(job: Job, context: Context, arguments: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(SelfShown):
     """The stages of a job in the order in which they run. `print(plan)` shows them."""
 
     job: str
@@ -199,12 +198,6 @@ class Plan:
                 blocks.append(Table(["figure", "forecast"], lines, f"The training {name}", words=True))
         finished = len(self.stages) - len(self.to_run)
         return [*blocks, TextBlock(f"{finished} of {len(self.stages)} stages are finished")]
-
-    def __str__(self) -> str:
-        return render_text(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
 
 
 def plan_table(stages: list[Planned]) -> Table:

@@ -164,14 +164,14 @@ def in_points(score: float | None, form: str = ".1f") -> str:
     return NONE if score is None else f"{100 * score:{form}}"
 
 
-def between(low: float | None, high: float | None, text: Callable[[float], str], before: str = "") -> str:
+def worded_interval(low: float | None, high: float | None, text: Callable[[float], str], before: str = "") -> str:
     """The ends of an interval in words, as `+1.2 to +3.4`, after some text; empty where it is not known."""
     return "" if low is None or high is None else f"{before}{text(low)} to {text(high)}"
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:
     """The ends of an interval in a format, as `1.2 to 3.4`; empty where it is not known."""
-    return between(low, high, lambda value: f"{value:{form}}")
+    return worded_interval(low, high, lambda value: f"{value:{form}}")
 
 
 def estimated(value: float | None, low: float | None, high: float | None, form: str) -> Cell:

@@ -1,5 +1,6 @@
 """Renders blocks as a page: HTML that needs nothing else, what a notebook shows, and Markdown."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -9,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from adapt.show.blocks import Block, Cell, Figures, Findings, Folded, Section, Table, TextBlock, filled
+from adapt.show.terminal import render_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIT = "this.style.height = (this.contentDocument.documentElement.scrollHeight + 8) + 'px'"
@@ -30,6 +32,20 @@ def render_html(name: str, subtitle: str, sections: list[Section], follows: bool
         .get_template("report.html.j2")
         .render(name=name, subtitle=subtitle, sections=shown, follows=follows)
     )
+
+
+class SelfShown(ABC):
+    """Shows itself by its blocks: as text where it is printed, and as HTML in notebooks."""
+
+    @abstractmethod
+    def blocks(self) -> list[Block]:
+        """What is shown."""
+
+    def __str__(self) -> str:
+        return render_text(self.blocks())
+
+    def _repr_html_(self) -> str:
+        return render_notebook(self.blocks())
 
 
 def render_notebook(blocks: Sequence[Block]) -> str:

@@ -1,8 +1,8 @@
 """What dontstop chain does with clusters: submit, follow, look at, and end a chain or a job."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from adapt.chain.chain_stages import Chain, ahead, build_chain, build_one
@@ -21,29 +21,6 @@ from adapt.submit.cluster_jobs import Follower, JobCluster, Unread, address_from
 from adapt.submit.package import check_no_secrets, check_size, inside, runtime_environment, working_directory
 from adapt.submit.submission import driver_options, run_as_jobs, run_small, submit
 from adapt.submit.submit_order import PART, Asked, Order, order_of
-
-
-@dataclass(frozen=True)
-class ShownJob:
-    """A job, as people are told of it."""
-
-    name: str
-    part: str
-    """What it does: the label of a stage, or `all`."""
-    status: str
-    times: Mapping[str, str]
-    """When it `began`, and how long it `took`; empty before it has begun."""
-    message: str
-    """Why it waits, or how it ended."""
-
-
-def jobs_table(jobs: Sequence[ShownJob]) -> Table:
-    """A row for each job, the oldest first."""
-    rows = [
-        [job.name, job.part, job.status, job.times.get("began", ""), job.times.get("took", ""), job.message[:200]]
-        for job in jobs
-    ]
-    return Table(["job", "does", "status", "began", "took", "what Ray says"], rows, words=True)
 
 
 def carry_out_there(asked: Asked) -> None:
@@ -91,17 +68,12 @@ def _submit(asked: Asked, order: Order) -> None:
 def _status(asked: Asked, order: Order) -> None:
     cluster = _cluster(asked)
     jobs = cluster.jobs(order.name)
-    shown = [
-        ShownJob(
-            str(job.submission_id),
-            (job.metadata or {}).get(PART) or "all",
-            str(job.status.value).lower(),
-            _times(job),
-            job.message or "",
-        )
-        for job in jobs
-    ]
-    show_blocks([jobs_table(shown)])
+    rows = []
+    for job in jobs:
+        part, times = (job.metadata or {}).get(PART) or "all", _times(job)
+        told = [part, str(job.status.value).lower(), times.get("began", ""), times.get("took", "")]
+        rows.append([str(job.submission_id), *told, (job.message or "")[:200]])
+    show_blocks([Table(["job", "does", "status", "began", "took", "what Ray says"], rows, words=True)])
     follow = ["--follow"] if "follow" in asked.switches else []
     said = run_small(cluster, order.command("status", *follow), f"dontstop-status-{order.digest[:12]}")
     finish("status", said["path"], {**said["metrics"], "jobs": len(jobs)})

@@ -6,9 +6,8 @@ from pathlib import Path
 from adapt.runner import Finished, Store, ensure
 from adapt.runner.record import RECORD_FILE
 from adapt.show.blocks import Block, TextBlock
-from adapt.show.pages import render_notebook
+from adapt.show.pages import SelfShown
 from adapt.show.report.study import HTML, Entry, Study
-from adapt.show.terminal import render_text
 from adapt.stage.context import root_of
 from adapt.stage.running import run_stages
 from adapt.tuning.ahead import check_search
@@ -17,7 +16,7 @@ from adapt.tuning.search import BEST_FILE, Search, Searched
 
 
 @dataclass(frozen=True)
-class SearchRun:
+class SearchRun(SelfShown):
     """A search that has run. `print(search)` shows the trials, and what the best one gains."""
 
     searched: Finished[Searched]
@@ -35,12 +34,6 @@ class SearchRun:
         """The trials, and what the best one gains."""
         confirmed = self.confirmed.result.blocks(self.confirmed.record) if self.confirmed else []
         return [*self.searched.result.blocks(self.searched.record), *confirmed, TextBlock(f"report: {self.report}")]
-
-    def __str__(self) -> str:
-        return render_text(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
 
 
 def run_search(search: Search) -> SearchRun:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from adapt.runner.stage_log import logged_lines
 from adapt.runner.store import Store
 from adapt.show.blocks import Block, Drawing, Figures, FindingBlock, Findings, Table, TextBlock
 from adapt.show.drawing import loss_curve
-from adapt.show.pages import render_notebook
+from adapt.show.pages import SelfShown
 from adapt.show.progress.goals import (
     ENTRY_COLUMNS,
     ShownGoal,
@@ -25,7 +26,6 @@ from adapt.show.progress.goals import (
     spent_lines,
     states_by_entry,
 )
-from adapt.show.terminal import render_text
 from adapt.train.job import METRICS_FILE
 from adapt.train.tracking.watch import describe
 
@@ -64,22 +64,18 @@ class TrialsNow:
         said = f"{self.ended} of {self.count} trials have ended"
         return f"{said}, {self.failed} failed" if self.failed else said
 
-    def _rows(self) -> list[list[str]]:
-        """The cells of the table."""
-        blank = [""] * len(self.objectives)
-        return [
-            [str(trial.number), trial.state, *([f"{value:.4f}" for value in trial.figures] or blank), trial.values]
-            for trial in self.trials
-        ]
-
     def table(self, name: str = "") -> Table:
         """The trials as a table.
 
         Args:
             name: of the search, where several are shown.
         """
-        title = f"{name}: {self.title}" if name else self.title
-        return Table(["trial", "", *self.objectives, "values"], self._rows(), title, words=True)
+        title, blank = f"{name}: {self.title}" if name else self.title, [""] * len(self.objectives)
+        rows = [
+            [str(trial.number), trial.state, *([f"{value:.4f}" for value in trial.figures] or blank), trial.values]
+            for trial in self.trials
+        ]
+        return Table(["trial", "", *self.objectives, "values"], rows, title, words=True)
 
     def save(self, folder: Path) -> None:
         """Writes it into the folder of its search."""
@@ -97,8 +93,12 @@ class TrialsNow:
 
 def last_said(folder: Path) -> str:
     """The last report of the training in a folder, for people; empty until there is one, and for other stages."""
-    report = _last_report(folder / METRICS_FILE)
-    return "  ".join(describe(report).values()) if report else ""
+    metrics = folder / METRICS_FILE
+    lines = metrics.read_text(errors="replace").splitlines() if metrics.exists() else []
+    for line in reversed(lines):
+        with suppress(ValueError, TypeError):  # the last line may be one that is being written
+            return "  ".join(describe(dict(json.loads(line))).values())
+    return ""
 
 
 def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterator[Stage[Any]]:
@@ -108,18 +108,6 @@ def unmade(stages: Iterable[Stage[Any]], store: Store, seen: set[str]) -> Iterat
             seen.add(stage.key)
             yield stage
             yield from unmade(stage.inputs.values(), store, seen)
-
-
-def _last_report(metrics: Path) -> dict[str, Any] | None:
-    """None until there is one, also of stages that report nothing."""
-    if not metrics.exists():
-        return None
-    for line in reversed(metrics.read_text(errors="replace").splitlines()):
-        try:
-            return dict(json.loads(line))
-        except (ValueError, TypeError):
-            continue  # it is being written
-    return None
 
 
 @dataclass(frozen=True)
@@ -137,7 +125,7 @@ class TrainingNow:
 
 
 @dataclass(frozen=True)
-class ChainNow:
+class ChainNow(SelfShown):
     """How far a chain is."""
 
     counts: dict[str, int]
@@ -176,12 +164,6 @@ class ChainNow:
             blocks.append(Findings([FindingBlock(what, why, _tone(why)) for what, why in self.waiting]))
         return [*blocks, *(TextBlock(line) for line in self.costs)]
 
-    def __str__(self) -> str:
-        return render_text(self.blocks())
-
-    def _repr_html_(self) -> str:
-        return render_notebook(self.blocks())
-
 
 MOST_CURVES = 12
 """Drawings at most; those of running trainings come first."""
@@ -217,26 +199,19 @@ def chain_now(
     """
     stages: list[Stage[Any]] = [goal.stage for goal in goals]
     taken = spent(stages, store)
+    under_way = [stage for stage in unmade(stages, store, set()) if is_held(_place(store, stage))]
+    searches = [(stage.name, TrialsNow.load(_place(store, stage))) for stage in under_way]
     return ChainNow(
         goal_states(goals, store),
         [entry_row(name, members) for name, members in states_by_entry(goals, store).items()],
-        [(f"{stage.kind} {stage.name}", _said(store, stage)) for stage in _under_way(stages, store)],
+        [(f"{stage.kind} {stage.name}", _said(store, stage)) for stage in under_way],
         _trainings(stages, store),
         reasons_of(goals, store),
         spent_lines(taken, ahead),
         list(later),
-        _searches(stages, store),
+        [(name, trials) for name, trials in searches if trials],
         taken,
     )
-
-
-def _under_way(stages: Sequence[Stage[Any]], store: Store) -> list[Stage[Any]]:
-    return [stage for stage in unmade(stages, store, set()) if is_held(_place(store, stage))]
-
-
-def _searches(stages: Sequence[Stage[Any]], store: Store) -> list[tuple[str, TrialsNow]]:
-    told = [(stage.name, TrialsNow.load(_place(store, stage))) for stage in _under_way(stages, store)]
-    return [(name, trials) for name, trials in told if trials]
 
 
 def _said(store: Store, stage: Stage[Any]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, between
+from adapt.show.blocks import Block, Figures, FindingBlock, Folded, TextBlock, worded_interval
 from adapt.show.report.sequence_figures import legend, losses, sequence_front
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, Sequences, compare_methods
 from adapt.show.report.sequence_tables import (
@@ -67,7 +67,7 @@ def _sentence(method: str, measure: Measure, sequences: Sequences, compared: Com
 def _level(method: str, measure: Measure, sequences: Sequences, unit: str = "") -> str:
     """Says how high a figure is, as `+1.9 points (95% CI +0.8 to +3.1; 6 seeds)`."""
     over_seeds = spread(sequences.values(method, measure.name))
-    ends = between(over_seeds.low, over_seeds.high, measure.text, "95% CI ")
+    ends = worded_interval(over_seeds.low, over_seeds.high, measure.text, "95% CI ")
     seeds = f"{over_seeds.seeds} seed{'' if over_seeds.seeds == 1 else 's'}"
     return f"{measure.text(over_seeds.mean)}{unit} ({ends}{'; ' if ends else ''}{seeds})"
 
@@ -79,7 +79,7 @@ def _difference(measure: Measure, paired: Paired) -> str:
     if comparison.p is None:
         why = "of seeds that do not vary" if comparison.is_constant else "of one seed"
         return f"{text}, {why}, so nothing can be said of chance"
-    text += between(comparison.low, comparison.high, measure.change, ", 95% CI ")
+    text += worded_interval(comparison.low, comparison.high, measure.change, ", 95% CI ")
     text += f", {p_value(comparison.p)}"
     if paired.adjusted is not None and paired.adjusted != comparison.p:
         text += f" (Holm {p_value(paired.adjusted, bare=True)})"

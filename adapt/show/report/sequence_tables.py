@@ -8,12 +8,12 @@ from statistics import fmean, median
 import numpy as np
 
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, Table, between, darkness
+from adapt.show.blocks import NONE, Cell, Table, darkness, worded_interval
 from adapt.show.report.sequence_runs import MEASURES, Measure, Paired, SequenceRun, Sequences, by_seed, cells_of
 from adapt.show.report.study import record_at
 from adapt.show.report.task_comparison import hours, stars
 from adapt.show.report.task_runs import METRICS
-from adapt.show.report.task_tables import MARKS
+from adapt.show.report.task_tables import MARKS, score_cell
 from adapt.statistics.continual import Matrix
 from adapt.statistics.seeds import spread
 from adapt.statistics.words import p_value
@@ -62,7 +62,7 @@ def _figure(sequences: Sequences, method: str, measure: Measure, paired: Paired 
     small = "one seed"
     if over_seeds.deviation is not None:
         small = f"± {over_seeds.deviation:.3f}" if measure.is_loss else f"± {100 * over_seeds.deviation:.1f}"
-    small += between(over_seeds.low, over_seeds.high, measure.text, ", ")
+    small += worded_interval(over_seeds.low, over_seeds.high, measure.text, ", ")
     return Cell(measure.text(over_seeds.mean), small, stars(paired))
 
 
@@ -91,7 +91,7 @@ def _difference(name: str, measure: Measure, paired: Paired) -> list[Cell | str]
     return [
         name,
         Cell(measure.change(comparison.difference), strong=paired.significant),
-        between(comparison.low, comparison.high, measure.change) or NONE,
+        worded_interval(comparison.low, comparison.high, measure.change) or NONE,
         *ps,
         f"{paired.pairs}",
     ]
@@ -121,8 +121,7 @@ def _score(scores: Sequence[float], best: float, has_several: bool) -> Cell:
     if not scores:
         return Cell(NONE)
     over_seeds = spread(scores)
-    small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
-    return Cell(f"{100 * over_seeds.mean:.1f}", small, strong=has_several and over_seeds.mean == best)
+    return score_cell(over_seeds, "", has_several and over_seeds.mean == best)
 
 
 def noted(method: str, runs: Sequence[SequenceRun]) -> list[Table]:

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table, between
+from adapt.show.blocks import NONE, Block, Cell, Figures, Folded, Table, worded_interval
 from adapt.show.report.task_comparison import Compared, RecipeCompared, stars
 from adapt.show.report.task_figures import reliability
 from adapt.show.report.task_runs import METRICS, Results, Row, RunGroup
-from adapt.statistics.seeds import spread
+from adapt.statistics.seeds import Spread, spread
 from adapt.statistics.words import out_of_reach, p_value, points
 
 MARKS = "* differs from the baseline (Holm-corrected p < .05), ** p < .01"
@@ -41,10 +41,15 @@ def _scores_row(row: Row, results: Results, compared: Compared, without_leaks: b
             cells.append(Cell(NONE))
             continue
         over_seeds = spread(row.groups[recipe].tested(without_leaks).scores)
-        small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
         mark = stars(compared.tasks.get((row.name, recipe)))
-        cells.append(Cell(f"{100 * over_seeds.mean:.1f}", small, mark, strong=len(means) > 1 and means[recipe] == best))
+        cells.append(score_cell(over_seeds, mark, len(means) > 1 and means[recipe] == best))
     return cells
+
+
+def score_cell(over_seeds: Spread, mark: str, strong: bool) -> Cell:
+    """A score in points, with its deviation over seeds."""
+    small = "one seed" if over_seeds.deviation is None else f"± {100 * over_seeds.deviation:.1f}"
+    return Cell(f"{100 * over_seeds.mean:.1f}", small, mark, strong)
 
 
 def _average(rows: list[Row], recipe: str, without_leaks: bool) -> Cell:
@@ -88,7 +93,7 @@ def _difference(name: str, compared: RecipeCompared) -> list[Cell | str]:
     return [
         name,
         Cell(points(comparison.difference), strong=compared.significant),
-        between(comparison.low, comparison.high, points) or NONE,
+        worded_interval(comparison.low, comparison.high, points) or NONE,
         *ps,
         detectable,
         over,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from adapt.runner.key import canonical
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, between
+from adapt.show.blocks import NONE, Block, Cell, Figures, FindingBlock, Folded, Table, worded_interval
 from adapt.show.drawing import INK, SERIES, WIDTH, canvas, color, style, svg
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import hours, nats
@@ -292,7 +292,7 @@ def _change(loss: LossOn) -> str:
 
 
 def _interval(loss: LossOn, before: str = "") -> str:
-    return between(loss.low, loss.high, nats, before)
+    return worded_interval(loss.low, loss.high, nats, before)
 
 
 def tradeoff_section(found: Sequence[MeasuredAlike]) -> list[Block]:

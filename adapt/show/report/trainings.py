@@ -2,7 +2,7 @@
 
 from adapt.evaluate.results import NOT_MEASURED, LossChange
 from adapt.runner.record import Record
-from adapt.show.blocks import NONE, Cell, Table, between
+from adapt.show.blocks import NONE, Cell, Table, worded_interval
 from adapt.show.report.study import Entry, Study, upstream
 from adapt.show.report.task_comparison import Compared, Trainings, finetuning_hours, gain, hours, nats, span
 from adapt.show.report.task_runs import Results
@@ -53,7 +53,7 @@ def _corpus(study: Study, record: Record) -> Cell:
 def _loss(of: LossChange | None) -> Cell:
     if of is None:
         return Cell(NONE)
-    ends = between(of.change.low, of.change.high, nats)
+    ends = worded_interval(of.change.low, of.change.high, nats)
     change = nats(of.change.value) + (f" ({ends})" if ends else "")
     return Cell(f"{of.before.value:.2f} → {of.after.value:.2f}", change)
 
